@@ -1,0 +1,24 @@
+# Needs Python 3.11 to 3.13, make and a C compiler; everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: run test clean
+
+run: $(VENV)/installed
+	$(VENV)/bin/hallmark run
+
+test: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
