@@ -1,0 +1,13 @@
+"""Errors a person reads: one sentence that says what, where and what to do."""
+
+
+class HallmarkError(Exception):
+    """Something went wrong that the message explains; the command line exits with 1."""
+
+    exit_code = 1
+
+
+class UsageError(HallmarkError):
+    """The command or its config is wrong; the command line exits with 2."""
+
+    exit_code = 2

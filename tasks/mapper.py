@@ -1,0 +1,110 @@
+"""Mappers: where the shards of a stage run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Mapper(Protocol):
+    """Runs a function over argument tuples and yields the results in their order.
+
+    The function and its arguments must be importable and picklable by a fresh process.
+    """
+
+    def __call__(
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+    ) -> Iterator[Result]: ...
+
+    def __enter__(self) -> Mapper: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class InProcess:
+    """Runs the shards here, one after the other."""
+
+    def __call__(
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+    ) -> Iterator[Result]:
+        for call in calls:
+            yield function(*call)
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Processes:
+    """Runs the shards in ``workers`` local processes, started when first needed.
+
+    The processes are spawned, not forked: forking a process that runs Prefect's threads hangs.
+    They end with this process, however it ends: each watches its parent.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __call__(
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+    ) -> Iterator[Result]:
+        if len(calls) <= 1:  # one shard gains nothing from another process
+            yield from InProcess()(function, calls)
+            return
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=context, initializer=_end_with_parent
+            )
+        # Ctrl-C is for this process alone: workers are born with it blocked, also while they start.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures: list[Future[Result]] = [self._pool.submit(function, *call) for call in calls]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            for future in futures:
+                yield future.result()
+        except BrokenExecutor:  # a worker was killed: the next call starts new ones
+            self._pool = None
+            raise
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _end_with_parent() -> None:
+    """Watch the parent: a pool's workers hold both ends of their queue and see no end of file."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
