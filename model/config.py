@@ -1,0 +1,229 @@
+"""The two configs of the package: what the model is, and how it is trained.
+
+Both are frozen dataclasses that check themselves; a value that cannot work raises a ValueError of
+one sentence. ``__pydantic_config__`` makes pydantic, where a caller uses it, refuse unknown keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+
+Architecture = Literal["decoder", "encoder", "encoder_decoder"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPosition = Literal["pre", "post"]
+Positions = Literal["learned", "sinusoidal", "rope"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu"]
+Objective = Literal["causal", "prefix", "mlm", "span_corruption"]
+Schedule = Literal["cosine", "linear", "wsd"]
+OptimizerName = Literal["adamw", "muon"]
+Precision = Literal["auto", "fp32", "bf16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+FORBID_UNKNOWN = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and kinds of a transformer.
+
+    ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
+    attention, Ainslie et al. 2023). ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
+    third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
+    longest sequence the model attends over, in tokens.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
+
+    vocab_size: int = 4096
+    context: int = 256
+    d_model: int = 128
+    n_layers: int = 4
+    n_heads: int = 4
+    n_kv_heads: int | None = None
+    d_ff: int | None = None
+    architecture: Architecture = "decoder"
+    norm: Norm = "layernorm"
+    norm_position: NormPosition = "pre"
+    positions: Positions = "learned"
+    activation: Activation = "gelu"
+    bias: bool = True
+    tie_embeddings: bool = True
+    dropout: float = 0.0
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("vocab_size", "context", "d_model", "n_layers", "n_heads"):
+            _at_least(self, name, 1)
+        if self.d_model % self.n_heads:
+            raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
+        if self.n_kv_heads is not None:
+            _at_least(self, "n_kv_heads", 1)
+            if self.n_heads % self.n_kv_heads:
+                raise ValueError(
+                    f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
+                )
+        if self.d_ff is not None:
+            _at_least(self, "d_ff", 1)
+        if self.positions == "rope" and self.head_dim % 2:
+            raise ValueError(
+                f"Rotary positions need an even head size, not {self.head_dim} (d_model / n_heads)."
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
+        _between(self, "dropout", 0.0, 1.0, open_right=True)
+        _positive(self, "rope_theta")
+        _positive(self, "norm_eps")
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def hidden(self) -> int:
+        """Inner size of the feed-forward layer."""
+        if self.d_ff is not None:
+            return self.d_ff
+        if self.activation == "swiglu":
+            return -(-8 * self.d_model // (3 * 32)) * 32
+        return 4 * self.d_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained.
+
+    ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
+    equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
+    ``min_lr_ratio`` is the share of ``learning_rate`` the schedule ends at. ``decay_fraction`` is
+    the last share of the steps in which ``wsd`` (warm-up, stable, decay) decays. With ``muon`` the
+    matrices of the blocks follow Muon (Jordan et al. 2024), scaled so that ``learning_rate`` and
+    ``weight_decay`` mean what they mean for AdamW, and all else follows AdamW. ``z_loss`` weighs
+    the squared log-partition (PaLM). ``precision`` auto is bf16 autocast where the device has bf16
+    matrix units, else fp32. The ``objective`` must suit the architecture (see OBJECTIVES).
+    ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves the number to torch.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
+
+    objective: Objective = "causal"
+    steps: int = 1000
+    batch_size: int = 32
+    accumulation: int = 1
+    learning_rate: float = 2e-3
+    warmup: int = 50
+    schedule: Schedule = "cosine"
+    min_lr_ratio: float = 0.1
+    decay_fraction: float = 0.2
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    z_loss: float = 0.0
+    optimizer: OptimizerName = "adamw"
+    precision: Precision = "auto"
+    device: Device = "auto"
+    compile: bool = False
+    seed: int = 0
+    checkpoint_every: int = 100
+    validate_every: int = 100
+    validation_sequences: int = 256
+    document_mask: bool = False
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("steps", "batch_size", "accumulation", "checkpoint_every", "validate_every"):
+            _at_least(self, name, 1)
+        for name in ("warmup", "seed", "validation_sequences", "threads"):
+            _at_least(self, name, 0)
+        if self.batch_size % self.accumulation:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not divisible by "
+                f"accumulation {self.accumulation}."
+            )
+        if self.warmup > self.steps:
+            raise ValueError(
+                f"warmup {self.warmup} is longer than the training, {self.steps} steps."
+            )
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63, not {self.seed}.")
+        _positive(self, "learning_rate")
+        _positive(self, "clip")
+        _between(self, "min_lr_ratio", 0.0, 1.0)
+        _between(self, "decay_fraction", 0.0, 1.0)
+        _between(self, "beta1", 0.0, 1.0, open_right=True)
+        _between(self, "beta2", 0.0, 1.0, open_right=True)
+        for name in ("weight_decay", "z_loss"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+
+
+#: Which architecture each objective trains.
+OBJECTIVES: dict[Objective, Architecture] = {
+    "causal": "decoder",
+    "prefix": "decoder",
+    "mlm": "encoder",
+    "span_corruption": "encoder_decoder",
+}
+
+Config = TypeVar("Config", ModelConfig, TrainConfig)
+
+
+def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
+    """The config of type ``cls`` from a JSON object; ValueError names an unknown key."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{cls.__name__} must be a JSON object, not {type(values).__name__}.")
+    known = [field.name for field in fields(cls)]
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise ValueError(f"{cls.__name__} has no key {unknown[0]!r}; it has {', '.join(known)}.")
+    return cls(**values)
+
+
+def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
+    """The config as a JSON object with every key."""
+    return asdict(config)
+
+
+def _check_types(config: ModelConfig | TrainConfig) -> None:
+    """Values come from JSON: refuse a wrong type here, where the key is known."""
+    for name, hint in get_type_hints(type(config)).items():
+        if name == "__pydantic_config__":
+            continue
+        value = getattr(config, name)
+        choices = get_args(hint)
+        if choices and all(isinstance(choice, str) for choice in choices):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
+            continue
+        allowed = tuple(choices) or (hint,)
+        if float in allowed:
+            allowed += (int,)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            expected = " or ".join(kind.__name__ for kind in tuple(choices) or (hint,))
+            raise ValueError(f"{name} must be {expected}, not {value!r}.")
+
+
+def _at_least(config: object, name: str, low: int) -> None:
+    value = getattr(config, name)
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, not {value}.")
+
+
+def _positive(config: object, name: str) -> None:
+    value = getattr(config, name)
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{name} must be a positive number, not {value}.")
+
+
+def _between(config: object, name: str, low: float, high: float, open_right: bool = False) -> None:
+    value = getattr(config, name)
+    if not (low <= value < high if open_right else low <= value <= high):
+        raise ValueError(f"{name} must be between {low} and {high}, not {value}.")

@@ -1,0 +1,299 @@
+"""Generation: one batched decoder with a cache of keys and values.
+
+Rows of a batch are aligned to the left: a token's slot in the cache is its position, so prompts of
+different lengths need no padding mask and get the positions they would have alone. Each prompt
+is read once, however many samples are drawn from it.
+
+A sequence that outgrows the context goes on in windows, by the rule of ``score.window_start``: the
+generator sees what the scorer would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.attention import Cache
+from model.data import PAD, UInt64
+from model.sampling import (
+    draw,
+    keep_min_p,
+    keep_nucleus,
+    keep_top_k,
+    penalise_repetition,
+    sample_keys,
+    temper,
+    uniform,
+)
+from model.score import check_ids, default_stride, window_start
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What the model wrote after a prompt.
+
+    ids end with the stop token if one was drawn (``stopped``). log_probs: of each id under the
+    model itself, temperature 1 and no filter, in nats.
+    """
+
+    ids: list[int]
+    log_probs: NDArray[np.float32]
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy.
+
+    The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
+    off at its default. With ``first_temperature`` the temperature falls in equal steps from there
+    at the first token to ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    first_temperature: float | None = None
+    decay_tokens: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}.")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p must be between 0 and 1, not {self.min_p}.")
+        if not 0.0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"repetition_penalty must be positive, not {self.repetition_penalty}.")
+        decaying = self.first_temperature is not None
+        if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
+            raise ValueError("A decaying temperature needs positive temperatures and tokens.")
+
+    def temperature_at(self, position: int) -> float:
+        """The temperature for the new token at ``position`` (from 0)."""
+        if self.first_temperature is None or position >= self.decay_tokens:
+            return self.temperature
+        left = 1.0 - position / self.decay_tokens
+        return self.temperature + (self.first_temperature - self.temperature) * left
+
+    def choose(
+        self, logits: Tensor, keys: UInt64, position: int, history: Tensor | None = None
+    ) -> Tensor:
+        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs."""
+        if history is not None:
+            logits = penalise_repetition(logits, history, self.repetition_penalty)
+        if self.temperature == 0.0:
+            return logits.argmax(-1)
+        logits = temper(logits, self.temperature_at(position))
+        if self.top_k:
+            logits = keep_top_k(logits, self.top_k)
+        logits = keep_min_p(keep_nucleus(logits, self.top_p), self.min_p)
+        return draw(logits, uniform(keys, position))
+
+
+@torch.inference_mode()
+def generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    first_temperature: float | None = None,
+    decay_tokens: int = 20,
+    samples: int = 1,
+    seed: int = 0,
+    stop: Collection[int] = (0,),
+    forbid: Collection[int] = (PAD,),
+    batch_rows: int = 512,
+) -> list[list[Continuation]]:
+    """Continue each prompt ``samples`` times; result [prompt][sample].
+
+    How tokens are chosen, from ``temperature`` to ``decay_tokens``: see Sampling.
+
+    Args:
+        max_new_tokens: most tokens per continuation.
+        stop: token ids that end a continuation.
+        forbid: token ids that are never chosen.
+        batch_rows: most continuations decoded together.
+
+    Raises:
+        ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
+    """
+    sampling = Sampling(
+        temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
+    )
+    if model.config.architecture != "decoder":
+        raise ValueError("Continuing a prompt needs a decoder-only model.")
+    if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
+        raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
+    if temperature == 0.0 and samples > 1:
+        raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
+        check_ids(np.asarray(prompt, dtype=np.int64), model.config.vocab_size)
+    results: list[list[Continuation]] = [[] for _ in prompts]
+    # Like lengths together, so that short prompts do not wait for long ones.
+    jobs = [
+        (p, s)
+        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
+        for s in range(samples)
+    ]
+    for begin in range(0, len(jobs), batch_rows):
+        part = jobs[begin : begin + batch_rows]
+        batch = _Batch(model, prompts, part, max_new_tokens, seed)
+        batch.run(sampling, list(stop), list(forbid))
+        for (p, _), continuation in zip(part, batch.continuations(), strict=True):
+            results[p].append(continuation)
+    return results
+
+
+class _Batch:
+    """Continuations (prompt, sample) that are decoded together."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        prompts: Sequence[Sequence[int]],
+        jobs: Sequence[tuple[int, int]],
+        max_new_tokens: int,
+        seed: int,
+    ) -> None:
+        self.model, self.max_new = model, max_new_tokens
+        self.device = model.embedding.weight.device
+        self.context = model.config.context
+        self.stride = default_stride(self.context)
+        self.unique = list(dict.fromkeys(p for p, _ in jobs))
+        self.prompts = [prompts[p] for p in self.unique]
+        place = {p: i for i, p in enumerate(self.unique)}
+        self.owner = np.array([place[p] for p, _ in jobs])  # (N,) into self.prompts
+        all_keys = {
+            p: sample_keys(seed, prompts[p], 1 + max(s for q, s in jobs if q == p)) for p in place
+        }
+        self.keys = np.array([all_keys[p][s] for p, s in jobs], dtype=np.uint64)
+        self.prompt_lengths = np.array([len(prompts[p]) for p, _ in jobs])
+        width = int(self.prompt_lengths.max()) + max_new_tokens
+        self.tokens = np.full((len(jobs), width), PAD, dtype=np.int64)  # history, prompt first
+        for row, (p, _) in enumerate(jobs):
+            self.tokens[row, : len(prompts[p])] = prompts[p]
+        self.log_probs = np.zeros((len(jobs), max_new_tokens), dtype=np.float32)
+        self.counts = np.zeros(len(jobs), dtype=np.int64)
+        self.stopped = np.zeros(len(jobs), dtype=bool)
+
+    def run(self, sampling: Sampling, stop: list[int], forbid: list[int]) -> None:
+        active = np.arange(len(self.tokens))  # rows still being written, in the cache's order
+        starts = self._starts(self.prompt_lengths)
+        logits, cache = self._read_prompts()
+        for t in range(self.max_new):
+            chosen_from = logits
+            if forbid:
+                chosen_from = logits.index_fill(
+                    1, torch.tensor(forbid, device=self.device), -torch.inf
+                )
+            history = self._history(active) if sampling.repetition_penalty != 1.0 else None
+            chosen = sampling.choose(chosen_from, self.keys[active], t, history)  # (n,)
+            picked = logits.gather(1, chosen.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
+            ids = chosen.cpu().numpy()
+            self.log_probs[active, t] = picked.cpu().numpy()
+            self.tokens[active, self.prompt_lengths[active] + t] = ids
+            self.counts[active] = t + 1
+            self.stopped[active] = np.isin(ids, stop)
+            going = ~self.stopped[active]
+            if t + 1 == self.max_new or not going.any():
+                return
+            if not going.all():
+                active = active[going]
+                cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
+            logits = self._advance(active, starts, cache)
+
+    def continuations(self) -> list[Continuation]:
+        rows = []
+        for i, (length, count) in enumerate(zip(self.prompt_lengths, self.counts, strict=True)):
+            ids = self.tokens[i, length : length + count].tolist()
+            rows.append(Continuation(ids, self.log_probs[i, :count].copy(), bool(self.stopped[i])))
+        return rows
+
+    def _history(self, active: NDArray[np.int64]) -> Tensor:
+        """Prompt and text so far of each row, filled up with its own first token, (n, L)."""
+        lengths = self.prompt_lengths[active] + self.counts[active]
+        tokens = self.tokens[active, : lengths.max()]
+        tokens = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, tokens[:, :1])
+        return torch.from_numpy(tokens).to(self.device)
+
+    def _starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([window_start(int(n), self.context, self.stride) for n in lengths])
+
+    def _read_prompts(self) -> tuple[Tensor, Cache]:
+        """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
+        lengths = np.array([len(p) for p in self.prompts])
+        windows = [list(p[s:]) for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
+        capacity = min(self.context, max(map(len, windows)) + self.max_new)
+        logits, cache = self._read(windows, capacity)
+        owner = torch.from_numpy(self.owner).to(self.device)
+        if len(self.owner) > len(self.prompts):
+            cache.select(owner)
+            logits = logits[owner]
+        return logits, cache
+
+    def _read(self, windows: list[list[int]], capacity: int) -> tuple[Tensor, Cache]:
+        """Run whole windows through the model: logits after each (n, V), and their cache."""
+        width = max(map(len, windows))
+        ids = np.full((len(windows), width), PAD, dtype=np.int64)
+        for i, window in enumerate(windows):
+            ids[i, : len(window)] = window
+        cache = self.model.new_cache(len(windows), capacity)
+        cache.slots, cache.length = slice(0, width), width
+        hidden = self.model.hidden(torch.from_numpy(ids).to(self.device), cache=cache)
+        ends = torch.tensor([len(w) - 1 for w in windows], device=self.device)
+        rows = torch.arange(len(windows), device=self.device)
+        return self.model.head(hidden[rows, ends]).float(), cache
+
+    def _advance(
+        self, active: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache
+    ) -> Tensor:
+        """Feed the newest token of each active row; logits (n, V)."""
+        lengths = self.prompt_lengths[active] + self.counts[active]
+        moved = self._starts(lengths) != starts[active]  # rows that begin a new window
+        if moved.any():
+            starts[active] = self._starts(lengths)
+        positions = lengths - 1 - starts[active]  # (n,) the newest token's, in its window
+        newest = self.tokens[active, lengths - 1]
+        cache.length = int(positions.max()) + 1
+        same = bool((positions == positions[0]).all())
+        slots = torch.from_numpy(positions).to(self.device)
+        cache.slots = slice(int(positions[0]), int(positions[0]) + 1) if same else slots
+        hidden = self.model.hidden(
+            torch.from_numpy(newest).to(self.device).unsqueeze(1),
+            positions=slots.unsqueeze(1),
+            cache=cache,
+        )
+        logits = self.model.head(hidden[:, 0]).float()
+        if moved.any():
+            rows = np.flatnonzero(moved)
+            windows = [
+                self.tokens[active[r], starts[active[r]] : lengths[r]].tolist() for r in rows
+            ]
+            fresh, part = self._read(windows, self.context)
+            index = torch.from_numpy(rows).to(self.device)
+            logits[index] = fresh
+            for layer, new in zip(cache.layers, part.layers, strict=True):
+                size = layer.keys.shape[2]
+                layer.keys[index], layer.values[index] = (
+                    new.keys[:, :, :size],
+                    new.values[:, :, :size],
+                )
+        return logits

@@ -1,0 +1,114 @@
+"""Cross-entropy of the output layer, chunk by chunk, without the full table of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Rows per chunk so that one chunk's logits take about this many bytes. On the CPU they then stay
+# in cache: with 4,096 words and bf16 the layer is about three times as fast as in one piece.
+CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+
+
+def chunk_rows(vocab_size: int, device: str) -> int:
+    """How many rows of fp32 logits make a chunk."""
+    return max(1, CHUNK_BYTES.get(device, 8 << 20) // (4 * vocab_size))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Loss and both gradients in the forward pass, so that no chunk's logits are kept or redone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        z_loss: float,
+        gradient: bool,
+    ) -> Tensor:
+        device = hidden.device.type
+        matmul_dtype = hidden.dtype
+        if torch.is_autocast_enabled(device):
+            matmul_dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            x = hidden.detach().to(matmul_dtype)  # (N, d)
+            w = weight.detach().to(matmul_dtype)  # (V, d)
+            rows = chunk_rows(w.shape[0], device)
+            total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+            grad_x = torch.empty_like(x if gradient else x[:0])
+            grad_w = torch.zeros_like(w if gradient else w[:0], dtype=torch.float32)
+            grad_b = (
+                torch.zeros_like(bias, dtype=torch.float32)
+                if gradient and bias is not None
+                else None
+            )
+            for start in range(0, x.shape[0], rows):
+                part = slice(start, start + rows)
+                y, scale = targets[part].unsqueeze(1), weights[part].unsqueeze(1)
+                logits = (x[part] @ w.t()).float()  # (n, V)
+                if bias is not None:
+                    logits += bias.detach()
+                chosen = logits.gather(1, y)
+                log_z = logits.logsumexp(1, keepdim=True)
+                total += ((log_z - chosen + z_loss * log_z.square()) * scale).sum()
+                if not gradient:
+                    continue
+                # d/dlogits of (log Z - chosen + z log^2 Z) = p (1 + 2 z log Z) - onehot
+                grad = logits.sub_(log_z).exp_()
+                grad.mul_(scale * (1 + 2 * z_loss * log_z) if z_loss else scale)
+                grad.scatter_add_(1, y, -scale)
+                if grad_b is not None:
+                    grad_b += grad.sum(0)
+                grad = grad.to(matmul_dtype)
+                torch.mm(grad, w, out=grad_x[part])
+                grad_w += grad.t() @ x[part]
+        ctx.save_for_backward(grad_x, grad_w, grad_b)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_w, grad_b = ctx.saved_tensors
+        (scale,) = grad_outputs
+        hidden_dtype, weight_dtype = ctx.dtypes
+        return (
+            grad_x.to(hidden_dtype) * scale,
+            (grad_w * scale).to(weight_dtype),
+            None if grad_b is None else grad_b * scale,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
+
+    Args:
+        hidden: (..., d) states of the last layer.
+        weight, bias: output layer, (V, d) and (V,) or None.
+        targets: (...) token ids.
+        weights: (...) float; 0 leaves a position out.
+        z_loss: weight of log^2 Z, which keeps the logits' scale in bounds (Chowdhery et al. 2022).
+
+    Returns:
+        float32 scalar. Memory is that of one chunk of logits, not of all.
+    """
+    gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    loss: Tensor = _LinearCrossEntropy.apply(
+        hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten(), z_loss, gradient
+    )
+    return loss

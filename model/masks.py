@@ -1,0 +1,57 @@
+"""Who may attend to whom: one description, lowered to what the attention kernel takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MaskSpec:
+    """The positions a query may attend to; what is given is combined with *and*.
+
+    causal: the sequence mask, keys no later than the query.
+    prefix: (B,) lengths; the keys of the prefix are visible to the whole sequence in spite of
+        ``causal`` (prefix LM: full attention within the prefix, causal after it).
+    keys: (B, Tk) bool, the padding mask: True where the key is a real token.
+    segments: (B, Tq) int, queries see the keys of their own segment only (documents in a row).
+    key_segments: (B, Tk) int, where the keys are another sequence (cross-attention); default
+        ``segments``.
+    query_positions: (B, Tq) int, where queries stand among the keys (decoding with a cache);
+        default 0 ... Tq-1.
+    """
+
+    causal: bool = False
+    prefix: Tensor | None = None
+    keys: Tensor | None = None
+    segments: Tensor | None = None
+    key_segments: Tensor | None = None
+    query_positions: Tensor | None = None
+
+    @property
+    def only_causal(self) -> bool:
+        """Whether a kernel's own causal path says it all, so that no mask need be built."""
+        rest = (self.prefix, self.keys, self.segments, self.query_positions)
+        return self.causal and all(part is None for part in rest)
+
+    def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
+        key = torch.arange(keys, device=device)
+        mask: Tensor | None = None
+        if self.causal:
+            query = self.query_positions
+            if query is None:
+                query = torch.arange(queries, device=device).unsqueeze(0)
+            mask = key <= query.unsqueeze(-1)  # (B or 1, Tq, Tk)
+            if self.prefix is not None:
+                mask = mask | (key < self.prefix[:, None, None])
+        if self.keys is not None:
+            visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
+            mask = visible if mask is None else mask & visible
+        if self.segments is not None:
+            others = self.segments if self.key_segments is None else self.key_segments
+            same = self.segments.unsqueeze(-1) == others.unsqueeze(1)  # (B, Tq, Tk)
+            mask = same if mask is None else mask & same
+        return None if mask is None else mask.unsqueeze(1)

@@ -1,0 +1,227 @@
+"""Objectives: pure functions from packed tokens to one frozen Batch.
+
+The trainer never asks which. Where an objective draws at random, it draws from a ``key``: the same
+rows and key give the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.config import Objective
+from model.data import END_OF_TEXT, PAD
+
+FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a training step sees. All (B, T) unless said otherwise.
+
+    ids: decoder input (of an encoder-only model: encoder input). targets: what to predict at each
+    position. weights: float, 0 where nothing is predicted. segments: which document a token
+    belongs to, where attention must not cross documents. positions: within the document, or None
+    for 0 ... T-1. prefix: (B,) lengths that are seen in full. keys: True where ``ids`` is not
+    padding. source: (B, S) encoder input of an encoder-decoder; source_keys: its real tokens.
+    """
+
+    ids: Tensor
+    targets: Tensor
+    weights: Tensor
+    segments: Tensor | None = None
+    positions: Tensor | None = None
+    prefix: Tensor | None = None
+    keys: Tensor | None = None
+    source: Tensor | None = None
+    source_keys: Tensor | None = None
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Keyword arguments of the model beside ids, targets and weights; what is not None."""
+        first = ("ids", "targets", "weights")
+        return {k: v for k, v in vars(self).items() if v is not None and k not in first}
+
+    def split(self, parts: int) -> list[Batch]:
+        """Equal micro-batches, in order."""
+        chunks = {k: v.chunk(parts) for k, v in vars(self).items() if v is not None}
+        return [replace(self, **{k: v[i] for k, v in chunks.items()}) for i in range(parts)]
+
+    def to(self, device: torch.device) -> Batch:
+        tensors = {k: v for k, v in vars(self).items() if v is not None}
+        return replace(self, **{k: v.to(device, non_blocking=True) for k, v in tensors.items()})
+
+
+def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
+    """Next-token prediction with teacher forcing: the gold history, never the model's own guess.
+
+    The targets are the row shifted by one; the last position, padding and whatever predicts
+    padding weigh 0. With ``document_mask`` no attention crosses the start of a document and
+    positions count from there: a document's logits are those it would have alone.
+    """
+    ids = torch.from_numpy(rows)
+    targets = torch.full_like(ids, PAD)
+    targets[:, :-1] = ids[:, 1:]
+    weights = (targets != PAD).float()
+    if not document_mask:
+        return Batch(ids, targets, weights)
+    segments, positions = documents(ids)
+    return Batch(ids, targets, weights, segments, positions)
+
+
+def documents(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Segment ids and positions within the document, (B, T) each, from the begin-of-text tokens.
+
+    A row that goes on with the previous row's document begins with segment 0, at position 0.
+    """
+    starts = ids == END_OF_TEXT
+    segments = starts.cumsum(1)
+    index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    begin = torch.where(starts, index, 0).cummax(1).values
+    return segments, index - begin
+
+
+def prefix(rows: Rows, lengths: NDArray[np.int64]) -> Batch:
+    """Prefix LM: the first ``lengths`` (B,) tokens are seen in full, the rest predicted."""
+    batch = causal(rows)
+    given = torch.from_numpy(lengths)
+    predicted = torch.arange(rows.shape[1]) + 1  # position t predicts token t + 1
+    return replace(batch, weights=batch.weights * (predicted >= given[:, None]), prefix=given)
+
+
+def random_prefix(rows: Rows, key: int) -> Batch:
+    """Prefix LM with a length drawn for each row, uniform over 1 ... T-1."""
+    lengths = generator(key).integers(1, max(2, rows.shape[1]), len(rows))
+    return prefix(rows, lengths)
+
+
+def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
+    """Masked LM (Devlin et al. 2019): predict the chosen 15 % of the text tokens.
+
+    Of the chosen 80 % become the ``mask`` token, 10 % a random text token, 10 % stay. Begin-of-text
+    and padding are never chosen.
+    """
+    random = generator(key)
+    text = (rows >= FIRST_TEXT) & (rows != mask)
+    chosen = (random.random(rows.shape) < rate) & text
+    fate = random.random(rows.shape)
+    others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
+    ids = np.where(chosen & (fate < 0.8), mask, rows)
+    ids = np.where(chosen & (fate >= 0.8) & (fate < 0.9), others, ids)
+    return Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(rows),
+        torch.from_numpy(chosen.astype(np.float32)),
+        keys=torch.from_numpy(rows != PAD),
+    )
+
+
+def span_corruption(
+    rows: Rows, key: int, *, sentinels: Sequence[int], rate: float = 0.15, mean_span: float = 3.0
+) -> Batch:
+    """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
+
+    Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
+    row ``rate`` of the tokens fall into spans of ``mean_span`` tokens on average, never two spans
+    side by side; at most as many spans as there are sentinels.
+    """
+    random = generator(key)
+    sources, targets = [], []
+    for row in rows:
+        tokens = row[: int((row != PAD).sum())]
+        source, target = corrupt(
+            tokens, _spans(len(tokens), random, len(sentinels), rate, mean_span), sentinels
+        )
+        sources.append(source)
+        targets.append(target)
+    return seq2seq(sources, targets)
+
+
+def corrupt(
+    tokens: Sequence[int] | Rows, spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Source and target of one sequence whose ``spans`` [begin, end) are cut out, in order."""
+    source: list[int] = []
+    target: list[int] = []
+    done = 0
+    for (begin, end), sentinel in zip(spans, sentinels, strict=False):
+        source += [*map(int, tokens[done:begin]), sentinel]
+        target += [sentinel, *map(int, tokens[begin:end])]
+        done = end
+    return source + list(map(int, tokens[done:])), target
+
+
+def seq2seq(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+    """Pairs: source s; target t with the end symbol; decoder input t shifted right behind a start.
+
+    Start and end are both <|endoftext|>, as at the two ends of a packed document. Each side is
+    padded to its longest sequence; empty sources get one start symbol, so that there is a key.
+    """
+    source = _pad([list(s) or [END_OF_TEXT] for s in sources])
+    ids = _pad([[END_OF_TEXT, *t] for t in targets])
+    ends = _pad([[*t, END_OF_TEXT] for t in targets])
+    lengths = torch.tensor([len(t) + 1 for t in targets])
+    real = torch.arange(ids.shape[1]) < lengths[:, None]
+    source_lengths = torch.tensor([max(1, len(s)) for s in sources])
+    source_keys = torch.arange(source.shape[1]) < source_lengths[:, None]
+    return Batch(ids, ends, real.float(), source=source, source_keys=source_keys)
+
+
+def generator(key: int) -> np.random.Generator:
+    """A counter-based generator (Salmon et al. 2011) of its own for each key."""
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def make_objective(
+    name: Objective, *, document_mask: bool, vocab_size: int, token_id: Callable[[str], int | None]
+) -> Callable[[Rows, int], Batch]:
+    """The function (rows, key) -> Batch that a config names.
+
+    ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
+    and so on; ValueError where the tokenizer lacks them.
+    """
+    if name == "causal":
+        return lambda rows, key: causal(rows, document_mask=document_mask)
+    if document_mask:
+        raise ValueError(f"document_mask goes with the causal objective, not with {name}.")
+    if name == "prefix":
+        return random_prefix
+    if name == "mlm":
+        mask = token_id("<|mask|>")
+        if mask is None:
+            raise ValueError("Masked LM needs a tokenizer with the special token <|mask|>.")
+        return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
+    found = [token_id(f"<|sentinel_{i}|>") for i in range(100)]
+    sentinels = [token for token in found if token is not None]
+    if not sentinels:
+        raise ValueError("Span corruption needs a tokenizer with <|sentinel_0|>, <|sentinel_1|> …")
+    return lambda rows, key: span_corruption(rows, key, sentinels=sentinels)
+
+
+def _spans(
+    length: int, random: np.random.Generator, most: int, rate: float, mean_span: float
+) -> list[tuple[int, int]]:
+    """Random disjoint spans, with at least one token before, between and after them."""
+    noise = max(1, round(length * rate))
+    spans = min(max(1, round(noise / mean_span)), most, noise, length - noise - 1)
+    if spans < 1:
+        return []
+    inside, outside = _parts(noise, spans, random), _parts(length - noise, spans + 1, random)
+    edges = np.cumsum(np.stack((outside[:-1], inside), 1).ravel()).reshape(-1, 2)
+    return [(int(begin), int(end)) for begin, end in edges]
+
+
+def _parts(total: int, parts: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """``total`` as a sum of ``parts`` positive integers, every way equally likely."""
+    cuts = np.sort(random.choice(max(1, total - 1), parts - 1, replace=False)) + 1
+    return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
+
+
+def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])

@@ -1,0 +1,52 @@
+"""Where a token stands: sinusoids added to the embeddings, rotations of queries and keys.
+
+Learned positions need no code of their own: they are one embedding table in the architecture.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sinusoids(positions: Tensor, d_model: int) -> Tensor:
+    """Sinusoidal position embeddings (Vaswani et al. 2017, section 3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)), interleaved.
+
+    Args:
+        positions: integers of any shape (...).
+        d_model: even.
+
+    Returns:
+        float32 of shape (..., d_model).
+    """
+    angles = _angles(positions, d_model, 10_000.0)  # (..., d/2)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary position embedding (Su et al. 2021), float32.
+
+    Args:
+        positions: (B, T) integers.
+
+    Returns:
+        cos and sin, each (B, 1, T, head_dim); both halves of the last dimension are equal, which
+        is the layout of Llama: dimension i turns together with dimension i + head_dim/2.
+    """
+    angles = _angles(positions, head_dim, theta)  # (B, T, D/2)
+    angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)  # (B, 1, T, D)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn queries or keys (B, H, T, D) by their positions; q.k then depends on distance alone."""
+    left, right = x.chunk(2, dim=-1)
+    turned = torch.cat((-right, left), dim=-1)
+    return (x * cos + turned * sin).to(x.dtype)
+
+
+def _angles(positions: Tensor, dim: int, theta: float) -> Tensor:
+    exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
+    return positions.to(torch.float32).unsqueeze(-1) / theta**exponents
