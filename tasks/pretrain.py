@@ -1,0 +1,303 @@
+"""Pretrain a model on packed sequences, in a process of its own.
+
+The trainer (``python -m model.train``) keeps its state in the work area and tells of its progress
+in JSON lines. This stage starts it, starts it again if it is killed, and commits each checkpoint
+the moment it is whole. The trainer dies with this process: its standard input is a pipe that
+only this process holds open.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field, field_serializer, field_validator
+
+from model.config import ModelConfig, TrainConfig, to_dict
+from tasks.errors import HallmarkError
+from tasks.fingerprint import ROOT, file_digest
+from tasks.stage import StageConfig, stage
+from tasks.store import Artifact
+from tasks.work import Work
+
+log = logging.getLogger("hallmark")
+
+#: How often a trainer that something else killed is started again.
+RESTARTS = 3
+
+#: What decides the weights: the module that runs as the trainer, and all that it imports.
+TRAINER = (
+    "model.architecture",
+    "model.attention",
+    "model.checkpoint",
+    "model.config",
+    "model.data",
+    "model.files",
+    "model.loss",
+    "model.masks",
+    "model.objectives",
+    "model.optimise",
+    "model.positions",
+    "model.state",
+    "model.train",
+)
+
+#: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
+GIVEN = ("vocab_size", "context")
+
+
+class PretrainConfig(StageConfig):
+    model: ModelConfig = Field(
+        ModelConfig(),
+        description="the model; vocab_size and context are those of the tokenizer and of pack",
+    )
+    train: TrainConfig = Field(TrainConfig(), description="how it is trained")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _not_given_twice(cls, value: Any) -> Any:
+        for name in GIVEN if isinstance(value, dict) else ():
+            if name in value:
+                stage_name = {"vocab_size": "train_tokenizer", "context": "pack"}[name]
+                raise ValueError(f"{name} follows from {stage_name}.{name}; set it there")
+        return value
+
+    @field_serializer("model")
+    def _without_given(self, model: ModelConfig) -> dict[str, Any]:
+        return {name: value for name, value in to_dict(model).items() if name not in GIVEN}
+
+
+#: One row a step. Losses are means in nats per token.
+LOG = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("loss", pa.float64()),
+        ("grad_norm", pa.float64()),  # before clipping
+        ("learning_rate", pa.float64()),
+        ("tokens", pa.int64()),  # seen so far
+        ("validation_loss", pa.float64()),  # null where this step was not validated
+    ]
+)
+
+#: The index of the checkpoints; step 0 is the untrained model and has no losses.
+CHECKPOINTS = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("tokens", pa.int64()),
+        ("artifact", pa.string()),
+        ("content", pa.string()),  # digest of the checkpoint's files
+        ("loss", pa.float64()),
+        ("validation_loss", pa.float64()),
+    ]
+)
+
+SPEED = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("seconds", pa.float64()),
+        ("tokens_per_second", pa.float64()),
+        ("mfu", pa.float64()),  # share of the matrix-product speed measured at the start
+        ("memory_mb", pa.float64()),  # peak
+    ]
+)
+
+
+# The trainer's process ----------------------------------------------------------------------
+
+
+def write_job(packed: Artifact, tokenizer: Artifact, config: PretrainConfig, area: Path) -> Path:
+    """The trainer's job file; vocabulary and context are read from the inputs."""
+    from tokenizers import Tokenizer
+
+    path = tokenizer.path("tokenizer.json")
+    train, validation = (packed.path(f"{split}.parquet") for split in ("train", "validation"))
+    if not packed["train"].rows:
+        raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
+    given = {
+        "vocab_size": Tokenizer.from_file(str(path)).get_vocab_size(),
+        "context": pq.read_schema(train).field("ids").type.list_size,
+    }
+    job = {
+        "model": to_dict(config.model) | given,
+        "train": to_dict(config.train),
+        "data": {
+            "train": str(train),
+            "validation": str(validation) if packed["validation"].rows else None,
+        },
+        "tokenizer": str(path),
+        "work": str(area / "training"),
+    }
+    area.mkdir(parents=True, exist_ok=True)
+    file = area / "job.json"
+    file.write_text(json.dumps(job, indent=1))
+    return file
+
+
+@contextmanager
+def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """A trainer, with its process group gone when the block is left."""
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "model.train", str(job.absolute())],
+            cwd=ROOT,  # where the package model is
+            stdin=subprocess.PIPE,  # its end tells the trainer that this process died
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        process.wait()
+
+
+def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
+    """Events of the trainer until it is done; one that was killed is started again."""
+    for attempt in range(RESTARTS + 1):
+        with started(job, errors) as process:
+            log.info("trainer: process %d started", process.pid)
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = _parse(line)
+                if event:
+                    yield event
+            code = process.wait()
+        if code == 0:
+            return
+        if code > 0 and code != 128 + signal.SIGTERM:
+            raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
+        name = signal.Signals(-code).name if code < 0 else "SIGTERM"
+        if attempt < RESTARTS:
+            log.warning("trainer: killed by %s; it goes on from its last state", name)
+    raise HallmarkError(
+        f"the trainer was killed {RESTARTS + 1} times, at last by {name}; where memory is short, "
+        f"lower train.batch_size or raise train.accumulation, and run again: it goes on from its "
+        f"last state"
+    )
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """The event of a line, None where a library printed something else."""
+    with suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict) and "event" in event:
+            return event
+    log.debug("trainer: %s", line.rstrip())
+    return None
+
+
+def _tail(errors: Path) -> str:
+    lines = errors.read_text(errors="replace").strip().splitlines()
+    return f"{lines[-1][:300]!r}" if lines else "it said nothing"
+
+
+# Checkpoints and the log ---------------------------------------------------------------------
+
+
+def commit_checkpoint(work: Work, folder: Path, step: int) -> Artifact:
+    """Make an artifact of a checkpoint, once; the trainer's own folder stays where it is.
+
+    The trainer announces all its checkpoints again when it resumes, so that a kill at any moment,
+    also between the commit and a note of it, leaves none out. The weights belong to the key: on a
+    GPU the same step made again may differ.
+    """
+    assert work.commit_child is not None, "pretrain needs a session to commit checkpoints in"
+    copy = work.area / "commit" / folder.name
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for path in folder.iterdir():
+        try:
+            os.link(path, copy / path.name)  # files of a checkpoint are never changed
+        except OSError:
+            shutil.copyfile(path, copy / path.name)
+    key = {"step": step, "weights": file_digest(folder / "model.safetensors")}
+    return work.commit_child("checkpoint", key, copy)
+
+
+def read_log(folder: Path) -> pa.Table:
+    """The trainer's log, one row a step."""
+    parts = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    table = pa.concat_tables(parts)
+    nats = pc.multiply(table["validation_bits_per_token"], math.log(2))
+    return table.append_column("validation_loss", nats)
+
+
+def checkpoint_rows(log_table: pa.Table, committed: dict[int, Artifact]) -> list[dict[str, Any]]:
+    rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
+    untrained = {"tokens": 0, "loss": None, "validation_loss": None}
+    return [
+        {
+            "step": step,
+            "artifact": artifact.name,
+            "content": artifact.content,
+            **{name: rows.get(step, untrained)[name] for name in untrained},
+        }
+        for step, artifact in sorted(committed.items())
+    ]
+
+
+def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, Artifact]:
+    """Pass on what the trainer tells; returns its checkpoints, committed, by step."""
+    committed: dict[int, Artifact] = {}
+    for event in told:
+        match event["event"]:
+            case "waiting":
+                log.info("trainer: waiting for an earlier one to end")
+            case "start":
+                what = (event[k] for k in ("parameters", "device", "precision", "threads", "step"))
+                line = "trainer: %d parameters on %s in %s, %d threads, from step %d of %d"
+                log.info(line, *what, steps)
+            case "step":
+                speed = f"loss {event['loss']:.3f}, {event['tokens_per_second']:,} tokens/s"
+                work.progress(event["step"], steps, speed)
+            case "validation":
+                bits = event["bits_per_token"]
+                log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits)
+            case "checkpoint":
+                step = event["step"]
+                committed[step] = commit_checkpoint(work, Path(event["path"]), step)
+                log.info("trainer: checkpoint of step %d is %s", step, committed[step].name)
+            case "error":
+                raise HallmarkError(event["message"].rstrip("."))
+    return committed
+
+
+@stage(
+    tables={"log": LOG, "checkpoints": CHECKPOINTS},
+    telemetry={"speed": SPEED},
+    code=TRAINER,
+    libraries=["numpy", "safetensors", "tokenizers", "torch"],
+    determinism="machine",
+)
+def pretrain(packed: Artifact, tokenizer: Artifact, config: PretrainConfig, work: Work) -> None:
+    job = write_job(packed, tokenizer, config, work.area)
+    with closing(events(job, work.area / "trainer.stderr")) as told:
+        committed = follow(told, work, config.train.steps)
+    table = read_log(work.area / "training" / "log")
+    work.table("log").write(table.select(LOG.names))
+    work.table("checkpoints").write(
+        pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
+    )
+    work.table("speed").write(table.select(SPEED.names))
+    work.measure(
+        "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"
+    )

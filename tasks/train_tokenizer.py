@@ -1,0 +1,150 @@
+"""Train a byte-level BPE tokenizer (Sennrich et al. 2016; Radford et al. 2019) on the train split.
+
+Every one of the 256 bytes is a token, so every text has an encoding and decodes to itself. The
+merges depend on counts of words alone, not on the order or the batches the text comes in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from model.data import END_OF_TEXT, PAD
+from tasks.errors import HallmarkError
+from tasks.stage import StageConfig, stage
+from tasks.store import Table
+from tasks.tables import utf8_bytes
+from tasks.work import Work
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
+BYTES = 256
+
+
+class TokenizerConfig(StageConfig):
+    vocab_size: int = Field(
+        4096,
+        ge=BYTES + len(SPECIAL_TOKENS),
+        le=1_000_000,
+        description="most tokens of the vocabulary; a small corpus may not fill it",
+    )
+    min_frequency: int = Field(
+        2, ge=1, description="how often a pair must occur in the corpus to be merged"
+    )
+
+
+#: How well the tokenizer compresses text it was not trained on (the validation split).
+FERTILITY = pa.schema(
+    [
+        ("source", pa.string()),
+        ("documents", pa.int64()),
+        ("bytes", pa.int64()),
+        ("tokens", pa.int64()),
+        ("bytes_per_token", pa.float64()),
+    ]
+)
+
+
+def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
+    """A tokenizer from batches of texts; memory grows with the distinct words, not the texts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    for token, number in SPECIAL_TOKENS.items():
+        assert tokenizer.token_to_id(token) == number, f"{token} must have the id {number}"
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file. Special tokens written out in a text are encoded as plain text."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise HallmarkError(f"{path} is no tokenizer.json that can be read ({error})") from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def training_texts(documents: Table) -> Iterator[list[str]]:
+    """Texts of the train split without the planted documents.
+
+    The copies of a canary would earn it tokens of its own. A secret must be cut the same way
+    whether it was planted 64 times or never, or the extraction audit compares unlike things.
+    """
+    for batch in documents.batches(["source", "text", "split"]):
+        planted = pc.starts_with(batch["source"], "planted/")
+        chosen = pc.and_not(pc.equal(batch["split"], "train"), planted)
+        texts = batch["text"].filter(chosen)
+        if len(texts):
+            yield texts.to_pylist()
+
+
+def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
+    """FERTILITY of the validation split."""
+    rows = []
+    for batch in documents.batches(["source", "text", "split"]):
+        held_out = batch.filter(pc.equal(batch["split"], "validation"))
+        encodings = tokenizer.encode_batch_fast(
+            held_out["text"].to_pylist(), add_special_tokens=False
+        )
+        tokens = pa.array([len(encoding) for encoding in encodings], pa.int64())
+        sizes = utf8_bytes(held_out["text"])
+        rows.append(pa.table({"source": held_out["source"], "bytes": sizes, "tokens": tokens}))
+    if not rows:
+        return FERTILITY.empty_table()
+    sums = pa.concat_tables(rows).group_by("source").aggregate(
+        [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
+    )  # fmt: skip
+    sums = sums.sort_by("source")
+    ratio = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
+    columns = [sums["source"], sums["bytes_count"], sums["bytes_sum"], sums["tokens_sum"], ratio]
+    return pa.table(columns, schema=FERTILITY)
+
+
+@stage(
+    tables={"fertility": FERTILITY},
+    code=["model.data", "model.files"],
+    libraries=["tokenizers"],
+    determinism="exact",
+)
+def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> None:
+    texts = training_texts(documents)
+    first = next(texts, None)
+    if first is None:
+        raise HallmarkError(
+            "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
+            "loosen what removed it: filter_toxicity.threshold, split.validation, split.holdout"
+        )
+
+    def counted() -> Iterator[list[str]]:
+        done = 0
+        for batch in itertools.chain([first], texts):
+            done += len(batch)
+            work.progress(done, documents.rows, "documents")
+            yield batch
+
+    tokenizer = train(counted(), config)
+    path = work.file("tokenizer.json")
+    tokenizer.save(str(path))
+    work.table("fertility").write(fertility(documents, load_tokenizer(path)))
+    work.measure("vocabulary", tokenizer.get_vocab_size(), "tokens")
