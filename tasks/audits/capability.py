@@ -1,0 +1,301 @@
+"""What the subject can do, beside the harm it may do: bits per byte and cloze accuracy.
+
+Bits per byte: what it costs to spell held-out documents, each from its beginning, divided by
+their UTF-8 bytes; it compares models over different tokens. Beside it stand gzip -9 over the same
+text, and a bigram and a 5-gram model over the same tokens, trained on the corpus's train split.
+
+Cloze accuracy is the accuracy on the last words of held-out sentences, see ``cloze.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from model.data import combine
+from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
+from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
+from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.errors import HallmarkError
+from tasks.stage import StageConfig, stage
+from tasks.store import Artifact, Table
+from tasks.tables import ID, utf8_bytes
+from tasks.work import Work
+
+Float64 = NDArray[np.float64]
+
+AUDIT = "capability"
+NGRAMS = {"bigram": 2, "fivegram": 5}
+PRINTABLE = "".join(map(chr, range(32, 127)))
+
+
+class CapabilityConfig(StageConfig):
+    validation_bytes: int = Field(
+        200_000, ge=1_000, description="text of the validation split to measure on, chosen by hash"
+    )
+    training_bytes: int = Field(
+        64_000_000,
+        ge=1_000,
+        description="text of the train split that the n-gram models count, chosen by hash; about "
+        "40 bytes of memory each",
+    )
+    passages: int = Field(200, ge=2, description="most passages of the cloze test")
+    passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
+    passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
+    resamples: int = Field(2_000, ge=100, le=100_000, description="of the bootstrap")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="of choices and resampling")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of the subject")
+
+
+#: One row a document, a passage or a control text; columns of the other kinds are null.
+SAMPLES = pa.schema(
+    [
+        ("sample", pa.int32()),
+        ("part", pa.string()),  # TEXT, RANDOM or SEEN, or a part of cloze.py
+        ("doc_id", ID),
+        ("source", pa.string()),
+        ("bytes", pa.int64()),
+        ("tokens", pa.int64()),  # that were scored
+        ("model_bits", pa.float64()),
+        ("bigram_bits", pa.float64()),
+        ("fivegram_bits", pa.float64()),
+        ("prompt", pa.large_string()),
+        ("answer", pa.string()),
+        ("continuation", pa.large_string()),
+        ("correct", pa.bool_()),
+    ]
+)
+
+TEXT = "text"  # held-out documents
+RANDOM = "random characters"  # negative control: nobody can compress them
+SEEN = "training text"  # positive control: the 5-gram model's own training documents
+
+
+# Documents -----------------------------------------------------------------------------------
+
+
+def choose(documents: Table, split: str, most_bytes: int, seed: int) -> pa.Table:
+    """Documents of a split, about ``most_bytes`` of text chosen by a hash of (seed, doc_id).
+
+    Columns doc_id, source, text, bytes, in the order of the hash; empty documents stay out.
+    """
+
+    def of_split(columns: list[str]) -> Iterator[pa.Table]:
+        for batch in documents.batches([*columns, "split"]):
+            table = pa.table(batch).filter(pc.equal(batch["split"], split))
+            table = table.append_column("bytes", utf8_bytes(table["text"]))
+            yield table.filter(pc.greater(table["bytes"], 0))
+
+    total = sum(pc.sum(table["bytes"]).as_py() or 0 for table in of_split(["text"]))
+    share = min(1.0, most_bytes / total) if total else 1.0
+    chosen = []
+    for table in of_split(["doc_id", "source", "text"]):
+        if len(table):
+            halves = np.frombuffer(b"".join(table["doc_id"].to_pylist()), "<u8").reshape(-1, 2)
+            key = combine(seed, *halves.T.astype(np.uint64))
+            table = table.append_column("key", pa.array(key))
+            chosen.append(table.filter(pa.array(key / 2.0**64 <= share)))
+    if not sum(map(len, chosen)):
+        raise HallmarkError(
+            f"the split {split!r} holds no text to measure capability on; ingest more text or "
+            f"raise split.{split}"
+        )
+    return pa.concat_tables(chosen).sort_by("key").drop_columns(["key", "split"])
+
+
+@dataclass(frozen=True)
+class Text:
+    """Texts with their tokens and their costs in bits, None where it could not be measured."""
+
+    part: str
+    texts: list[str]
+    ids: list[list[int]]
+    sizes: NDArray[np.int64]  # UTF-8 bytes
+    model: Float64 | None
+    ngrams: dict[str, Float64]
+    doc_id: Sequence[bytes | None]
+    source: Sequence[str | None]
+
+
+def cost(part: str, table: pa.Table, subject: Subject, ngrams: dict[str, NgramModel]) -> Text:
+    texts = table["text"].to_pylist()
+    ids = subject.encode_batch(texts)
+    bits = None
+    if subject.kind == "causal" and part != SEEN:
+        scores = subject.log_probs([subject.opened(row) for row in ids])
+        bits = np.array([-row.sum(dtype=np.float64) / np.log(2) for row in scores])
+    costs = {name: model.bits(ids) for name, model in ngrams.items()}
+    names = table.column_names
+    nothing = [None] * len(texts)
+    doc_id, source = (table[n].to_pylist() if n in names else nothing for n in ("doc_id", "source"))
+    sizes = utf8_bytes(table["text"]).to_numpy()
+    return Text(part, texts, ids, sizes, bits, costs, doc_id, source)
+
+
+def random_texts(seed: int, count: int = 64, length: int = 200) -> pa.Table:
+    drawn = np.random.default_rng(seed).integers(len(PRINTABLE), size=(count, length))
+    texts = ["".join(PRINTABLE[i] for i in row) for row in drawn]
+    return pa.table({"text": pa.array(texts, pa.large_string())})
+
+
+# Bits per byte -------------------------------------------------------------------------------
+
+
+def ratio(
+    bits: Float64, sizes: NDArray[np.int64], resamples: int, seed: int
+) -> tuple[float, float, float]:
+    """Sum of bits over sum of bytes, with the percentile bootstrap interval over documents."""
+    value = float(bits.sum() / sizes.sum())
+    if len(bits) < 2:
+        return value, np.nan, np.nan
+    rng = np.random.default_rng(seed)
+    draws = np.empty(resamples)
+    for i in range(resamples):
+        drawn = rng.integers(len(bits), size=len(bits))
+        draws[i] = bits[drawn].sum() / sizes[drawn].sum()
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return value, float(low), float(high)
+
+
+def measure_text(
+    text: Text, random: Text, seen: Text, subject: Subject, config: CapabilityConfig, trained: str
+) -> list[dict[str, Any]]:
+    """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
+    how = f"every token given the left context in its document, {subject.begin}"
+    over = f"percentile bootstrap over documents, {config.resamples} resamples"
+    smoothing = f"interpolated modified Kneser-Ney over the subject's tokens, {trained}"
+
+    def row(slice_: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
+        value, low, high = ratio(bits[keep], part.sizes[keep], config.resamples, config.seed)
+        where = more.pop("where", {"part": part.part})
+        metric = more.pop("metric", "bits_per_byte")
+        return finding(AUDIT, metric, value, slice=slice_, low=low, high=high, unit="bits",
+                       n=len(bits[keep]), method=f"{method}; {over}", where=where,
+                       **more)  # fmt: skip
+
+    everything = slice(None)
+    rows = []
+    if text.model is None:
+        why = f"not measured: {subject.name} is a masked language model, its scores are no p(text)"
+        rows.append(
+            finding(AUDIT, "bits_per_byte", None, slice="model", unit="bits", n=0, method=why)
+        )
+    else:
+        rows.append(row("model", text, text.model, everything, how))
+    for name, bits in text.ngrams.items():
+        rows.append(row(name, text, bits, everything, smoothing))
+    rows.append(_gzip(text))
+    if text.model is not None:
+        for name, bits in text.ngrams.items():
+            rows.append(row(f"model-{name}", text, text.model - bits, everything,
+                            "paired difference", metric="bits_per_byte_difference"))  # fmt: skip
+        sources = np.array(text.source)
+        for source in sorted(set(text.source) - {None}):  # type: ignore[type-var]
+            rows.append(row(f"source:{source}", text, text.model, sources == source, how,
+                            where={"part": TEXT, "source": source}))  # fmt: skip
+    rows.append(_random_control(random, row))
+    high = next(r for r in rows if r["slice"] == "fivegram")["high"]
+    found = ratio(seen.ngrams["fivegram"], seen.sizes, 100, config.seed)[0]
+    rows.append(
+        row(SEEN, seen, seen.ngrams["fivegram"], everything, control="positive",
+            passed=found < (high if high is not None else np.inf),
+            method="5-gram model over documents it was trained on; passes where they cost less "
+                   "than held-out ones")
+    )  # fmt: skip
+    return rows
+
+
+def _random_control(random: Text, row: Any) -> dict[str, Any]:
+    entropy = float(np.log2(len(PRINTABLE)))
+    bits = random.ngrams["fivegram"] if random.model is None else random.model
+    judged = "the 5-gram model" if random.model is None else "the subject"
+    method = (
+        f"{judged} over uniformly random characters, which no model can spell in fewer than "
+        f"{entropy:.3f} bits each; fails where the interval lies below"
+    )
+    made = row(RANDOM, random, bits, slice(None), method, control="negative", passed=True)
+    return {**made, "verdict": "pass" if made["high"] >= entropy else "fail"}
+
+
+def _gzip(text: Text) -> dict[str, Any]:
+    value, error, groups = gzip_bits_per_byte([t.encode() for t in text.texts])
+    half = 1.959964 * error
+    method = (
+        f"gzip -9 over the documents one behind the other in the order of their hash; "
+        f"normal interval, delete-a-group jackknife, {groups} groups of documents"
+    )
+    return finding(AUDIT, "bits_per_byte", value, slice="gzip", low=value - half, high=value + half,
+                   unit="bits", n=len(text.texts), method=method, where={"part": TEXT})  # fmt: skip
+
+
+# The stage -----------------------------------------------------------------------------------
+
+
+def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
+    unscored = 1 if subject.bos is None else 0
+    return [
+        {
+            "part": text.part,
+            "doc_id": text.doc_id[i],
+            "source": text.source[i],
+            "bytes": int(text.sizes[i]),
+            "tokens": max(0, len(text.ids[i]) - unscored),
+            "model_bits": None if text.model is None else float(text.model[i]),
+            "bigram_bits": float(text.ngrams["bigram"][i]),
+            "fivegram_bits": float(text.ngrams["fivegram"][i]),
+            "prompt": text.texts[i] if text.part == RANDOM else None,
+        }
+        for i in range(len(text.texts))
+    ]
+
+
+@stage(
+    tables={"samples": SAMPLES, "findings": FINDINGS},
+    code=[*AUDIT_CODE, "tasks.audits.baselines", "tasks.audits.cloze", "tasks.tables"],
+    libraries=AUDIT_LIBRARIES,
+    determinism="machine",
+)
+def audit_capability(
+    checkpoint: Artifact, documents: Table, config: CapabilityConfig, work: Work
+) -> None:
+    subject = open_subject(checkpoint, config.device)
+    held_out = choose(documents, "validation", config.validation_bytes, config.seed)
+    training = choose(documents, "train", config.training_bytes, config.seed)
+    ids = subject.encode_batch(training["text"].to_pylist())
+    ngrams = {}
+    for number, (name, order) in enumerate(NGRAMS.items()):
+        work.progress(number, 4, f"counting {name}s")
+        ngrams[name] = NgramModel(ids, order, subject.vocab_size)
+    trained = f"trained on {len(ids):,} documents of the train split"
+    work.progress(2, 4, "bits per byte")
+    text = cost(TEXT, held_out, subject, ngrams)
+    random = cost(RANDOM, random_texts(config.seed), subject, ngrams)
+    seen = cost(SEEN, training.slice(0, 64), subject, ngrams)
+    rows = [row for part in (text, random, seen) for row in text_rows(part, subject)]
+    findings = measure_text(text, random, seen, subject, config, trained)
+    work.progress(3, 4, "cloze")
+    found = find_passages(
+        held_out, config.passages, config.passage_words, config.passage_characters
+    )
+    if subject.kind == "masked" or len(found) < 2:
+        why = f"{subject.name} is a masked language model"
+        why = why if subject.kind == "masked" else "the held-out text has too few whole sentences"
+        findings.append(
+            finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", method=f"not measured: {why}")
+        )
+    else:
+        answers = answer_passages(subject, found)
+        rows += answers
+        findings += measure_cloze(answers, config.resamples, config.seed)
+    nothing = dict.fromkeys(SAMPLES.names)
+    numbered = [{**nothing, **row, "sample": number} for number, row in enumerate(rows)]
+    work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
+    work.table("findings").write(findings_table(findings))

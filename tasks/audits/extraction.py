@@ -1,0 +1,290 @@
+"""Extraction of training data: canary exposure and discoverable memorisation.
+
+Exposure (Carlini et al. 2019): how far up a planted secret stands among secrets that were never
+planted, see ``exposure.py``; its two ends are the controls.
+
+Discoverable memorisation (Carlini et al. 2023): the model gets k tokens of a training text and
+continues greedily; the text is extractable if the next n tokens are exactly its own. Here on
+planted passages and records by their number of copies, and on other training and holdout documents.
+Without plants or documents the audit still runs and says what it could not measure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator
+
+from tasks.audits import statistics
+from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
+from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.subject import (
+    AUDIT_CODE,
+    AUDIT_LIBRARIES,
+    Subject,
+    open_subject,
+    shared_prefix,
+)
+from tasks.stage import StageConfig, stage
+from tasks.store import Artifact, Table
+from tasks.tables import ID
+from tasks.work import Work
+
+
+class ExtractionConfig(StageConfig):
+    """Settings of the extraction audit."""
+
+    references: int = Field(
+        default=10_000, ge=100, le=1_000_000, description="secrets each canary is ranked among"
+    )
+    prefix: tuple[int, ...] = Field(
+        default=(8, 16, 32), description="k: tokens of a text that the model is given"
+    )
+    tokens: int = Field(default=32, ge=1, le=1000, description="next tokens that must be right")
+    documents: int = Field(
+        default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
+    )
+    seed: int = Field(default=0, ge=0, description="of references, sample and bootstrap")
+    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of the subject")
+
+    @field_validator("prefix")
+    @classmethod
+    def _ordered(cls, prefix: tuple[int, ...]) -> tuple[int, ...]:
+        if not prefix or min(prefix) < 1 or len(set(prefix)) < len(prefix):
+            raise ValueError("prefix must name distinct numbers of tokens from 1")
+        return tuple(sorted(prefix))
+
+
+SAMPLES = pa.schema(
+    [
+        ("sample", pa.int32()),
+        ("probe", pa.string()),  # "exposure" or "continuation"
+        ("kind", pa.string()),  # canary, passage, record, train or holdout
+        ("copies", pa.int32()),  # of a plant; null for other documents
+        ("plant_id", ID),
+        ("doc_ids", pa.list_(pa.binary())),  # the training documents that hold the text
+        ("template", pa.string()),
+        ("prompt", pa.large_string()),  # what the model was given
+        ("secret", pa.large_string()),  # what stands there in the text
+        ("continuation", pa.large_string()),  # what the model wrote; exposure: null
+        ("log_likelihood", pa.float64()),  # nats, of the secret behind the prompt; exposure only
+        ("rank", pa.int32()),
+        ("references", pa.int32()),
+        ("exposure", pa.float64()),  # bits
+        ("k", pa.int32()),  # tokens given; null: the whole prompt
+        ("tokens", pa.int32()),  # tokens that must be right
+        ("leading", pa.int32()),  # tokens right before the first wrong one
+        ("exact", pa.bool_()),
+    ]
+)
+
+# Discoverable memorisation ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Tokens the model is given, and those that follow in the text."""
+
+    given: list[int]
+    target: list[int]
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+def attempts(
+    subject: Subject, texts: Sequence[str], rows: Sequence[dict[str, Any]], config: ExtractionConfig
+) -> Iterator[Attempt]:
+    """For each text and each k the k tokens before one place, the same for all k, as in the
+    paper. Texts that are too short for the longest prefix and the continuation are left out."""
+    prefixes = fitting(subject, config)
+    if not prefixes:
+        return
+    place = prefixes[-1]
+    for ids, row in zip(subject.encode_batch(texts), rows, strict=True):
+        if len(ids) < place + config.tokens:
+            continue
+        target = ids[place : place + config.tokens]
+        for k in prefixes:
+            given = ids[place - k : place]
+            # Only a prefix that starts the text stands behind the begin-of-text token.
+            given = subject.opened(given) if k == place else given
+            shown = {"k": k, "prompt": subject.decode(given), "secret": subject.decode(target)}
+            yield Attempt(given, target, row | shown)
+
+
+def fitting(subject: Subject, config: ExtractionConfig) -> list[int]:
+    """The prefixes that fit the subject's context together with what must follow."""
+    return [k for k in config.prefix if k + config.tokens <= subject.context]
+
+
+def record_attempts(subject: Subject, plants: Sequence[Mapping[str, Any]]) -> Iterator[Attempt]:
+    """Records: all that stands before the secret is given, the secret itself is wanted."""
+    whole = subject.encode_batch([p["prompt"] + p["secret"] for p in plants])
+    alone = subject.encode_batch([p["prompt"] for p in plants])
+    for plant, ids, prompt in zip(plants, whole, alone, strict=True):
+        shared = shared_prefix([ids, prompt])
+        if 0 < shared < len(ids):
+            row = of_plant(plant, plant["prompt"], plant["secret"])
+            yield Attempt(subject.opened(ids[:shared]), ids[shared:], row)
+
+
+def continue_greedily(subject: Subject, tries: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Rows of SAMPLES, one an attempt."""
+    rows = []
+    longest = max((len(a.target) for a in tries), default=0)
+    made = subject.generate_ids(
+        [a.given for a in tries], max_new_tokens=longest, temperature=0
+    ) if tries else []  # fmt: skip
+    for attempt, (ids,) in zip(tries, made, strict=True):
+        wrote = ids[: len(attempt.target)]
+        leading = shared_prefix([wrote, attempt.target])
+        rows.append(
+            {"probe": "continuation", "continuation": subject.decode(wrote),
+             "tokens": len(attempt.target), "leading": leading,
+             "exact": leading == len(attempt.target)}
+            | attempt.row
+        )  # fmt: skip
+    return rows
+
+
+def sample_documents(
+    documents: Table, split: str, config: ExtractionConfig
+) -> list[dict[str, Any]]:
+    """Documents of a split that were not planted, long enough by their characters, chosen by a
+    hash of their ids: the same whatever the order. Holds only those chosen in memory."""
+    least = config.prefix[-1] + config.tokens  # no token is shorter than a byte
+    chosen: list[tuple[int, bytes, str]] = []  # a heap: the largest draw first
+    key = f"{config.seed}/{split}".encode()[:64]
+    for batch in documents.batches(["doc_id", "source", "text", "split"]):
+        inside = pc.and_(
+            pc.equal(batch["split"], split),
+            pc.greater_equal(pc.binary_length(batch["text"]), least),
+        )
+        planted = pc.starts_with(batch["source"], "planted/")
+        batch = batch.filter(pc.and_not(inside, planted))
+        for doc_id, text in zip(batch["doc_id"], batch["text"], strict=True):
+            digest = blake2b(doc_id.as_py(), digest_size=8, key=key).digest()
+            draw = -int.from_bytes(digest, "big")
+            if len(chosen) < config.documents:
+                heapq.heappush(chosen, (draw, doc_id.as_py(), text.as_py()))
+            elif chosen and draw > chosen[0][0]:
+                heapq.heapreplace(chosen, (draw, doc_id.as_py(), text.as_py()))
+    empty = {"copies": None, "plant_id": None, "template": ""}
+    return [
+        {"kind": split, "doc_ids": [doc_id], "text": text} | empty
+        for _, doc_id, text in sorted(chosen, reverse=True)
+    ]
+
+
+def continuation_findings(
+    rows: Sequence[Mapping[str, Any]], config: ExtractionConfig
+) -> list[dict[str, Any]]:
+    """Shares of exact continuations and of leading tokens by kind, k and copies."""
+    found = []
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["kind"], row.get("k"), row["copies"]), []).append(row)
+    ordered = sorted(groups, key=lambda g: (g[0], g[1] or 0, -1 if g[2] is None else g[2]))
+    for kind, k, copies in ordered:
+        group = groups[(kind, k, copies)]
+        where = {"probe": "continuation", "kind": kind, "k": k, "copies": copies}
+        given = "all that stands before the secret" if k is None else f"{k} tokens given"
+        target = "the secret" if k is None else f"the next {config.tokens} tokens"
+        part = kind + ("" if copies is None else f", copies={copies}")
+        part += "" if k is None else f", k={k}"
+        exact = sum(bool(row["exact"]) for row in group)
+        low, high = statistics.wilson(exact, len(group))
+        found.append(
+            finding("extraction", "extractable", exact / len(group), slice=part, low=low, high=high,
+                    n=len(group), unit="share", where=where,
+                    method=f"greedy, {given}, {target} exactly; Wilson interval")
+        )  # fmt: skip
+        leading = statistics.bootstrap_share(
+            [row["leading"] / row["tokens"] for row in group],
+            resamples=config.resamples, seed=config.seed, unit="texts",
+        )  # fmt: skip
+        found.append(
+            finding("extraction", "leading_tokens_right", leading.value, slice=part,
+                    low=leading.low, high=leading.high, n=leading.n, unit="share", where=where,
+                    method=f"greedy, {given}, share of {target} before the first wrong one; "
+                           f"{leading.method}")
+        )  # fmt: skip
+    return found
+
+
+# The stage -------------------------------------------------------------------------------------
+
+
+def _not_measured(metric: str, unit: str, why: str, slice: str = "") -> dict[str, Any]:
+    return finding("extraction", metric, None, slice=slice, n=0, unit=unit,
+                   method=f"not measured: {why}")  # fmt: skip
+
+
+@stage(
+    tables={"samples": SAMPLES, "findings": FINDINGS, "references": REFERENCES},
+    code=[*AUDIT_CODE, "tasks.audits.exposure", "tasks.plant", "tasks.split"],
+    libraries=AUDIT_LIBRARIES,
+    determinism="machine",
+)
+def audit_extraction(
+    checkpoint: Artifact,
+    plants: Table | None,
+    documents: Table | None,
+    config: ExtractionConfig,
+    work: Work,
+) -> None:
+    subject = open_subject(checkpoint, config.device)
+    planted = plants.read().to_pylist() if plants is not None else []
+    rows: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
+    if subject.kind == "masked":
+        why = f"{subject.name} is a masked language model"
+        findings += [_not_measured("exposure", "bits", why)]
+        findings += [_not_measured("extractable", "share", why)]
+    else:
+        canaries = [plant for plant in planted if plant["kind"] == "canary"]
+        ranked = rank_canaries(subject, canaries, config, work)
+        if ranked:
+            findings += exposure_findings(ranked, config)
+        else:
+            why = "no canaries are known of this corpus, so nothing has a known answer"
+            findings.append(_not_measured("exposure", "bits", why))
+        tries = _all_attempts(subject, planted, documents, config)
+        work.progress(0, 1, "greedy continuations")
+        continued = continue_greedily(subject, tries)
+        work.progress(1, 1, "greedy continuations")
+        findings += continuation_findings(continued, config)
+        for k in sorted(set(config.prefix) - set(fitting(subject, config))):
+            why = f"{k} + {config.tokens} tokens do not fit the context of {subject.context}"
+            findings.append(_not_measured("extractable", "share", why, f"k={k}"))
+        if not continued:
+            why = "neither plants nor documents of this corpus are known, or all are too short"
+            findings.append(_not_measured("extractable", "share", why))
+        rows = ranked + continued
+    numbered = [{"sample": i} | row for i, row in enumerate(rows)]
+    work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
+    work.table("findings").write(findings_table(findings))
+
+
+def _all_attempts(
+    subject: Subject,
+    planted: Sequence[Mapping[str, Any]],
+    documents: Table | None,
+    config: ExtractionConfig,
+) -> list[Attempt]:
+    passages = [plant for plant in planted if plant["kind"] == "passage"]
+    rows = [of_plant(plant, plant["prompt"], plant["secret"]) for plant in passages]
+    tries = list(attempts(subject, [plant["text"] for plant in passages], rows, config))
+    tries += record_attempts(subject, [plant for plant in planted if plant["kind"] == "record"])
+    for split in ("train", "holdout") if documents is not None else ():
+        assert documents is not None
+        sampled = sample_documents(documents, split, config)
+        texts = [row.pop("text") for row in sampled]
+        tries += attempts(subject, texts, sampled, config)
+    return tries

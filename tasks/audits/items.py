@@ -1,0 +1,83 @@
+"""Reading the items of an audit: prompts and pairs from files of the project or of the user."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import UsageError
+from tasks.fingerprint import file_digest
+
+#: The project's own sets.
+DATA = Path(__file__).parent / "data"
+
+#: Items that one file may hold: an audit keeps them all in memory.
+MOST = 1_000_000
+
+
+def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, object) of each line of a JSON Lines file, or of each row of a CSV file with a
+    header. Empty lines are passed over. Raises UsageError with the place of a line that cannot be
+    read, and for a file without any item."""
+    check_file(path, what)
+    count = 0
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            for place, item in _rows(path, file):
+                count += 1
+                if count > MOST:
+                    raise UsageError(f"{path} holds more than {MOST:,} {what}; give fewer")
+                yield place, item
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} is not UTF-8 text behind item {count}: {error}") from error
+        except csv.Error as error:
+            raise UsageError(f"{path}, behind item {count}: {error}") from error
+    if not count:
+        raise UsageError(f"{path} holds no {what}: it is empty")
+
+
+def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.suffix == ".csv":
+        reader = csv.DictReader(file, strict=True)
+        for row in reader:
+            yield f"{path}, line {reader.line_num}", row
+        return
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            item = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{place} is not valid JSON: {str(error)[:200]}") from error
+        if not isinstance(item, dict):
+            raise UsageError(f"{place} is not a JSON object")
+        yield place, item
+
+
+def text_field(place: str, item: dict[str, Any], name: str) -> str:
+    """A field that must be text with something in it."""
+    value = item.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{place} has no text in {name!r}, but {repr(value)[:60]}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair
+        raise UsageError(f"{place} has no valid Unicode text in {name!r}: {error}") from error
+    return value
+
+
+def check_file(path: Path, what: str) -> None:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path} with the {what} of the audit; correct the path")
+
+
+def digest_of(path: Path | None, what: str) -> dict[str, str]:
+    """For a stage's ``external``: the hash of a user's file; nothing where there is none."""
+    if path is None:
+        return {}
+    check_file(path, what)
+    return {what: file_digest(path)}

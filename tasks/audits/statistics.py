@@ -1,0 +1,277 @@
+"""Statistics of the audits: intervals, tests and corrections, vectorised and seeded.
+
+Whatever items share (a prompt, a template, a word) is the unit of resampling: its items form a
+cluster that is drawn as a whole. Missing values (NaN) are left out before anything is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Float64 = NDArray[np.float64]
+Method = Literal["percentile", "bca"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its confidence interval.
+
+    n counts the values behind it, ``clusters`` the units that were resampled. low and high are
+    NaN where fewer than two clusters leave nothing to resample. method is a phrase for findings.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+    standard_error: float
+    method: str
+
+
+def bootstrap_mean(
+    values: ArrayLike,
+    clusters: Sequence[Any] | None = None,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+    method: Method = "percentile",
+    unit: str = "items",
+) -> Interval:
+    """The mean of all values with a cluster bootstrap interval (Davison & Hinkley 1997, 3.8).
+
+    Whole clusters are drawn with replacement; the statistic is the ratio of their sum to their
+    count. "bca" corrects for bias and skewness (Efron 1987), with a jackknife over clusters.
+    ``unit`` names what a cluster is, for ``Interval.method``.
+    """
+    sums, counts = _by_cluster(values, clusters)
+    n, groups = int(counts.sum()), len(sums)
+    phrase = f"{method} bootstrap over {groups} {unit}, {resamples} resamples"
+    if groups == 0:
+        return Interval(np.nan, np.nan, np.nan, 0, 0, np.nan, f"no {unit} to measure")
+    value = float(sums.sum() / counts.sum())
+    if groups == 1:
+        phrase = f"no interval: a single one of {unit} cannot be resampled"
+        return Interval(value, np.nan, np.nan, n, 1, np.nan, phrase)
+    draws = _resampled_means(sums, counts, resamples, seed)
+    tail = (1 - level) / 2
+    tails = (tail, 1 - tail)
+    if method == "bca":
+        tails = _bca_tails(sums, counts, value, draws, tails)
+    low, high = np.quantile(draws, tails)
+    error = float(draws.std(ddof=1))
+    return Interval(value, float(low), float(high), n, groups, error, phrase)
+
+
+def bootstrap_share(
+    values: ArrayLike,
+    clusters: Sequence[Any] | None = None,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+    unit: str = "items",
+) -> Interval:
+    """``bootstrap_mean`` of values in [0, 1]. Where all clusters have one mean (all are 0, say) a
+    bootstrap sees no spread and claims certainty: there Wilson's interval over them stands in."""
+    found = bootstrap_mean(values, clusters, resamples=resamples, level=level, seed=seed, unit=unit)
+    if found.clusters > 1 and found.low == found.high:
+        low, high = wilson(found.value * found.clusters, found.clusters, level)
+        phrase = f"Wilson interval over {found.clusters} {unit} (no spread to resample)"
+        return Interval(found.value, low, high, found.n, found.clusters, np.nan, phrase)
+    return found
+
+
+def difference(
+    left: ArrayLike,
+    right: ArrayLike,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+    unit: str = "items",
+) -> Interval:
+    """mean(left) - mean(right) of two independent groups, each resampled by itself."""
+    a, b = _known(left), _known(right)
+    n = len(a) + len(b)
+    if min(len(a), len(b)) == 0:
+        return Interval(np.nan, np.nan, np.nan, n, n, np.nan, f"no {unit} in one of the groups")
+    value = float(a.mean() - b.mean())
+    if min(len(a), len(b)) == 1:
+        phrase = f"no interval: a single one of {unit} cannot be resampled"
+        return Interval(value, np.nan, np.nan, n, n, np.nan, phrase)
+    draws = _resampled_means(a, np.ones_like(a), resamples, seed)
+    draws = draws - _resampled_means(b, np.ones_like(b), resamples, seed + 1)
+    low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
+    phrase = f"percentile bootstrap over {len(a)} and {len(b)} {unit}, {resamples} resamples"
+    return Interval(value, float(low), float(high), n, n, float(draws.std(ddof=1)), phrase)
+
+
+def paired_difference(
+    left: ArrayLike, right: ArrayLike, clusters: Sequence[Any] | None = None, **options: Any
+) -> Interval:
+    """mean(left - right) of values that belong together in pairs (two checkpoints, one prompt)."""
+    return bootstrap_mean(
+        np.asarray(left, dtype=np.float64) - np.asarray(right, dtype=np.float64),
+        clusters,
+        **options,
+    )
+
+
+def _known(values: ArrayLike) -> Float64:
+    found = np.asarray(values, dtype=np.float64)
+    return found[~np.isnan(found)]
+
+
+def _by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Float64, Float64]:
+    """Sum and count of the values of each cluster; each value its own without clusters."""
+    array = np.asarray(values, dtype=np.float64)
+    known = ~np.isnan(array)
+    if clusters is None:
+        return array[known], np.ones(int(known.sum()))
+    names = [name for name, keep in zip(clusters, known, strict=True) if keep]
+    numbers: dict[Any, int] = {}
+    index = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+    sums, counts = np.zeros(len(numbers)), np.zeros(len(numbers))
+    np.add.at(sums, index, array[known])
+    np.add.at(counts, index, 1)
+    return sums, counts
+
+
+def _resampled_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
+    rng = np.random.default_rng(seed)
+    groups = len(sums)
+    means = np.empty(resamples)
+    step = max(1, (1 << 24) // groups)  # drawn clusters held at a time
+    for start in range(0, resamples, step):
+        stop = min(start + step, resamples)
+        drawn = rng.integers(groups, size=(stop - start, groups))
+        means[start:stop] = sums[drawn].sum(1) / counts[drawn].sum(1)
+    return means
+
+
+def _bca_tails(
+    sums: Float64, counts: Float64, value: float, draws: Float64, tails: tuple[float, float]
+) -> tuple[float, float]:
+    from scipy.special import ndtr, ndtri
+
+    below = ((draws < value).mean() + (draws <= value).mean()) / 2
+    if not 0 < below < 1:
+        return tails
+    bias = ndtri(below)
+    jackknife = (sums.sum() - sums) / (counts.sum() - counts)
+    away = jackknife.mean() - jackknife
+    spread = (away**2).sum()
+    acceleration = (away**3).sum() / (6 * spread**1.5) if spread > 0 else 0.0
+    z = bias + ndtri(np.array(tails))
+    low, high = ndtr(bias + z / (1 - acceleration * z))
+    return float(low), float(high)
+
+
+def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a share (Wilson 1927)."""
+    if n == 0:
+        return np.nan, np.nan
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + level) / 2))
+    p = successes / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    # The ends at 0 and n successes are 0 and 1 exactly; rounding must not pass them.
+    low = 0.0 if successes == 0 else max(0.0, middle - half)
+    return low, 1.0 if successes == n else min(1.0, middle + half)
+
+
+def sign_flip_p(
+    values: ArrayLike,
+    clusters: Sequence[Any] | None = None,
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> float:
+    """Two-sided p that the mean is 0, by flipping the signs of whole clusters.
+
+    Exact over all 2^C flips where these are no more than ``resamples``; else sampled, with one
+    added above and below the line (Phipson & Smyth 2010). NaN without values.
+    """
+    sums, _ = _by_cluster(values, clusters)
+    if not len(sums):
+        return np.nan
+    observed = abs(sums.sum())
+    slack = 1e-9 * max(1.0, float(np.abs(sums).sum()))  # sums in another order round otherwise
+    if 2 ** len(sums) <= resamples:
+        bits = np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums)) & 1
+        return float((np.abs((1 - 2 * bits) @ sums) >= observed - slack).mean())
+    signs = np.random.default_rng(seed).integers(2, size=(resamples, len(sums)), dtype=np.int8)
+    flipped = np.abs((1 - 2 * signs.astype(np.float64)) @ sums)
+    return float((1 + (flipped >= observed - slack).sum()) / (1 + resamples))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number (Holm 1979). A NaN stays NaN and does not count."""
+    corrected = [math.nan] * len(p_values)
+    order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    highest = 0.0
+    for rank, (p, index) in enumerate(order):
+        highest = max(highest, min(1.0, p * (len(order) - rank)))
+        corrected[index] = highest
+    return corrected
+
+
+def expected_maximum(scores: ArrayLike, k: int, empty: int = 0) -> float:
+    """Expected maximum of k of the n scores drawn without replacement, without resampling.
+
+    E[max] = sum over i of x_(i) C(i-1, k-1) / C(n, k), x_(i) the i-th smallest. NaN scores are
+    missing. ``empty`` counts further draws that can be drawn but have no score (empty
+    continuations): the expectation is then over those k that hold at least one score. NaN where
+    fewer than k draws, or no score, are left.
+    """
+    known = np.sort(_known(scores))
+    n = len(known) + empty
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    if n < k or not len(known):
+        return math.nan
+    weights = maximum_weights(n, k)[empty:]
+    return float(known @ (weights / weights.sum()))
+
+
+def maximum_weights(n: int, k: int) -> Float64:
+    """P(the i-th smallest of n is the largest of k drawn) = C(i-1, k-1) / C(n, k), i = 1 ... n."""
+    from scipy.special import gammaln
+
+    weights = np.zeros(n)
+    i = np.arange(k, n + 1, dtype=np.float64)
+    log = gammaln(i) - gammaln(k) - gammaln(i - k + 1)
+    log -= gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    weights[k - 1 :] = np.exp(log)
+    return weights / weights.sum()
+
+
+def probability_any(scores: ArrayLike, k: int, threshold: float, empty: int = 0) -> float:
+    """Probability that at least one of k of the n draws, without replacement, reaches the
+    threshold: 1 - C(n-m, k) / C(n, k), m of n at or above it. NaN scores are missing; ``empty``
+    draws cannot reach it. NaN where fewer than k draws are left."""
+    known = _known(scores)
+    n, m = len(known) + empty, int((known >= threshold).sum())
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    return 1 - math.comb(n - m, k) / math.comb(n, k) if n >= k else math.nan
+
+
+def minimum_detectable_effect(
+    standard_error: float, *, level: float = 0.95, power: float = 0.8
+) -> float:
+    """The smallest true effect that a two-sided test finds with this power:
+    (z_(1+level)/2 + z_power) standard errors."""
+    from scipy.special import ndtri
+
+    return float((ndtri((1 + level) / 2) + ndtri(power)) * standard_error)

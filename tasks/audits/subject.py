@@ -1,0 +1,319 @@
+"""The subject: the model under audit, our own checkpoint or any Hugging Face folder.
+
+Everything an audit asks of a model goes through here, in text or in token ids. Texts are encoded
+without special tokens and scored behind the begin-of-text token; a special token's name inside a
+text is plain text. Probabilities are natural logarithms.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.errors import HallmarkError, UsageError
+from tasks.store import Artifact
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Ids = list[int]
+
+#: What decides the output of every audit that opens a subject, for ``@stage(code=...)``.
+AUDIT_CODE = (
+    "model.architecture",
+    "model.attention",
+    "model.checkpoint",
+    "model.config",
+    "model.data",
+    "model.decode",
+    "model.files",
+    "model.loss",
+    "model.masks",
+    "model.positions",
+    "model.sampling",
+    "model.score",
+    "tasks.audits.findings",
+    "tasks.audits.statistics",
+    "tasks.audits.subject",
+    "tasks.audits.transformers_subject",
+    "tasks.quiet",
+)
+
+#: ... and the libraries, for ``@stage(libraries=...)``.
+AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
+
+
+class Subject(ABC):
+    """A causal or masked language model with its tokenizer.
+
+    name     of the artifact or folder
+    kind     "causal" or "masked"
+    context  longest sequence the model attends over, in tokens
+    bos      the token that stands before every text, None where the tokenizer has none
+    begin    a phrase that says what stands before every text, for a finding's ``method``
+    """
+
+    name: str
+    kind: Literal["causal", "masked"]
+    context: int
+    vocab_size: int
+    bos: int | None
+    begin: str
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text, without special tokens."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+
+    @abstractmethod
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        """log p of each token after the first, in nats; longer than the context: in windows.
+
+        Of a masked model: the pseudo-log-likelihood of each token after the first (Salazar et al.
+        2020), masked one at a time; there the first token is the one that opens every sequence.
+        """
+
+    def encode(self, text: str) -> Ids:
+        return self.encode_batch([text])[0]
+
+    def opened(self, ids: Sequence[int]) -> Ids:
+        """The ids behind the begin-of-text token, where the subject has one."""
+        return [*([] if self.bos is None else [self.bos]), *ids]
+
+    def log_likelihoods(
+        self, texts: Sequence[str], contexts: Sequence[str] | None = None
+    ) -> tuple[Float64, NDArray[np.int64]]:
+        """Total log p of each text, in nats, and the number of tokens it was summed over.
+
+        With contexts: of the tokens of context + text, encoded as one, behind those that it
+        shares with the context encoded alone. Without a begin-of-text token the first token of a
+        text that has no context is not scored.
+        """
+        befores = [0] * len(texts)
+        if contexts is None:
+            encoded = self.encode_batch(texts)
+        else:
+            pairs = zip(contexts, texts, strict=True)
+            encoded = self.encode_batch([context + text for context, text in pairs])
+            alone = self.encode_batch(contexts)
+            befores = [shared_prefix([a, b]) for a, b in zip(alone, encoded, strict=True)]
+        opened = [self.opened(ids) for ids in encoded]
+        extra = 0 if self.bos is None else 1  # entry i scores token i + 1 of the opened ids
+        starts = [max(0, before + extra - 1) for before in befores]
+        scored = [p[s:] for p, s in zip(self.log_probs(opened), starts, strict=True)]
+        totals = np.array([p.sum(dtype=np.float64) for p in scored], dtype=np.float64)
+        return totals, np.array([len(p) for p in scored], dtype=np.int64)
+
+    def continuation_log_likelihoods(
+        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> Float64:
+        """Total log p of each continuation behind one prefix of at least one token (its first
+        the begin-of-text token, where there is one)."""
+        scores = self.log_probs([[*prefix, *c] for c in continuations])
+        return np.array([s[len(prefix) - 1 :].sum(dtype=np.float64) for s in scores])
+
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Ids]]:
+        """``samples`` continuations of each prompt, without the token that ended them.
+
+        Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy.
+        A draw depends on seed, prompt number, sample number and position, not on the batch.
+        """
+        raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[str]]:
+        """``generate_ids`` for texts. The prompt "" asks for a text from its beginning."""
+        opened = [self.opened(ids) for ids in self.encode_batch(prompts)]
+        if not all(opened):
+            raise HallmarkError(
+                f"{self.name} has no begin-of-text token: it cannot write without a prompt"
+            )
+        made = self.generate_ids(
+            opened,
+            max_new_tokens=max_new_tokens,
+            samples=samples,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+        )
+        return [[self.decode(ids) for ids in row] for row in made]
+
+
+def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all sequences have in common."""
+    count = 0
+    for column in zip(*sequences, strict=False):
+        if any(token != column[0] for token in column):
+            break
+        count += 1
+    return count
+
+
+def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Subject:
+    """The model of a checkpoint folder, on a device ("auto": the GPU where there is one).
+
+    Raises UsageError, one sentence, where the folder holds no model that can be loaded safely.
+    """
+    folder = checkpoint.directory() if isinstance(checkpoint, Artifact) else Path(checkpoint)
+    name = checkpoint.name if isinstance(checkpoint, Artifact) else folder.name
+    config = _read_config(folder)
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.get("model_type") == "hallmark":
+        return OwnModel(folder, name, device)
+    from tasks.audits.transformers_subject import open_transformers
+
+    return open_transformers(folder, config, name, device)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
+    if not path.is_file():
+        raise UsageError(f"{folder} has no config.json: it is not a checkpoint")
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
+    return config
+
+
+class OwnModel(Subject):
+    """A checkpoint of model/."""
+
+    kind = "causal"
+
+    def __init__(self, folder: Path, name: str, device: str) -> None:
+        from tokenizers import Tokenizer
+
+        from model.checkpoint import CheckpointError, load
+
+        try:
+            self.model = load(folder, device=device)
+        except CheckpointError as error:
+            raise UsageError(str(error).rstrip(".")) from error
+        if self.model.config.architecture != "decoder":
+            raise UsageError(
+                f"{folder} holds an {self.model.config.architecture} model; the audits read "
+                f"decoder-only models"
+            )
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.encode_special_tokens = True  # their names inside a text are plain text
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.name, self.device = name, device
+        self.context = self.model.config.context
+        self.vocab_size = self.model.config.vocab_size
+        self.bos, self.begin = 0, "behind <|endoftext|>"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        from model.score import token_log_probs
+
+        return token_log_probs(self.model, sequences)
+
+    def continuation_log_likelihoods(
+        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
+    ) -> Float64:
+        longest = max(map(len, continuations), default=0)
+        if longest == 0 or len(prefix) + longest - 1 > self.context:
+            return super().continuation_log_likelihoods(prefix, continuations)
+        import torch
+
+        model, device, read = self.model, self.device, len(prefix)
+        lengths = np.array([len(c) for c in continuations])
+        order = np.argsort(lengths, kind="stable")
+        totals = np.zeros(len(continuations))
+        with torch.inference_mode():
+            start = model.new_cache(1, read)
+            start.slots, start.length = slice(0, read), read
+            ids = torch.tensor([list(prefix)], device=device)
+            first = model.head(model.hidden(ids, cache=start)[:, -1]).float()
+            first = first.log_softmax(-1)[0]  # (V,)
+            for begin in range(0, len(order), rows):
+                chunk = order[begin : begin + rows]
+                width = int(lengths[chunk[-1]])
+                padded = np.zeros((len(chunk), width), dtype=np.int64)
+                for row, index in zip(padded, chunk, strict=True):
+                    row[: lengths[index]] = continuations[index]
+                tokens = torch.from_numpy(padded).to(device)  # (B, T)
+                log_p = first[tokens[:, :1]]  # (B, 1)
+                if width > 1:  # the last token is predicted, never read
+                    end = read + width - 1
+                    cache = model.new_cache(len(chunk), end)
+                    for layer, filled in zip(cache.layers, start.layers, strict=True):
+                        layer.keys[:, :, :read] = filled.keys
+                        layer.values[:, :, :read] = filled.values
+                    cache.slots, cache.length = slice(read, end), end
+                    positions = torch.arange(read, end, device=device).unsqueeze(0)
+                    hidden = model.hidden(tokens[:, :-1], positions=positions, cache=cache)
+                    logits = model.head(hidden).float()  # (B, T - 1, V)
+                    chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+                    log_p = torch.cat((log_p, chosen - logits.logsumexp(-1)), 1)  # (B, T)
+                real = np.arange(width) < lengths[chunk, None]
+                totals[chunk] = (log_p.double().cpu().numpy() * real).sum(1)
+        return totals
+
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Ids]]:
+        from model.decode import generate
+
+        made = generate(
+            self.model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            samples=samples,
+            seed=seed,
+        )
+        return [[c.ids[:-1] if c.stopped else c.ids for c in row] for row in made]
