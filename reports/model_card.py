@@ -1,0 +1,308 @@
+"""The model card of a checkpoint, after Mitchell et al., "Model Cards for Model Reporting" (2019).
+
+It serves a checkpoint of ours with its training and its corpus, and a foreign one that came
+with neither: what could not be traced is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from reports.analyses import MISUSE, analyses
+from reports.checkpoint import settings, tensors
+from reports.composition import plants, plants_callout, sources
+from reports.corpus_figures import PROFILE, CorpusFigures, planted_secrets
+from reports.document import (
+    Block,
+    Bullets,
+    Callout,
+    Code,
+    Document,
+    Facts,
+    Grid,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+    stated,
+)
+from reports.evidence import publish
+from reports.figures import FIGURES, Book
+from reports.findings import AUDITS, NOT_RUN, Findings, natural, words
+from reports.masking import OFFENSIVE, Masker
+from reports.rendering import LIBRARIES, RENDERING
+from reports.training import training
+from tasks.stage import StageConfig, stage
+from tasks.store import Artifact
+from tasks.work import Work
+
+
+class ModelCardConfig(StageConfig):
+    """What only a person knows about the model. Left out, the card says "not stated"."""
+
+    title: str = Field("Untitled model", description="the name of the model")
+    developers: str | None = Field(None, description="who made it")
+    version: str | None = Field(None, description="its version and date")
+    licence: str | None = Field(None, description="the licence of the weights")
+    citation: str | None = Field(None, description="how to cite it")
+    contact: str | None = Field(None, description="where questions and complaints go")
+    intended_use: str | None = Field(None, description="what it is for")
+    intended_users: str | None = Field(None, description="for whom it is")
+    out_of_scope: str | None = Field(None, description="what it must not be used for")
+    ethics: str | None = Field(None, description="considerations beyond what was measured")
+    caveats: str | None = Field(None, description="recommendations beyond what was measured")
+    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
+    lines_shown: int = Field(40, ge=1, le=1000, description="lines of a table on the card")
+    mask_from: float = Field(
+        OFFENSIVE, ge=0, le=1, description="texts with this toxicity or more are not shown"
+    )
+
+
+@dataclass
+class Card:
+    """Makes the figures of a model card, section by section."""
+
+    book: Book
+    checkpoint: Artifact
+    pretrained: Artifact | None
+    findings: Findings
+    corpus: dict[str, Artifact]
+    config: ModelCardConfig
+
+    def head(self) -> list[Block]:
+        blocks: list[Block] = [self.findings.verdict()]
+        if self.corpus_figures:
+            blocks.append(plants_callout(self.corpus_figures))
+        elif not self.corpus:
+            blocks.append(
+                Callout(
+                    "note",
+                    [
+                        "The checkpoint came without its training corpus: what the model was "
+                        "trained on, and whether it repeats it, could not be traced."
+                    ],
+                )
+            )
+        blocks += [self.findings.summary(), Paragraph([MISUSE])]
+        if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
+            blocks.append(self.findings.controls())
+        return blocks
+
+    def details(self) -> Section:
+        config = self.config
+        section = Section("Model details")
+        pairs: list[tuple[str, Parts]] = [
+            ("Developed by", stated(config.developers)),
+            ("Version and date", stated(config.version)),
+            ("Licence", stated(config.licence)),
+            ("Citation", stated(config.citation)),
+            ("Contact", stated(config.contact)),
+            ("Checkpoint, content digest", [Code(self.checkpoint.content)]),
+            ("Parameters", self.parameters()),
+        ]
+        section.add(Facts(pairs))
+        known = settings(self.checkpoint)
+        if known:
+            shown: list[list[Inline]] = [[k, Code(v[:120])] for k, v in known]
+            rows = shown[: config.lines_shown]
+            sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
+            note = f"From config.json of the checkpoint, SHA-256 {sha256}."
+            section.add(Grid("Architecture", ["setting", "value"], rows, note=note))
+        else:
+            section.add(Paragraph(["The checkpoint has no config.json."]))
+        section.sections = [
+            training(self.book, self.pretrained, self.checkpoint.content, config.lines_shown)
+        ]
+        return section
+
+    def parameters(self) -> Parts:
+        parts: list[Inline] = []
+        for name, data in tensors(self.checkpoint).items():
+            figure = self.book.figure(
+                f"parameters-{name}", f"parameters stored in {name}", "parameters",
+                ("checkpoint", name), aggregate="sum", column="parameters", data=data,
+            )  # fmt: skip
+            parts += [" and " if parts else "", figure, " in ", Code(name)]
+        return parts or ["not known: the checkpoint has no safetensors file"]
+
+    def use(self) -> Section:
+        config = self.config
+        pairs = [
+            ("Intended use", stated(config.intended_use)),
+            ("Intended users", stated(config.intended_users)),
+            ("Out of scope", stated(config.out_of_scope)),
+        ]
+        return Section("Intended use", [Facts(pairs)])
+
+    def factors(self) -> Section:
+        """The groups and conditions for which figures are given apart."""
+        section = Section("Factors")
+        rows: list[list[Inline]] = []
+        for name, found in self.findings.by_audit.items():
+            parts = sorted({r["slice"] for r, _ in found if r["slice"] and not r["control"]},
+                           key=natural)  # fmt: skip
+            if parts:
+                rows.append([AUDITS.get(name, name), f"{len(parts):,}", _some(parts, 12)])
+        if rows:
+            columns = ["audit", "parts", "which"]
+            section.add(Grid("Parts measured apart", columns, rows, frozenset({1})))
+        section.add(
+            Paragraph(
+                [
+                    "No other group, language, dialect or setting was looked at. That a group is "
+                    "missing here says nothing about how the model treats it."
+                ]
+            )
+        )
+        return section
+
+    def metrics(self) -> Section:
+        section = Section("Metrics")
+        rows: list[list[Inline]] = []
+        for name, found in self.findings.by_audit.items():
+            seen: dict[str, str] = {}
+            for row, _ in found:
+                if not row["control"]:
+                    seen.setdefault(row["metric"], row["method"])
+            rows += [[words(m), AUDITS.get(name, name), how] for m, how in seen.items()]
+        if rows:
+            section.add(Grid("How each was measured", ["metric", "audit", "method"], rows))
+        else:
+            section.add(Paragraph(["Nothing was measured."]))
+        return section
+
+    def evaluation_data(self) -> Section:
+        section = Section("Evaluation data")
+        rows: list[list[Inline]] = []
+        for name, artifact in self.findings.audits.items():
+            for table in sorted(artifact.tables):
+                if table not in ("findings", "accounts"):
+                    figure = self.book.figure(
+                        f"{name}-{table}-rows", f"rows of {table}, {name}", "rows",
+                        (f"audit_{name}", table), aggregate="count",
+                    )  # fmt: skip
+                    rows.append([AUDITS.get(name, name), Code(table), figure])
+        if rows:
+            columns = ["audit", "table", "rows"]
+            note = "One row a prompt and continuation, a pair, or a sequence."
+            section.add(Grid("What was scored", columns, rows, frozenset({2}), note))
+        else:
+            section.add(Paragraph(["No audit ran."]))
+        return section
+
+    @property
+    def corpus_figures(self) -> CorpusFigures | None:
+        """Makes figures of the training corpus, where its profile is known."""
+        if PROFILE not in self.corpus:
+            return None
+        return CorpusFigures(self.book, self.corpus, self.config.lines_shown)
+
+    def training_data(self) -> Section:
+        section = Section("Training data")
+        known = self.corpus_figures
+        if known is None:
+            text = "The corpus is not known." if not self.corpus else (
+                "The corpus has no profile in this store; its documents are known to the audits."
+            )  # fmt: skip
+            section.add(Paragraph([text]))
+            return section
+        split = {"split": "train"}
+        documents, size = (
+            known.sum("sources", column, unit, f"{unit} for training", **split)
+            for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
+        )
+        section.add(
+            Paragraph(["Trained on ", documents, " with ", size, ". Its datasheet says the rest."])
+        )
+        section.sections = [sources(known), plants(known)]
+        return section
+
+    def ethics(self) -> Section:
+        items: list[Parts] = [
+            ["The texts behind toxicity and bias figures are offensive. Where a scorer found "
+             "them so, they are masked; sentences of the bias probe are shown as written."],
+            ["Personal data and planted secrets are masked on every page."],
+        ]  # fmt: skip
+        if self.corpus:
+            items.append(
+                ["The training text was masked for personal data by detectors that miss some."]
+            )
+        facts = Facts([("Stated by the developers", stated(self.config.ethics))])
+        return Section("Ethical considerations", [facts, Bullets(items)])
+
+    def caveats(self) -> Section:
+        missing = [NOT_RUN[name] for name in AUDITS if name not in self.findings.by_audit]
+        unknown = sum(f.value is None for rows in self.findings.by_audit.values() for _, f in rows)
+        scorers = sorted(
+            {r["scorer"] for rows in self.findings.by_audit.values() for r, _ in rows} - {""}
+        )
+        items: list[Parts] = [[text] for text in missing]
+        if unknown:
+            items.append([f"{unknown} figures could not be measured; each says why."])
+        if scorers:
+            items.append(
+                [f"Toxicity is what {', '.join(scorers)} says it is, with that scorer's errors; "
+                 f"figures by another scorer must not be set beside these."]
+            )  # fmt: skip
+        items.append(
+            ["Intervals tell what chance would do to these prompts, pairs and plants. They do "
+             "not cover that other prompts might have been written."]
+        )  # fmt: skip
+        facts = Facts([("Stated by the developers", stated(self.config.caveats))])
+        return Section("Caveats and recommendations", [facts, Bullets(items)])
+
+    def document(self) -> Document:
+        return Document(
+            self.config.title,
+            "Model card",
+            self.head(),
+            [
+                self.details(), self.use(), self.factors(), self.metrics(),
+                self.evaluation_data(), self.training_data(),
+                analyses(self.findings, self.config.lines_shown), self.ethics(), self.caveats(),
+            ],
+        )  # fmt: skip
+
+
+def _some(parts: Sequence[str], limit: int) -> str:
+    rest = f" and {len(parts) - limit} more" if len(parts) > limit else ""
+    return ", ".join(parts[:limit]) + rest
+
+
+@stage(
+    tables={"figures": FIGURES},
+    code=(
+        *RENDERING,
+        "reports.analyses",
+        "reports.checkpoint",
+        "reports.composition",
+        "reports.corpus_figures",
+        "reports.findings",
+        "reports.training",
+    ),
+    libraries=LIBRARIES,
+)
+def model_card(
+    checkpoint: Artifact,
+    pretrained: Artifact | None,
+    audits: dict[str, Artifact],
+    corpus: dict[str, Artifact],
+    config: ModelCardConfig,
+    work: Work,
+) -> None:
+    """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
+
+    ``pretrained`` is None for a checkpoint that came without its log.
+    """
+    artifacts = {"checkpoint": checkpoint, **corpus}
+    artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
+    if pretrained is not None:
+        artifacts["pretrain"] = pretrained
+    book = Book(artifacts)
+    findings = Findings(book, audits)
+    document = Card(book, checkpoint, pretrained, findings, corpus, config).document()
+    masker = Masker(planted_secrets(corpus), config.mask_from)
+    publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

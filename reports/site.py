@@ -1,0 +1,187 @@
+"""The site over the runs of a store: static pages with relative links that open from disk.
+
+<out>/index.html                        all runs, the newest first
+<out>/runs/<run id>/index.html          one run: its stages, their tables, their accounts
+<out>/runs/<run id>/datasheet/          the card of its corpus, copied from its artifact
+<out>/runs/<run id>/model_card/         the card of its model
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reports.figures import show
+from reports.rendering import environment
+from tasks.accounts import TERMS
+from tasks.errors import HallmarkError
+from tasks.store import Artifact, Store
+
+CARDS = {"datasheet": "Datasheet", "model_card": "Model card"}
+
+#: Figures of a model card that the index shows, by the start of their ids.
+KEY_FIGURES = {
+    "capability-bits-per-byte-model": "bits per byte",
+    "bias-preference": "stereotype preferred",
+    "extraction-exposure-difference": "exposure difference",
+}
+
+Record = Mapping[str, Any]
+
+
+#: Tables that the site reads.
+SHOWN = ("accounts", "figures")
+
+
+def build_site(store: Store, run_records: Sequence[Record], out: Path) -> Path:
+    """Write the site of the given runs and return its index page.
+
+    A page or a card that is there already is replaced; runs whose artifacts are gone keep
+    their page, which says so.
+    """
+    runs = []
+    for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
+        folder = out / "runs" / _name(record["run"])
+        folder.mkdir(parents=True, exist_ok=True)
+        artifacts = {entry["label"]: _find(store, entry) for entry in record["stages"]}
+        cards = _copy_cards(artifacts, folder)
+        stages = [_stage(entry, artifacts[entry["label"]]) for entry in record["stages"]]
+        _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards)
+        runs.append(
+            {
+                "record": record,
+                "cards": cards,
+                "made": sum(not entry["cached"] for entry in record["stages"]),
+                "figures": _key_figures(artifacts.get("model_card")),
+            }
+        )
+    index = out / "index.html"
+    _write(index, "site_index.html", runs=runs, key_figures=list(KEY_FIGURES.values()))
+    return index
+
+
+def _name(run: str) -> str:
+    """A run's id as the name of a folder; ids come from a file and are not trusted."""
+    if not run or run != Path(run).name or run in (".", ".."):
+        raise HallmarkError(f"run.json names a run {run!r:.80}, which cannot be a folder's name")
+    return run
+
+
+def _find(store: Store, entry: Record) -> Artifact | None:
+    """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
+    stage, _, digest = entry["artifact"].partition("/")
+    try:
+        artifact = store.find(stage, digest)
+        if artifact is not None:
+            shown = [f"{name}.parquet" for name in SHOWN if name in artifact.tables]
+            shown += artifact.manifest["files"] if entry["label"] in CARDS else []
+            for name in shown:
+                artifact.path(name)
+    except HallmarkError:
+        return None
+    return artifact
+
+
+def _copy_cards(artifacts: Mapping[str, Artifact | None], folder: Path) -> dict[str, str]:
+    """Copy the files of the cards; returns their titles by their pages."""
+    found = {}
+    for label, title in CARDS.items():
+        artifact = artifacts.get(label)
+        if artifact is None:
+            continue
+        target = folder / label
+        shutil.rmtree(target, ignore_errors=True)
+        for entry in artifact.manifest["files"].values():
+            path = target / entry["name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(artifact.path(entry["name"]), path)
+        found[f"{label}/{label}.html"] = title
+    return found
+
+
+def _stage(entry: Record, artifact: Artifact | None) -> dict[str, Any]:
+    tables: list[tuple[str, int]] = []
+    accounts: list[dict[str, Any]] = []
+    files: list[tuple[str, int]] = []
+    if artifact is not None:
+        tables = [(name, table.rows) for name, table in artifact.tables.items()]
+        files = _files(artifact)
+        if "accounts" in artifact.tables:
+            accounts = _accounts(artifact["accounts"].read())
+    return {
+        "entry": entry,
+        "found": artifact is not None,
+        "tables": tables,
+        "files": files,
+        "accounts": accounts,
+    }
+
+
+def _files(artifact: Artifact) -> list[tuple[str, int]]:
+    """Number of files by folder, single files by their names."""
+    counts: dict[str, int] = {}
+    for name in artifact.manifest["files"]:
+        top = name.split("/")[0] + "/" if "/" in name else name
+        counts[top] = counts.get(top, 0) + 1
+    return sorted(counts.items())
+
+
+def _accounts(table: pa.Table) -> list[dict[str, Any]]:
+    """The accounts over all sources, one line a unit."""
+    sums = table.group_by("unit").aggregate([(term, "sum") for term in TERMS])
+    rows = sums.sort_by([("unit", "descending")]).to_pylist()
+    return [{"unit": r["unit"], "terms": [r[f"{term}_sum"] for term in TERMS]} for r in rows]
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A figure of a model card; ``said`` are its interval, n and scorer, as far as it has them."""
+
+    name: str
+    value: str = "–"
+    said: tuple[str, ...] = ()
+    page: str = ""
+
+
+def _key_figures(card: Artifact | None) -> list[KeyFigure]:
+    table = None if card is None else card["figures"].read()
+    return [_key_figure(table, start, name) for start, name in KEY_FIGURES.items()]
+
+
+def _key_figure(table: pa.Table | None, start: str, name: str) -> KeyFigure:
+    if table is None:
+        return KeyFigure(name)
+    # "bias-preference" alone, but "extraction-exposure-difference-copies-64-0".
+    match = table.filter(pc.equal(table["id"], start))
+    if not len(match):
+        match = table.filter(pc.starts_with(table["id"], start + "-copies"))
+    row = next(iter(match.slice(0, 1).to_pylist()), None)
+    if row is None or row["value"] is None:
+        return KeyFigure(name)
+    unit, said = row["unit"], []
+    if row["low"] is not None and row["high"] is not None:
+        level = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
+        said.append(f"{level} {show(row['low'], unit)} to {show(row['high'], unit)}")
+    if row["n"] is not None:
+        said.append(f"n = {row['n']:,}")
+    if row["scorer"]:
+        said.append(f"scorer {row['scorer']}")
+    return KeyFigure(name, show(row["value"], unit), tuple(said), f"model_card/{row['page']}")
+
+
+def _write(path: Path, template: str, **values: Any) -> None:
+    values |= {"terms": [term.replace("_", " ") for term in TERMS], "pretty": _pretty}
+    html = environment().get_template(template).render(**values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8")
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,96 @@
+"""The training run on a model card: its log, its loss curve, its checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from reports import charts
+from reports.document import Block, Chart, Facts, Grid, Inline, Paragraph, Section
+from reports.figures import Book, Figure
+from reports.findings import words
+from tasks.store import Artifact
+
+
+def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown: int) -> Section:
+    """``audited``: content digest of the checkpoint that the card is about."""
+    section = Section("Training run")
+    if pretrained is None:
+        section.add(Paragraph(["The checkpoint came without a log of its training."]))
+        return section
+    make = functools.partial(_log_figure, book)
+    section.add(
+        Facts(
+            [
+                ("Steps", [make("step", "steps", "max", "steps trained")]),
+                ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
+                ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
+                (
+                    "Last validation loss",
+                    [make("validation_loss", "nats a token", "last", "last validation loss")],
+                ),
+                (
+                    "Highest learning rate",
+                    [make("learning_rate", "", "max", "highest learning rate")],
+                ),
+            ]
+        )
+    )
+    section.add(*loss_curve(pretrained), *checkpoints(book, pretrained, audited, lines_shown))
+    return section
+
+
+def _log_figure(book: Book, column: str, unit: str, how: Any, label: str) -> Figure:
+    return book.figure(
+        f"training-{column}", label, unit, ("pretrain", "log"), aggregate=how, column=column
+    )
+
+
+def loss_curve(pretrained: Artifact) -> list[Block]:
+    log = pretrained["log"].read(["step", "loss", "validation_loss"])
+    steps, losses, validated = (log[name].to_pylist() for name in log.column_names)
+    every = -(-len(steps) // 200)  # at most 200 points
+    means = []
+    for start in range(0, len(steps), every):
+        part = [loss for loss in losses[start : start + every] if loss is not None]
+        if part:
+            means.append((steps[min(start + every, len(steps)) - 1], sum(part) / len(part)))
+    if not means:
+        return []
+    points = [(s, v) for s, v in zip(steps, validated, strict=True) if v is not None]
+    series = [("training", [s for s, _ in means], [v for _, v in means])]
+    if points:
+        series.append(("validation", [s for s, _ in points], [v for _, v in points]))
+    svg = charts.line(series, "step", "loss (nats a token)")
+    alt = (
+        f"The training loss falls from {means[0][1]:.2f} to {means[-1][1]:.2f} nats a token "
+        f"in {steps[-1]:,} steps."
+    )
+    if means[-1][1] >= means[0][1]:
+        alt = alt.replace("falls", "goes")
+    smooth = f"Each point of training is the mean of {every} steps. " if every > 1 else ""
+    caption = f"Loss during training. {smooth}Losses at the checkpoints are in the table."
+    return [Chart("loss", svg, alt, caption)]
+
+
+def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int) -> list[Block]:
+    table = pretrained["checkpoints"].read().to_pylist()
+    every = -(-len(table) // lines_shown)
+    rows: list[list[Inline]] = []
+    for row in table[::-1][::every][::-1]:  # the last one always
+        where = {"step": row["step"]}
+        cells = [
+            book.figure(
+                f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {words(column)}",
+                unit, ("pretrain", "checkpoints"), where, aggregate="last", column=column,
+            )
+            for column, unit in (("tokens", "tokens"), ("loss", "nats a token"),
+                                 ("validation_loss", "nats a token"))
+        ]  # fmt: skip
+        mark = "audited here" if row["content"] == audited else ""
+        rows.append([f"{row['step']:,}", *cells, mark])
+    if not rows:
+        return []
+    columns = ["step", "tokens", "loss", "validation loss", ""]
+    note = "Losses in nats a token. The untrained model of step 0 has none."
+    return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
