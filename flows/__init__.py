@@ -1,0 +1,5 @@
+"""What a person runs or schedules: flows, deployments, the command line, configs."""
+
+from flows.runs import open_run
+
+__all__ = ["open_run"]

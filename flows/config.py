@@ -1,0 +1,151 @@
+"""The config of a run: one frozen, typed tree, a section for every stage.
+
+A config is a TOML file, or the name of one in ``flows/configs``. Unknown keys and values out
+of range are refused with the place. The sections are the stages' own config classes; what
+stands at the root (name, store, workers, schedule) decides no artifact.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from reports.datasheet import DatasheetConfig
+from reports.model_card import ModelCardConfig
+from tasks.audits.bias import BiasConfig
+from tasks.audits.capability import CapabilityConfig
+from tasks.audits.extraction import ExtractionConfig
+from tasks.audits.toxicity import ToxicityConfig
+from tasks.deduplicate import DeduplicateConfig
+from tasks.errors import UsageError
+from tasks.filter_toxicity import FilterToxicityConfig
+from tasks.ingest import IngestConfig
+from tasks.pack import PackConfig
+from tasks.plant import PlantConfig
+from tasks.pretrain import PretrainConfig
+from tasks.profile import ProfileConfig
+from tasks.score_toxicity import ScoreToxicityConfig
+from tasks.scrub import ScrubConfig
+from tasks.split import SplitConfig
+from tasks.stage import StageConfig
+from tasks.train_tokenizer import TokenizerConfig
+
+#: What stands beside the sections; it decides no artifact.
+ROOT_KEYS = ("name", "store", "workers", "schedule")
+
+CONFIGS = Path(__file__).parent / "configs"
+
+
+class Config(StageConfig):
+    """Everything a run is made from."""
+
+    name: str = Field(description="names the runs made with this config", pattern=r"^[\w.-]+$")
+    store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
+    workers: int = Field(2, ge=1, le=256, description="processes that work on shards")
+    schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
+
+    ingest: IngestConfig
+    deduplicate: DeduplicateConfig = DeduplicateConfig()
+    scrub: ScrubConfig = ScrubConfig()
+    deduplicate_masked: DeduplicateConfig = DeduplicateConfig(near=False)
+    score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
+    filter_toxicity: FilterToxicityConfig = FilterToxicityConfig()
+    split: SplitConfig = SplitConfig()
+    plant: PlantConfig = PlantConfig()
+    profile: ProfileConfig = ProfileConfig()
+    datasheet: DatasheetConfig = DatasheetConfig()
+    train_tokenizer: TokenizerConfig = TokenizerConfig()
+    pack: PackConfig = PackConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+    audit_capability: CapabilityConfig = CapabilityConfig()
+    audit_toxicity: ToxicityConfig = ToxicityConfig()
+    audit_bias: BiasConfig = BiasConfig()
+    audit_extraction: ExtractionConfig = ExtractionConfig()
+    model_card: ModelCardConfig = ModelCardConfig()
+
+
+def names() -> list[str]:
+    """The configs that come with Hallmark."""
+    return sorted(path.stem for path in CONFIGS.glob("*.toml"))
+
+
+def load(config: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Read a config and apply overrides such as ``pretrain.train.steps=100``.
+
+    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded.
+    Raises UsageError with the file, the key and what is wrong with it.
+    """
+    tree, where = (
+        (_read(config), config)
+        if isinstance(config, str)
+        else (deepcopy(dict(config)), "of the run")
+    )
+    for override in overrides:
+        _set(tree, override)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        problems = "; ".join(_sentence(problem) for problem in error.errors())
+        raise UsageError(f"config {where}: {problems}") from error
+
+
+def _read(config: str) -> dict[str, Any]:
+    path = Path(config)
+    if path.suffix != ".toml":
+        path = CONFIGS / f"{config}.toml"
+        if not path.exists():
+            raise UsageError(
+                f"there is no config {config!r}; give the path of a .toml file or one of: "
+                f"{', '.join(names())}"
+            )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"config {path}: is not valid TOML ({error})") from error
+
+
+def _sentence(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"]) or "the root"
+    if problem["type"] == "extra_forbidden" or problem["type"] == "unexpected_keyword_argument":
+        return f"{place}: there is no such key"
+    given = repr(problem["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    return f"{place}: {problem['msg'].removeprefix('Value error, ')} (given: {given})"
+
+
+def _set(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--set {override!r}: write it as section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    *parents, last = key.strip().split(".")
+    node: Any = tree
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_index(node, part, override)]
+        else:
+            node = node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise UsageError(f"--set {override!r}: {part!r} is a value, not a section")
+    if isinstance(node, list):
+        node[_index(node, last, override)] = value
+    else:
+        node[last] = value
+
+
+def _index(values: list[Any], part: str, override: str) -> int:
+    if not part.isdigit() or int(part) >= len(values):
+        raise UsageError(
+            f"--set {override!r}: {part!r} is no place in a list of {len(values)} entries"
+        )
+    return int(part)

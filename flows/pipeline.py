@@ -1,0 +1,128 @@
+"""The whole system on one screen: raw text to an audited model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import flow
+
+from flows.config import Config
+from flows.runs import begin, flow_run_name
+from reports.datasheet import datasheet
+from reports.model_card import model_card
+from tasks.audits.bias import audit_bias
+from tasks.audits.capability import audit_capability
+from tasks.audits.extraction import audit_extraction
+from tasks.audits.toxicity import audit_toxicity
+from tasks.deduplicate import deduplicate
+from tasks.filter_toxicity import filter_toxicity
+from tasks.ingest import ingest
+from tasks.pack import pack
+from tasks.plant import plant
+from tasks.pretrain import pretrain as pretrain_model
+from tasks.profile import profile
+from tasks.score_toxicity import score_toxicity
+from tasks.scrub import scrub
+from tasks.split import split
+from tasks.store import Artifact
+from tasks.train_tokenizer import train_tokenizer
+
+deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
+
+
+def curate(config: Config) -> dict[str, Artifact]:
+    """Raw text to a corpus with its datasheet."""
+    made: dict[str, Artifact] = {}
+    made["ingest"] = raw = ingest(config.ingest)
+    made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
+    made["scrub"] = scrubbed = scrub(unique, config.scrub)
+    made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
+    made["score_toxicity"] = scores = score_toxicity(masked, config.score_toxicity)
+    made["filter_toxicity"] = kept = filter_toxicity(masked, scores, config.filter_toxicity)
+    made["split"] = parted = split(kept, config.split)
+    made["plant"] = planted = plant(parted, config.plant)
+    history = dict(made)
+    made["profile"] = profiled = profile(planted, planted, history, config.profile)
+    made["datasheet"] = datasheet(profiled, history, config.datasheet)
+    return made
+
+
+def train(config: Config, corpus: dict[str, Artifact]) -> dict[str, Artifact]:
+    """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints."""
+    made: dict[str, Artifact] = {}
+    made["train_tokenizer"] = tokenizer = train_tokenizer(corpus["plant"], config.train_tokenizer)
+    made["pack"] = packed = pack(corpus["plant"], tokenizer, config.pack)
+    made["pretrain"] = pretrain_model(packed, tokenizer, config.pretrain)
+    return made
+
+
+def examine(
+    config: Config,
+    checkpoint: Artifact,
+    only: Sequence[str],
+    corpus: dict[str, Artifact] | None = None,
+    pretrained: Artifact | None = None,
+) -> dict[str, Artifact]:
+    """A checkpoint to audits and a model card; without a corpus what can be measured without."""
+    planted = corpus["plant"] if corpus else None
+    audits: dict[str, Artifact] = {}
+    if planted and "capability" in only:
+        audits["capability"] = audit_capability(checkpoint, planted, config.audit_capability)
+    if "toxicity" in only:
+        audits["toxicity"] = audit_toxicity(checkpoint, config.audit_toxicity)
+    if "bias" in only:
+        audits["bias"] = audit_bias(checkpoint, config.audit_bias)
+    if "extraction" in only:
+        audits["extraction"] = audit_extraction(
+            checkpoint, planted, planted, config.audit_extraction
+        )
+    made = {f"audit_{name}": artifact for name, artifact in audits.items()}
+    made["model_card"] = model_card(checkpoint, pretrained, audits, corpus or {}, config.model_card)
+    return made
+
+
+AUDITS = ("capability", "toxicity", "bias", "extraction")
+
+
+@flow(name="pipeline", flow_run_name=flow_run_name)
+def pipeline(
+    config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), until: str | None = None
+) -> str:
+    """Raw text to an audited model: curate, train, examine. Returns the id of the run."""
+    with begin("pipeline", config, overrides, until) as run:
+        corpus = curate(run.config)
+        trained = train(run.config, corpus)
+        checkpoint = run.checkpoints(trained["pretrain"])[-1]
+        examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
+    return run.id
+
+
+@flow(name="corpus", flow_run_name=flow_run_name)
+def corpus(config: str | dict[str, Any] = "demo", overrides: Sequence[str] = ()) -> str:
+    """Raw text to a corpus with its datasheet."""
+    with begin("corpus", config, overrides) as run:
+        curate(run.config)
+    return run.id
+
+
+@flow(name="pretrain", flow_run_name=flow_run_name)
+def pretrain(config: str | dict[str, Any] = "demo", overrides: Sequence[str] = ()) -> str:
+    """Raw text to a trained model; the corpus stages come from the store where they can."""
+    with begin("pretrain", config, overrides) as run:
+        train(run.config, curate(run.config))
+    return run.id
+
+
+@flow(name="audit", flow_run_name=flow_run_name)
+def audit(
+    checkpoint: str,
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = AUDITS,
+) -> str:
+    """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
+    with begin("audit", config, overrides, checkpoint=checkpoint) as run:
+        subject = run.subject(checkpoint)
+        examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)
+    return run.id

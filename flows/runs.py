@@ -1,0 +1,376 @@
+"""Runs: what a flow executed, and which artifact served each stage.
+
+``run.json`` is the lock file of a run: config, stages, fingerprints and content digests. It is
+rewritten after every stage, so that a killed run says how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import HallmarkError, UsageError
+from tasks.store import Artifact, Store, external
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from flows.config import Config
+    from tasks.stage import Event
+
+Record = dict[str, Any]
+
+log = logging.getLogger("hallmark")
+
+#: Keys of every run.json.
+RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "checkpoint",
+          "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
+
+
+def default_store(config_store: str | None = None) -> Store:
+    """The store of a config, else of HALLMARK_STORE, else ./runs."""
+    return Store(config_store or os.environ.get("HALLMARK_STORE") or "runs")
+
+
+class Run:
+    """One execution of a flow, living or past."""
+
+    def __init__(self, store: Store, record: Record) -> None:
+        self.store, self.record = store, record
+
+    def __repr__(self) -> str:
+        return f"Run({self.id}, {self.status})"
+
+    @property
+    def id(self) -> str:
+        return self.record["run"]
+
+    @property
+    def status(self) -> str:
+        """completed, failed, running, or interrupted: said to run by a process that is gone."""
+        status = self.record["status"]
+        if status == "running" and self.record["host"] == socket.gethostname():
+            try:
+                os.kill(self.record["pid"], 0)
+            except ProcessLookupError:
+                return "interrupted"
+            except PermissionError:
+                pass
+        return status
+
+    @property
+    def config(self) -> Config:
+        from flows.config import load
+
+        return load(self.record["config"])
+
+    @property
+    def stages(self) -> dict[str, Record]:
+        """The entry of each stage by its label, in the order in which they ended."""
+        return {entry["label"]: entry for entry in self.record["stages"]}
+
+    def __getitem__(self, label: str) -> Artifact:
+        """The artifact that served a stage of this run."""
+        if label not in self.stages:
+            has = ", ".join(self.stages) or "none yet"
+            raise HallmarkError(f"run {self.id} has no stage {label!r}; its stages: {has}")
+        return find_artifact(self.store, self.stages[label]["artifact"])
+
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        return {label: self[label] for label in self.stages}
+
+    def table(self, name: str, stage: str | None = None) -> pa.Table:
+        """A table of this run, in memory; ``.to_pandas()`` makes a data frame of it.
+
+        Tables of that name in several stages are stacked behind a column ``stage`` (the
+        findings of all audits); where their columns differ, ``stage`` must say which.
+        """
+        import pyarrow as pa
+
+        if stage is not None:
+            return self[stage][name].read()
+        found = {label: a[name] for label, a in self.artifacts.items() if name in a.tables}
+        if not found:
+            raise HallmarkError(f"no stage of run {self.id} left a table {name!r}")
+        tables = {label: table.read() for label, table in found.items()}
+        if len(tables) == 1:
+            return next(iter(tables.values()))
+        schemas = [table.schema.remove_metadata() for table in tables.values()]
+        if any(schema != schemas[0] for schema in schemas):
+            raise HallmarkError(
+                f"the tables {name!r} of run {self.id} differ between stages; say which: "
+                + ", ".join(f"table({name!r}, stage={label!r})" for label in found)
+            )
+        stacked = [
+            table.add_column(0, "stage", pa.array([label] * len(table), pa.string()))
+            for label, table in tables.items()
+        ]
+        return pa.concat_tables(stacked)
+
+    def checkpoints(self, pretrained: Artifact | None = None) -> list[Artifact]:
+        """The checkpoints of the run's training, oldest first."""
+        pretrained = pretrained or self["pretrain"]
+        names = pretrained["checkpoints"].read(["artifact"])["artifact"].to_pylist()
+        return [find_artifact(self.store, name) for name in names]
+
+    def subject(self, text: str) -> Subject:
+        return resolve(self.store, text)
+
+
+def find_artifact(store: Store, name: str) -> Artifact:
+    """The artifact of a name such as "pack/0123456789abcdef"."""
+    stage, _, digest = name.partition("#")[0].partition("/")
+    found = store.find(stage, digest) if digest else None
+    if found is None:
+        raise HallmarkError(
+            f"the store {store.uri} holds no artifact {name}; run again to rebuild it"
+        )
+    return found
+
+
+# Past runs -----------------------------------------------------------------------------------
+
+
+def run_ids(store: Store) -> list[str]:
+    """Ids of all runs, oldest first."""
+    return store.children("runs")
+
+
+def open_run(name: str = "latest", store: Store | str | None = None) -> Run:
+    """A past run by its id, the start of its id, or "latest".
+
+    >>> run = open_run("latest")                    # doctest: +SKIP
+    >>> run.table("findings").to_pandas()           # doctest: +SKIP
+    """
+    store = store if isinstance(store, Store) else default_store(store)
+    ids = run_ids(store)
+    matches = ids[-1:] if name == "latest" else [i for i in ids if i.startswith(name)]
+    if name in ids:
+        matches = [name]
+    if len(matches) != 1:
+        has = "it holds none; start one with: hallmark run" if not ids else f"newest: {ids[-1]}"
+        what = "no run" if not matches else f"{len(matches)} runs"
+        raise UsageError(f"the store {store.uri} has {what} called {name!r}; {has}")
+    return Run(store, _read(store, matches[0]))
+
+
+def _read(store: Store, name: str) -> Record:
+    try:
+        record = json.loads(store.get(f"runs/{name}/run.json") or b"")
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not record.keys() >= RECORD or record["run"] != name:
+        raise HallmarkError(
+            f"run {name} is damaged: its run.json in {store.uri}/runs/{name} is missing or not "
+            f"whole; remove that folder (no artifact is lost) and run again"
+        )
+    return record
+
+
+def all_runs(store: Store) -> list[Run]:
+    """All runs that can be read, oldest first."""
+    runs = []
+    for name in run_ids(store):
+        try:
+            runs.append(Run(store, _read(store, name)))
+        except HallmarkError as error:
+            log.warning("left out: %s", error)
+    return runs
+
+
+# A run in the making -------------------------------------------------------------------------
+
+
+@dataclass
+class Frontend:
+    """How runs of this process show themselves; the command line puts its progress bars here."""
+
+    listener: Callable[[Event], None] = lambda event: None
+    store: Store | None = None  # instead of the config's: replay runs into a fresh one
+    runs: dict[str, Run] = field(default_factory=dict)
+    stopped: Callable[[], None] = lambda: None  # called behind Ctrl-C, when run.json is written
+
+
+frontend = Frontend()
+
+
+def flow_run_name() -> str:
+    """Name of the Prefect flow run, and id of the run: it sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+@contextmanager
+def begin(
+    flow: str,
+    config: str | dict[str, Any] | None,
+    overrides: Sequence[str],
+    until: str | None = None,
+    checkpoint: str | None = None,
+) -> Iterator[Run]:
+    """Open the store and a session for a flow, and keep run.json while it works."""
+    from prefect.runtime import flow_run
+
+    from flows.config import ROOT_KEYS, load
+    from tasks.mapper import InProcess, Processes
+    from tasks.stage import Finished, Session, open_session
+
+    file = config if isinstance(config, str) else None
+    if config is None and checkpoint is not None:
+        made_by = resolve(frontend.store or default_store(), checkpoint).run
+        if made_by is not None:  # audit it as its own run did
+            config, file = made_by.record["config"], made_by.record["config_file"]
+    settings = load(config or "demo", overrides)
+    sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
+    if until is not None and until not in sections:
+        raise UsageError(
+            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
+        )
+    store = frontend.store or default_store(settings.store)
+    record: Record = {
+        "run": flow_run.name or flow_run_name(),
+        "flow": flow,
+        "config_name": settings.name,
+        "config_file": file,
+        "overrides": list(overrides),
+        "config": settings.model_dump(mode="json"),
+        "checkpoint": checkpoint,
+        "status": "running",
+        "started": _now(),
+        "ended": None,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "stages": [],
+        "error": None,
+    }
+    run = frontend.runs[record["run"]] = Run(store, record)
+
+    def save() -> None:
+        store.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
+
+    def listen(event: Event) -> None:
+        if event.kind in ("done", "cached") and event.artifact:
+            record["stages"].append(_entry(event, event.artifact))
+            save()
+        frontend.listener(event)
+
+    save()
+    workers = settings.workers
+    mapper = Processes(workers) if workers > 1 else InProcess()
+    try:
+        with open_session(Session(store, mapper, listen, until)):
+            yield run
+    except Finished:
+        record["until"] = until
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        what = "stopped" if stopped else str(error).split("\n")[0]
+        record |= {"status": "failed", "ended": _now(), "error": what}
+        with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
+            save()
+        if stopped:
+            frontend.stopped()
+        raise
+    record |= {"status": "completed", "ended": _now()}
+    save()
+
+
+def _entry(event: Event, artifact: Artifact) -> Record:
+    return {
+        "label": event.label,
+        "stage": artifact.stage,
+        "fingerprint": artifact.fingerprint,
+        "content": artifact.content,
+        "artifact": artifact.name,
+        "cached": event.kind == "cached",
+        "seconds": round(event.seconds, 3),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# What an audit examines ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint, and what the store knows of its making."""
+
+    checkpoint: Artifact
+    pretrained: Artifact | None = None
+    corpus: dict[str, Artifact] | None = None
+    run: Run | None = None
+
+
+def resolve(store: Store, text: str) -> Subject:
+    """The checkpoint that a command names.
+
+    RUN or RUN@STEP (RUN may be "latest"), the name of an artifact ("checkpoint/0123…"), or a
+    folder: of a checkpoint in the store, or of any Hugging Face model.
+    """
+    path = Path(text).expanduser()
+    if text.startswith("checkpoint/") and not path.exists():
+        return _ours(store, find_artifact(store, text))
+    if path.is_dir():
+        for folder in (path.resolve(), path.resolve().parent):
+            if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
+                home = Store(folder.parents[2])
+                return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
+        if not any(path.iterdir()):
+            raise UsageError(
+                f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
+                f"and its tokenizer"
+            )
+        return Subject(external(path.resolve(), "checkpoint"))
+    if path.exists():
+        raise UsageError(f"{text}: is a file; give the folder of a checkpoint")
+    name, _, step = text.partition("@")
+    if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
+        raise UsageError(
+            f"there is no checkpoint {text!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
+            f"of an artifact (checkpoint/…)"
+        )
+    runs = [run for run in all_runs(store) if "pretrain" in run.stages]
+    if name != "latest":
+        runs = [open_run(name, store)]
+    if not runs or "pretrain" not in runs[-1].stages:
+        raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")
+    run = runs[-1]
+    table = run["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
+    wanted = [row for row in table if not step or str(row["step"]) == step]
+    if not wanted:
+        steps = ", ".join(str(row["step"]) for row in table)
+        raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
+    return _ours(store, find_artifact(store, wanted[-1]["artifact"]))
+
+
+def _ours(store: Store, checkpoint: Artifact) -> Subject:
+    """Walk back from a checkpoint to its training, its corpus and the run that made them."""
+    pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
+    packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
+    planted = find_artifact(store, packed.manifest["lineage"]["documents"])
+    for run in reversed(all_runs(store)):
+        if run.stages.get("plant", {}).get("artifact") == planted.name:
+            corpus = {k: a for k, a in run.artifacts.items() if not _after_corpus(k)}
+            return Subject(checkpoint, pretrained, corpus, run)
+    return Subject(checkpoint, pretrained, {"plant": planted})
+
+
+def _after_corpus(label: str) -> bool:
+    return label in ("train_tokenizer", "pack", "pretrain", "model_card") or label.startswith(
+        "audit_"
+    )
