@@ -1,0 +1,116 @@
+"""What orchestration costs: Prefect, store and manifests, under stages that do next to nothing.
+
+    python -m benchmarks.orchestration [REPETITIONS]
+
+Every repetition is a fresh process with a fresh store that runs one flow of 20 chained stages,
+each of which passes one document on and keeps a ledger (so it pays for tables, accounts, hashes,
+commit, run.json, the Prefect task and its page). Then the same flow again, all from the store.
+Prints medians: seconds to start Prefect and end the run, milliseconds a stage.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STAGES = 20
+
+
+def measure(store: str) -> None:
+    """In a fresh process: run the flow twice and print the times as JSON."""
+    began = time.perf_counter()
+    from flows.cli import _prepare, _settle_prefect
+
+    _settle_prefect()
+    _prepare(lambda event: None)
+    from prefect import flow
+
+    from flows import runs
+    from tasks.stage import Session, open_session
+    from tasks.store import Store
+
+    runs_store = Store(store)
+    inside: dict[str, float] = {}
+
+    @flow(flow_run_name=runs.flow_run_name)
+    def chain() -> None:
+        started = time.perf_counter()
+        with open_session(Session(runs_store)):
+            artifact = _first(_Config())
+            for number in range(STAGES - 1):
+                artifact = _next(artifact, _Config(number=number))
+        inside["seconds"] = time.perf_counter() - started
+
+    results = []
+    for _ in range(2):
+        start = time.perf_counter()
+        chain()
+        results.append({"flow": time.perf_counter() - start, "stages": inside["seconds"]})
+    print(json.dumps({"imports": start - began - results[0]["flow"], "runs": results}))
+
+
+def _stages() -> tuple[object, object, type]:
+    import pyarrow as pa
+
+    from tasks.stage import StageConfig, stage
+    from tasks.store import Table
+    from tasks.tables import DOCUMENTS, LEDGER, ids, text_hashes
+    from tasks.work import Work
+
+    class Config(StageConfig):
+        number: int = 0
+
+    @stage(tables={"documents": DOCUMENTS})
+    def first(config: Config, work: Work) -> None:
+        key, text = ids(["a"]), pa.array(["text"], pa.large_string())
+        row = {"doc_id": key, "source": ["s"], "cluster": key, "text": text}
+        work.table("documents").write(row | {"text_hash": text_hashes(text)})
+
+    @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
+    def then(documents: Table, config: Config, work: Work) -> None:
+        for batch in documents.batches():
+            work.table("documents").write(batch)
+
+    # The annotations are local names: hand them over resolved.
+    first.body.__annotations__ = {"config": Config, "work": Work}
+    then.body.__annotations__ = {"documents": Table, "config": Config, "work": Work}
+    return first, then, Config
+
+
+_first, _next, _Config = _stages()
+
+
+def main() -> None:
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    walls, starts, fresh, cached = [], [], [], []
+    for _ in range(repetitions):
+        with tempfile.TemporaryDirectory() as store:
+            start = time.perf_counter()
+            command = [sys.executable, "-m", "benchmarks.orchestration", "--once", store]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            walls.append(time.perf_counter() - start)
+        result = json.loads(out.splitlines()[-1])
+        one, two = result["runs"]
+        fresh.append(1000 * one["stages"] / STAGES)
+        cached.append(1000 * two["stages"] / STAGES)
+        starts.append(walls[-1] - one["stages"] - two["flow"])
+    print(f"{repetitions} repetitions, {STAGES} stages, medians (least to most)")
+    for name, values, unit in (
+        ("a run without its stages (imports, Prefect's server, end)", starts, "s"),
+        ("a stage that runs", fresh, "ms"),
+        ("a stage from the store", cached, "ms"),
+    ):
+        spread = f"({min(values):.1f} to {max(values):.1f})"
+        print(f"{name:<60} {statistics.median(values):7.1f} {unit} {spread}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--once"]:
+        measure(str(Path(sys.argv[2])))
+    else:
+        main()
