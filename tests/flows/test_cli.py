@@ -1,0 +1,127 @@
+"""Errors of usage are one sentence with the place and the remedy, and exit code 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.flows.conftest import Hallmark
+
+
+@pytest.fixture
+def hallmark(tmp_path):
+    return Hallmark(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "nonsense"], 2, "there is no config 'nonsense'"),
+        (["run", "missing.toml"], 2, "missing.toml: cannot be read"),
+        (["run", "smoke", "--set", "scrub.colour=1"], 2, "scrub.colour: there is no such key"),
+        (["run", "smoke", "--set", "workers=0"], 2, "workers: Input should be greater than"),
+        (["run", "smoke", "--set", "workers"], 2, "write it as section.key=value"),
+        (["run", "smoke", "--set", "name.x=1"], 2, "'name' is a value, not a section"),
+        (["run", "smoke", "--sett", "x"], 2, "--sett"),
+        (["run", "smoke", "--until", "nowhere"], 2, "no stage 'nowhere'"),
+        (["frobnicate"], 2, "frobnicate"),
+        (["status"], 2, "holds none; start one with: hallmark run"),
+        (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
+        (["audit", "latest"], 2, "has trained no model yet"),
+        (["audit", "latest", "--only", "taste"], 2, "choose from capability"),
+        (["serve", "smoke"], 1, "prefect server start"),
+    ],
+)
+def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    done = hallmark(*arguments, code=code)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("hallmark: ")
+    assert words in last
+    assert not list((hallmark.store).glob("artifacts/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "is not valid TOML"),
+        ('name = "x"\n', "ingest: Field required"),
+        ('name = "x"\nunknown = 1\n[ingest]\n', "unknown: there is no such key"),
+    ],
+)
+def test_a_broken_config_file(hallmark, tmp_path, text, words):
+    (tmp_path / "my.toml").write_text(text)
+    done = hallmark("run", str(tmp_path / "my.toml"), code=2)
+    assert f"config {tmp_path}/my.toml" in done.stderr
+    assert words in done.stderr
+
+
+def test_a_folder_that_is_no_checkpoint(hallmark, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = hallmark("audit", str(tmp_path / "empty"), "--only", "bias", code=2)
+    (line,) = done.stderr.strip().splitlines()
+    assert "the folder is empty; a checkpoint holds config.json" in line
+    (tmp_path / "empty" / "config.json").write_text("{")
+    done = hallmark("audit", str(tmp_path / "empty"), "--only", "bias", code=2)
+    (line,) = done.stderr.strip().splitlines()
+    assert "config.json is not valid JSON" in line
+
+
+def test_a_stage_that_fails_says_one_sentence(hallmark, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    source = f'kind = "jsonl"\nname = "s"\npath = "{tmp_path}/empty.jsonl"\n'
+    (tmp_path / "my.toml").write_text(f'name = "my"\n[[ingest.sources]]\n{source}')
+    done = hallmark("run", str(tmp_path / "my.toml"), code=1)
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("hallmark: stage ingest: no document could be read")
+    assert "'empty.jsonl': the file is empty" in line
+    assert not list(hallmark.store.glob("artifacts/*/*"))
+
+
+def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
+    """The whole process group gets the signal, as from a terminal: Prefect's server too."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run", "smoke"],
+        env={**os.environ, "HALLMARK_STORE": str(hallmark.store)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell in the background leaves SIGINT ignored to its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not list(hallmark.store.glob("work/ingest-*/parts/*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)  # Prefect alone waits for over a minute
+    assert process.returncode == 1
+    # Before it, Prefect's log thread may have missed its server.
+    assert stderr.endswith("hallmark: stopped; what was committed stays, run again to go on\n")
+    assert "Traceback" not in stderr
+    (record,) = hallmark.store.glob("runs/*/run.json")
+    record = json.loads(record.read_text())
+    assert (record["status"], record["error"]) == ("failed", "stopped")
+
+
+def test_help_names_every_command(hallmark):
+    text = hallmark("--help").stdout
+    for command in ("run", "audit", "status", "report", "replay", "serve", "doctor"):
+        assert command in text
+
+
+def test_doctor(hallmark):
+    findings = hallmark.json("doctor")
+    assert {f["what"] for f in findings} >= {"python", "device", "scorers", "prefect", "store"}
+    assert all(f["ok"] for f in findings)
+
+
+def test_debug_shows_the_traceback(hallmark):
+    command = [sys.executable, "-m", "flows.cli", "run", "nonsense", "--debug"]
+    env = {**os.environ, "HALLMARK_STORE": str(hallmark.store)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr

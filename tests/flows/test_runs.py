@@ -1,0 +1,58 @@
+"""Past runs whose files were damaged or removed."""
+
+import json
+import shutil
+
+import pytest
+
+from flows.runs import all_runs, open_run
+from flows.status import render, status_of
+from tasks.errors import HallmarkError
+from tasks.stage import Session, open_session
+from tasks.store import Store
+from tests.tasks.stages import DropConfig, MakeConfig, drop, make
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with two artifacts and the run "a" that made them."""
+    store = Store(tmp_path / "store")
+    with open_session(Session(store)):
+        raw = make(MakeConfig(documents=100))
+        made = {"make": raw, "drop": drop(raw, DropConfig())}
+    record = dict.fromkeys(
+        ("checkpoint", "config_file", "ended", "error", "platform", "python", "started")
+    )
+    record |= {"run": "a", "flow": "pipeline", "config_name": "x", "config": {}, "overrides": []}
+    record |= {"status": "completed", "host": "h", "pid": 1}
+    record["stages"] = [
+        {"label": label, "stage": label, "artifact": artifact.name, "cached": False, "seconds": 1.0}
+        for label, artifact in made.items()
+    ]
+    store.put("runs/a/run.json", json.dumps(record).encode())
+    return store
+
+
+@pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])
+def test_a_damaged_run_is_told_and_hides_no_other(store, data):
+    if data is None:
+        (store.root / "runs" / "b").mkdir()
+    else:
+        store.put("runs/b/run.json", data)
+    for name in ("b", "latest"):
+        with pytest.raises(HallmarkError, match=r"run b is damaged: .* remove that folder"):
+            open_run(name, store)
+    assert [run.id for run in all_runs(store)] == ["a"]
+    assert open_run("a", store).status == "completed"
+
+
+def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
+    run = open_run("a", store)
+    shutil.rmtree(store.root / run["make"].folder)
+    report = status_of(run)
+    gone, there = report["stages"]
+    assert "holds no artifact make/" in gone["stale"][0]
+    assert there["tables"]["documents"] == 99
+    assert there["balanced"]
+    assert "may change with make" in there["stale"]
+    assert "holds no artifact make/" in render(report)

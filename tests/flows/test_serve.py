@@ -1,0 +1,102 @@
+"""Deployments on a real Prefect server: a pipeline run and an audit, started through its API."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def wait_for(what, condition, process, seconds=120):
+    """The condition's value as soon as it has one; fails when the process ends before."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert process.poll() is None, f"the process ended while waiting for {what}"
+        with contextlib.suppress(httpx.HTTPError):
+            if value := condition():
+                return value
+        time.sleep(0.25)
+    raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The API of a Prefect server of the tests' own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = tmp_path_factory.mktemp("prefect")
+    env = {
+        **os.environ, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_ENABLED": "false",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
+    log = (home / "server.log").open("w")
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        wait_for("the server", lambda: httpx.get(f"{url}/health").is_success, process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
+    env = {
+        **os.environ, "HALLMARK_STORE": str(smoke.store), "PREFECT_API_URL": server,
+        "PREFECT_HOME": str(tmp_path),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "flows.cli", "serve", "smoke", "--set", "schedule=0 3 * * *"]
+    log = (tmp_path / "serve.log").open("w")
+    serve = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    try:
+
+        def deployments():
+            found = httpx.post(f"{server}/deployments/filter", json={}).json()
+            return {d["name"]: d for d in found} if len(found) == 2 else None
+
+        registered = wait_for("the deployments", deployments, serve)
+        [schedule] = registered["smoke"]["schedules"]
+        assert schedule["schedule"]["cron"] == "0 3 * * *"
+        assert not registered["on-demand"]["schedules"]
+
+        def scheduled():
+            found = httpx.post(f"{server}/flow_runs/filter", json={}).json()
+            return [run for run in found if run["auto_scheduled"]]
+
+        mine = registered["smoke"]["id"]
+        assert {r["deployment_id"] for r in wait_for("a schedule", scheduled, serve)} == {mine}
+
+        parameters = {"smoke": {}, "on-demand": {"checkpoint": "latest@0", "only": ["bias"]}}
+        runs = {}
+        for name, given in parameters.items():
+            url = f"{server}/deployments/{registered[name]['id']}/create_flow_run"
+            merged = registered[name]["parameters"] | given
+            runs[name] = httpx.post(url, json={"parameters": merged}).json()["id"]
+        for name, run in runs.items():
+
+            def ended(run=run):
+                state = httpx.get(f"{server}/flow_runs/{run}").json()["state"]["type"]
+                return state if state in ("COMPLETED", "FAILED", "CRASHED") else None
+
+            assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
+        query = {"flow_runs": {"id": {"any_": [runs["smoke"]]}}}
+        tasks = httpx.post(f"{server}/task_runs/filter", json=query).json()
+        assert {task["state"]["name"] for task in tasks} == {"Cached"}
+    finally:
+        serve.terminate()
+        serve.wait(timeout=60)
+
+
+def test_serve_says_what_to_do_when_no_server_answers(smoke, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    done = smoke("serve", "smoke", code=1)
+    assert "no Prefect server answers" in done.stderr
+    assert "prefect server start" in done.stderr

@@ -1,0 +1,66 @@
+"""What is stale, and why."""
+
+import pytest
+
+from flows.runs import open_run
+from flows.status import render, status_of
+from tasks.store import Store
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(smoke):
+    return open_run(smoke.first, Store(smoke.store))
+
+
+def stale(report):
+    return {stage["label"]: stage["stale"] for stage in report["stages"] if stage["stale"]}
+
+
+def test_nothing_is_stale_behind_a_run(run):
+    report = status_of(run)
+    assert not stale(report)
+    assert "nothing is stale" in render(report)
+
+
+def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
+    run.record["overrides"] = ["audit_bias.seed=5"]
+    report = status_of(run)
+    assert stale(report) == {
+        "audit_bias": ["config: seed"],
+        "model_card": ["may change with audit_bias"],
+    }
+    assert "stale: config: seed" in render(report)
+
+
+def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
+    import tasks.stage
+
+    true = tasks.stage.library_versions
+    monkeypatch.setattr(
+        tasks.stage,
+        "library_versions",
+        lambda names: true(names) | ({"rensa": "99"} if "rensa" in names else {}),
+    )
+    reasons = stale(status_of(run))
+    assert any(r.startswith("library: rensa ") and "→ 99" in r for r in reasons["deduplicate"])
+    assert "may change with deduplicate" in reasons["scrub"]
+    assert "ingest" not in reasons
+
+
+def test_changed_code_is_named_by_its_module(run, monkeypatch):
+    import tasks.stage
+
+    true = tasks.stage.code_digest
+    monkeypatch.setattr(
+        tasks.stage, "code_digest", lambda n: "0" if n == "tasks.personal_data" else true(n)
+    )
+    reasons = stale(status_of(run))
+    assert reasons["scrub"] == ["code: tasks.personal_data"]
+    assert "deduplicate" not in reasons
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(run):
+    run.record |= {"status": "running", "pid": 2**22 + 1}
+    assert run.status == "interrupted"

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import architecture
+from model.attention import Trace, attend
+from model.masks import MaskSpec
+from model.objectives import causal
+from tests.model.oracles import tiny
+
+
+def brute_attention(q, k, v, allowed):
+    """softmax(q.k / sqrt(D)) v in loops and float64; allowed(b, i, j) says who sees whom."""
+    batch, heads, queries, size = q.shape
+    out = np.zeros(q.shape)
+    for b in range(batch):
+        for h in range(heads):
+            kv = h * k.shape[1] // heads
+            for i in range(queries):
+                seen = [j for j in range(k.shape[2]) if allowed(b, i, j)]
+                scores = np.array([q[b, h, i] @ k[b, kv, j] / size**0.5 for j in seen])
+                weights = np.exp(scores - scores.max())
+                weights /= weights.sum()
+                out[b, h, i] = sum(w * v[b, kv, j] for w, j in zip(weights, seen, strict=True))
+    return out
+
+
+MASKS = {
+    "none": (MaskSpec(), lambda b, i, j: True),
+    "sequence": (MaskSpec(causal=True), lambda b, i, j: j <= i),
+    "padding": (
+        MaskSpec(keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
+        lambda b, i, j: j < (3, 5)[b],
+    ),
+    "sequence and padding": (
+        MaskSpec(causal=True, keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
+        lambda b, i, j: j <= i and j < (3, 5)[b],
+    ),
+    "prefix": (
+        MaskSpec(causal=True, prefix=torch.tensor([2, 4])),
+        lambda b, i, j: j <= i or j < (2, 4)[b],
+    ),
+    "documents": (
+        MaskSpec(causal=True, segments=torch.tensor([[0, 0, 1, 1, 2], [1, 1, 1, 1, 2]])),
+        lambda b, i, j: (
+            j <= i and (0, 0, 1, 1, 2)[i] == (0, 0, 1, 1, 2)[j]
+            if b == 0
+            else j <= i and (1, 1, 1, 1, 2)[i] == (1, 1, 1, 1, 2)[j]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
+    spec, allowed = MASKS[name]
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 5, 8)
+    k, v = torch.randn(2, 2, kv_heads, 5, 8)
+    expected = brute_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
+    mask = spec.dense(5, 5, q.device)
+    ways = {"kernel": (False, mask, None), "plain": (False, mask, [])}
+    if spec.only_causal:
+        ways |= {"causal kernel": (True, None, None), "causal plain": (True, None, [])}
+    for causal_flag, lowered, trace in ways.values():
+        y = attend(q, k, v, causal_flag, lowered, trace)
+        np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)
+
+
+def test_plain_attention_in_bf16_agrees_with_the_kernel():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 32, 16)
+    exact = attend(q, k, v, True, None, None)
+    low = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), True, None, None)
+    assert (exact - low.float()).abs().max() < 0.05
+
+
+def test_a_query_that_sees_nothing_gives_no_nan():
+    q = torch.randn(1, 1, 2, 4)
+    mask = torch.tensor([[[[True, False], [False, False]]]])
+    for trace in (None, []):
+        assert attend(q, q, q, False, mask, trace).isfinite().all()
+
+
+VARIANTS = [
+    {},
+    {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False},
+    {"norm_position": "post", "positions": "sinusoidal", "activation": "relu"},
+    {"n_kv_heads": 2, "tie_embeddings": False, "activation": "gelu_tanh"},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_future_does_not_reach_the_past(changes):
+    model = tiny(**changes)
+    ids = torch.randint(2, 61, (2, 12))
+    changed = ids.clone()
+    changed[:, 7:] = torch.randint(2, 61, (2, 5))
+    before, after = model(ids), model(changed)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_document_masking_gives_each_document_the_logits_it_has_alone(changes):
+    model = tiny(**changes)
+    documents = [[0, 5, 6, 7], [0, 9, 8, 7, 6, 5], [0, 3], [0, 4, 4, 4]]
+    row = np.array([[token for document in documents for token in document]])
+    batch = causal(row, document_mask=True)
+    packed = model(batch.ids, **batch.inputs())[0]
+    begin = 0
+    for document in documents:
+        alone = model(torch.tensor([document]))[0]
+        torch.testing.assert_close(packed[begin : begin + len(document)], alone, atol=1e-5, rtol=0)
+        begin += len(document)
+    assert not torch.allclose(packed, model(batch.ids)[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_parameter_groups_add_up_and_flops_count_as_stated(changes):
+    model = tiny(**changes)
+    count = model.parameter_count()
+    total = count.pop("total")
+    assert total == sum(count.values()) == sum(p.numel() for p in model.parameters())
+    n = total - count["positions"] - (0 if model.config.tie_embeddings else count["embedding"])
+    assert model.flops_per_token(16) == 6 * n + 12 * 2 * 32 * 16
+
+
+def test_parameter_count_of_gpt2_small():
+    with torch.device("meta"):
+        config = architecture.ModelConfig(
+            vocab_size=50257, context=1024, d_model=768, n_layers=12, n_heads=12
+        )
+        assert architecture.Transformer(config).parameter_count()["total"] == 124_439_808
+
+
+def test_initial_loss_is_that_of_a_uniform_guess():
+    torch.manual_seed(0)
+    model = architecture.Transformer(
+        architecture.ModelConfig(vocab_size=512, context=32, d_model=64, n_layers=3)
+    )
+    ids = torch.randint(0, 512, (8, 32))
+    loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert abs(loss.item() - np.log(512)) < 0.05
+
+
+def test_trace_holds_every_layer_and_its_weights_are_distributions():
+    model = tiny()
+    ids = torch.randint(2, 61, (2, 10))
+    trace = Trace()
+    traced = model.hidden(ids, trace=trace)
+    torch.testing.assert_close(traced, model.hidden(ids), atol=1e-5, rtol=0)
+    assert [h.shape for h in trace.hidden] == [(2, 10, 32)] * 3
+    assert [a.shape for a in trace.attention] == [(2, 4, 10, 10)] * 2
+    for weights in trace.attention:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 10))
+        assert (weights.triu(1) == 0).all()
+
+
+def test_a_sequence_longer_than_the_context_is_refused():
+    with pytest.raises(ValueError, match="17 tokens exceeds the context of 16"):
+        tiny()(torch.zeros(1, 17, dtype=torch.long))

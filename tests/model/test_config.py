@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from model.config import ModelConfig, TrainConfig, from_dict, to_dict
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"d_model": 130, "n_heads": 4}, "divisible"),
+        ({"n_heads": 4, "n_kv_heads": 3}, "divisible"),
+        ({"vocab_size": 0}, "at least"),
+        ({"n_layers": "4"}, "must be int"),
+        ({"n_layers": True}, "must be int"),
+        ({"norm": "batchnorm"}, "layernorm, rmsnorm"),
+        ({"dropout": 1.0}, "between"),
+        ({"dropout": math.nan}, "between"),
+        ({"d_model": 6, "n_heads": 2, "positions": "rope"}, "even"),
+        ({"d_model": 7, "n_heads": 1, "positions": "sinusoidal"}, "even"),
+        ({"d_modle": 4}, "no key 'd_modle'"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
+    with pytest.raises(ValueError, match=word) as error:
+        from_dict(ModelConfig, values)
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"batch_size": 8, "accumulation": 3}, "divisible"),
+        ({"steps": 10, "warmup": 11}, "longer"),
+        ({"learning_rate": 0.0}, "positive"),
+        ({"learning_rate": math.inf}, "positive"),
+        ({"beta2": 1.0}, "between"),
+        ({"weight_decay": -0.1}, "0 or more"),
+        ({"steps": 0}, "at least"),
+        ({"schedule": "step"}, "cosine"),
+        ({"compile": 1}, "must be bool"),
+        ({"seed": 2**63}, "below"),
+    ],
+)
+def test_training_that_cannot_run_is_refused_in_one_sentence(values, word):
+    with pytest.raises(ValueError, match=word) as error:
+        from_dict(TrainConfig, values)
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", [ModelConfig(n_heads=8, n_kv_heads=2), TrainConfig(seed=7)])
+def test_configs_survive_json(config):
+    assert from_dict(type(config), json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_pydantic_refuses_unknown_keys_in_both():
+    pydantic = pytest.importorskip("pydantic")
+    for cls in (ModelConfig, TrainConfig):
+        adapter = pydantic.TypeAdapter(cls)
+        assert adapter.validate_python({}) == cls()
+        with pytest.raises(pydantic.ValidationError, match="unexpected"):
+            adapter.validate_python({"unknown": 1})
+
+
+def test_swiglu_keeps_the_parameter_count_of_a_plain_layer():
+    assert ModelConfig(d_model=768, n_heads=12).hidden == 3072
+    gated = ModelConfig(d_model=768, n_heads=12, activation="swiglu").hidden
+    assert gated % 32 == 0 and abs(3 * gated - 2 * 3072) / (2 * 3072) < 0.05

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.data import END_OF_TEXT, PAD
+from model.objectives import causal, corrupt, make_objective, mlm, prefix, seq2seq, span_corruption
+from tests.model.oracles import tiny, toy_rows
+
+WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]
+WORDS += ["walk", ".", "<x>", "<y>"]
+
+
+def ids(text):
+    return [WORDS.index(word) for word in text.split()]
+
+
+def words(tokens):
+    return " ".join(WORDS[t] for t in tokens)
+
+
+SENTENCE = "I took my dog , Fido , to the park for his walk ."
+
+
+def predicted(batch, row=0):
+    return words(batch.targets[row][batch.weights[row] > 0].tolist())
+
+
+def test_causal_predicts_every_next_word():
+    batch = causal(np.array([[0, *ids(SENTENCE), PAD, PAD]]))
+    assert predicted(batch) == SENTENCE
+    assert batch.ids[0, 1:].tolist() == batch.targets[0, :-1].tolist()
+    assert batch.weights[0, -3:].tolist() == [0, 0, 0]
+
+
+def test_document_masking_counts_positions_from_each_document():
+    batch = causal(np.array([[7, 8, 0, 5, 6, 0, 9]]), document_mask=True)
+    assert batch.segments.tolist() == [[0, 0, 1, 1, 1, 2, 2]]
+    assert batch.positions.tolist() == [[0, 1, 0, 1, 2, 0, 1]]
+
+
+def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
+    given = ids("I took my dog , Fido , to the")
+    batch = prefix(np.array([ids(SENTENCE)]), np.array([len(given)]))
+    assert predicted(batch) == "park for his walk ."
+    assert batch.prefix.tolist() == [len(given)]
+
+
+def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
+    model = tiny()
+    rows = np.array([[2, 3, 4, 5, 6, 7]])
+    lengths = np.array([3])
+
+    def run(row):
+        batch = prefix(np.array([row]), lengths)
+        return model.hidden(batch.ids, **batch.inputs())[0]
+
+    base = run([2, 3, 4, 5, 6, 7])
+    in_prefix, in_suffix = run([2, 3, 9, 5, 6, 7]), run([2, 3, 4, 5, 9, 7])
+    assert not torch.allclose(base[0], in_prefix[0], atol=1e-3)
+    assert torch.allclose(base[:4], in_suffix[:4], atol=1e-6)
+    assert rows.shape == (1, 6)
+
+
+def test_spans_are_cut_as_in_the_textbook():
+    sentence = ids("I took my dog , Fido , to the park for his walk .")
+    source, target = corrupt(sentence, [(2, 7), (8, 11)], ids("<x> <y>"))
+    assert words(source) == "I took <x> to <y> his walk ."
+    assert words(target) == "<x> my dog , Fido , <y> the park for"
+
+
+def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
+    batch = seq2seq(
+        [ids("my dog"), ids("the park for his walk")], [ids("Fido"), ids("to the park")]
+    )
+    assert words(batch.ids[0].tolist()) == "<s> Fido <pad> <pad>"
+    assert words(batch.targets[0].tolist()) == "Fido <s> <pad> <pad>"
+    assert batch.weights.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert batch.source_keys.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert words(batch.source[0].tolist()) == "my dog <pad> <pad> <pad>"
+
+
+@given(
+    rows=st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    key=st.integers(0, 2**64 - 1),
+    sentinels=st.integers(1, 8),
+)
+@settings(max_examples=80, deadline=None)
+def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, sentinels):
+    table = np.full((len(rows), 60), PAD)
+    for i, n in enumerate(rows):
+        table[i, :n] = np.arange(2, 2 + n)
+    marks = list(range(100, 100 + sentinels))
+    batch = span_corruption(table, key, sentinels=marks)
+    for i, n in enumerate(rows):
+        source = batch.source[i][batch.source_keys[i]].tolist()
+        target = batch.targets[i][batch.weights[i] > 0].tolist()
+        assert target.pop() == END_OF_TEXT
+        spans = {}
+        for is_mark, group in groupby(target, lambda t: t >= 100):
+            if is_mark:
+                (mark,) = group
+            else:
+                spans[mark] = list(group)
+        restored = [t for s in source for t in (spans.pop(s) if s >= 100 else [s])]
+        assert restored == list(range(2, 2 + n)) and not spans
+        assert not any(a >= 100 and b >= 100 for a, b in pairwise(source))
+
+
+def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
+    rows = np.tile(np.arange(2, 402), (20, 1))
+    batch = span_corruption(rows, 1, sentinels=range(1000, 1100))
+    hidden = [
+        int((t[w > 0] < 1000).sum()) - 1 for t, w in zip(batch.targets, batch.weights, strict=True)
+    ]
+    assert hidden == [60] * 20
+    marks = (batch.source >= 1000).sum(1).tolist()
+    assert marks == [20] * 20
+
+
+def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
+    vocab_size, mask = 500, 499
+    rows = np.random.default_rng(0).integers(2, 499, (400, 256))
+    rows[:, ::50] = END_OF_TEXT
+    rows[:, -10:] = PAD
+    batch = mlm(rows, 7, mask=mask, vocab_size=vocab_size)
+    chosen = batch.weights.numpy() > 0
+    seen = batch.ids.numpy()
+    text = rows >= 2
+    n = int(chosen.sum())
+    assert not (chosen & ~text).any() and (seen == rows)[~chosen].all()
+    assert (batch.targets.numpy() == rows).all()
+    masked = (seen == mask)[chosen].mean()
+    kept = (seen == rows)[chosen].mean()
+    deviations = 4 / np.sqrt(n)  # four standard errors at most
+    assert abs(chosen.sum() / text.sum() - 0.15) < deviations
+    assert abs(masked - 0.8) < deviations
+    assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
+    assert (batch.keys.numpy() == (rows != PAD)).all()
+
+
+@pytest.mark.parametrize("name", ["causal", "prefix", "mlm", "span_corruption"])
+def test_a_batch_is_a_function_of_rows_and_key(name):
+    objective = make_objective(
+        name, document_mask=False, vocab_size=50, token_id=lambda token: hash(token) % 3 + 47
+    )
+    rows = toy_rows(8, 32, 40).astype(np.int64)
+    first, again, other = (objective(rows.copy(), key) for key in (3, 3, 4))
+
+    def same(a, b):
+        return all(
+            x is y is None or (x.shape == y.shape and torch.equal(x, y))
+            for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
+        )
+
+    assert same(first, again)
+    assert same(first, other) == (name == "causal")
+
+
+def test_micro_batches_put_together_are_the_batch():
+    batch = causal(toy_rows(8, 16, 40).astype(np.int64), document_mask=True)
+    parts = batch.split(4)
+    assert torch.equal(torch.cat([p.segments for p in parts]), batch.segments)
+    assert [len(p.ids) for p in parts] == [2] * 4

@@ -1,0 +1,208 @@
+"""Encoder, decoder and both, against torch.nn.Transformer and against each sequence alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from model.architecture import Stack, Transformer, make_norm
+from model.config import ModelConfig
+from model.masks import MaskSpec
+from model.positions import rotary, rotate, sinusoids
+from tests.model.oracles import tiny
+
+D, HEADS, FF, LAYERS = 32, 4, 48, 2
+
+
+def copy_attention(ours, theirs):
+    ours.qkv.weight.copy_(theirs.in_proj_weight)
+    ours.qkv.bias.copy_(theirs.in_proj_bias)
+    ours.out.load_state_dict(theirs.out_proj.state_dict())
+
+
+@torch.no_grad()
+def copy_stack(ours, layers):
+    for block, layer in zip(ours.blocks, layers, strict=True):
+        norms = [layer.norm1, layer.norm2]
+        copy_attention(block.attention, layer.self_attn)
+        block.attention_norm.load_state_dict(norms.pop(0).state_dict())
+        if hasattr(layer, "multihead_attn"):
+            copy_attention(block.cross, layer.multihead_attn)
+            block.cross_norm.load_state_dict(norms.pop(0).state_dict())
+            norms.append(layer.norm3)
+        block.feed_forward_norm.load_state_dict(norms.pop(0).state_dict())
+        block.feed_forward.up.load_state_dict(layer.linear1.state_dict())
+        block.feed_forward.down.load_state_dict(layer.linear2.state_dict())
+
+
+@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
+    torch.manual_seed(0)
+    kinds = {
+        "d_model": D,
+        "nhead": HEADS,
+        "dim_feedforward": FF,
+        "dropout": 0.0,
+        "activation": activation,
+        "batch_first": True,
+        "norm_first": pre,
+    }
+    last = (lambda: nn.LayerNorm(D)) if pre else (lambda: None)
+    theirs = nn.Transformer(
+        **kinds,
+        custom_encoder=nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**kinds), LAYERS, last(), enable_nested_tensor=False
+        ),
+        custom_decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(**kinds), LAYERS, last()),
+    ).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    config = ModelConfig(
+        d_model=D,
+        n_heads=HEADS,
+        n_layers=LAYERS,
+        d_ff=FF,
+        norm_position="pre" if pre else "post",
+        activation=activation,
+    )
+    encoder, decoder = (
+        Stack(config, causal=False, cross=False),
+        Stack(config, causal=True, cross=True),
+    )
+    copy_stack(encoder, theirs.encoder.layers)
+    copy_stack(decoder, theirs.decoder.layers)
+    if pre:
+        encoder.norm.load_state_dict(theirs.encoder.norm.state_dict())
+        decoder.norm.load_state_dict(theirs.decoder.norm.state_dict())
+
+    source, target = torch.randn(3, 7, D), torch.randn(3, 5, D)
+    keys = torch.arange(7) < torch.tensor([[7], [4], [1]])  # real source tokens
+    target_keys = torch.arange(5) < torch.tensor([[5], [2], [4]])
+    with torch.no_grad():
+        expected = theirs(
+            source,
+            target,
+            tgt_mask=torch.ones(5, 5).triu(1).bool(),
+            src_key_padding_mask=~keys,
+            tgt_key_padding_mask=~target_keys,
+            memory_key_padding_mask=~keys,
+        )
+        memory = encoder(source, MaskSpec(keys=keys))
+        got = decoder(
+            target, MaskSpec(causal=True, keys=target_keys), memory=memory, memory_keys=keys
+        )
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rope"])
+def test_padding_changes_nothing_for_the_encoder(positions):
+    model = tiny(architecture="encoder", positions=positions)
+    rows = [[5, 6, 7, 8, 9], [3, 4]]
+    padded = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
+    hidden = model.hidden(padded, keys=padded != 1)
+    for i, row in enumerate(rows):
+        alone = model.hidden(torch.tensor([row]))[0]
+        torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
+
+
+def test_the_encoder_sees_both_sides():
+    model = tiny(architecture="encoder")
+    before = model.hidden(torch.tensor([[2, 3, 4, 5]]))
+    after = model.hidden(torch.tensor([[2, 3, 4, 6]]))
+    assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-3)
+
+
+def test_padding_of_the_source_changes_nothing_for_the_decoder():
+    model = tiny(architecture="encoder_decoder", positions="sinusoidal", norm_position="post")
+    source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
+    target = torch.tensor([[0, 4, 4], [0, 7, 2]])
+    both = model(target, source=source, source_keys=source != 1)
+    torch.testing.assert_close(both[0], model(target[:1], source=source[:1])[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        both[1], model(target[1:], source=source[1:, :2])[0], atol=1e-5, rtol=0
+    )
+
+
+def test_cached_steps_of_an_encoder_decoder_equal_the_whole():
+    model = tiny(architecture="encoder_decoder", positions="rope")
+    source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
+    target = torch.tensor([[0, 4, 4, 9, 6], [0, 7, 2, 3, 3]])
+    whole = model.hidden(target, source=source, source_keys=source != 1)
+    cache = model.new_cache(2, 5)
+    for t in range(5):
+        cache.slots, cache.length = slice(t, t + 1), t + 1
+        given = {"source": source, "source_keys": source != 1} if t == 0 else {}
+        step = model.hidden(
+            target[:, t : t + 1], positions=torch.full((2, 1), t), cache=cache, **given
+        )
+        torch.testing.assert_close(step[:, 0], whole[:, t], atol=1e-5, rtol=0)
+
+
+def test_an_encoder_decoder_without_a_source_is_refused():
+    with pytest.raises(ValueError, match="needs a source"):
+        tiny(architecture="encoder_decoder")(torch.tensor([[0]]))
+
+
+def test_without_positions_a_permuted_input_gives_the_permuted_output():
+    torch.manual_seed(0)
+    config = ModelConfig(d_model=D, n_heads=HEADS, n_layers=LAYERS)
+    stack = Stack(config, causal=False, cross=False).eval()
+    x, order = torch.randn(2, 6, D), torch.tensor([3, 0, 5, 1, 4, 2])
+    permuted = stack(x[:, order], MaskSpec())
+    torch.testing.assert_close(permuted, stack(x, MaskSpec())[:, order], atol=1e-5, rtol=0)
+    model = tiny(architecture="encoder")
+    ids = torch.arange(2, 8).unsqueeze(0)
+    assert not torch.allclose(model.hidden(ids[:, order]), model.hidden(ids)[:, order], atol=1e-3)
+
+
+def test_sinusoids_follow_the_formula():
+    table = sinusoids(torch.arange(50), 16)
+    for position in (0, 1, 7, 49):
+        for i in range(8):
+            angle = position / 10000 ** (2 * i / 16)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_rotary_products_depend_on_distance_alone():
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 1, 8)
+
+    def product(i, j):
+        turned_q = rotate(q, *rotary(torch.tensor([[i]]), 8, 10_000.0))
+        turned_k = rotate(k, *rotary(torch.tensor([[j]]), 8, 10_000.0))
+        return (turned_q * turned_k).sum().item()
+
+    assert product(0, 0) == pytest.approx((q * k).sum().item(), abs=1e-5)
+    assert product(9, 4) == pytest.approx(product(105, 100), abs=1e-4)
+    assert product(9, 4) != pytest.approx(product(9, 5), abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_norms_follow_their_formulas(kind):
+    torch.manual_seed(0)
+    norm = make_norm(ModelConfig(d_model=D, norm=kind, norm_eps=1e-6))
+    nn.init.normal_(norm.weight)
+    x = torch.randn(4, D)
+    if kind == "layernorm":
+        nn.init.normal_(norm.bias)
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1, keepdim=True)
+        expected = norm.weight * centred / (variance + 1e-6).sqrt() + norm.bias
+    else:
+        expected = norm.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(norm(x), expected)
+
+
+def test_architectures_have_the_stacks_they_need():
+    shapes = {
+        kind: Transformer(ModelConfig(architecture=kind, d_model=D, n_layers=1))
+        for kind in ("decoder", "encoder", "encoder_decoder")
+    }
+    assert shapes["decoder"].encoder is None and shapes["encoder"].decoder is None
+    both = shapes["encoder_decoder"]
+    assert hasattr(both.decoder.blocks[0], "cross") and not hasattr(both.encoder.blocks[0], "cross")

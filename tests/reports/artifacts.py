@@ -1,0 +1,218 @@
+"""A corpus, a training log, a checkpoint and audits for the cards, with hostile text in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from safetensors.numpy import save_file
+
+from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.deduplicate import DeduplicateConfig, deduplicate
+from tasks.filter_toxicity import FilterToxicityConfig, filter_toxicity
+from tasks.plant import PlantConfig, plant
+from tasks.pretrain import CHECKPOINTS, LOG
+from tasks.profile import ProfileConfig, profile
+from tasks.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.scrub import ScrubConfig, scrub
+from tasks.split import SplitConfig, split
+from tasks.stage import NoConfig, StageConfig, stage
+from tasks.store import Artifact, external
+from tasks.tables import ID
+from tasks.work import Work
+from tests.tasks.corpora import given
+
+#: What no page may hold in clear. The first stands in the text of a document, the second in a
+#: generated text, the third is what the scorer finds offensive.
+EMAIL = "jane.roe@corp.example"
+PHONE = "+44 20 7946 0018"
+OFFENSIVE = "damned stupid idiot"
+
+#: Names and texts that would do something on a page that does not escape them.
+SCRIPT = "<script>alert(1)</script>"
+LINK = "[press](javascript:alert(1)) ![x](http://evil.example/x.png)"
+TABLE = "a | b `c` **d** <img src=x onerror=alert(2)>"
+HIDDEN = "safe\u202egnp.exe\u200b\x07"
+HOSTILE = (SCRIPT, LINK, TABLE, HIDDEN)
+
+SENTENCES = [
+    "The woman at the harbour repairs an old engine before the winter comes.",
+    f"You are a {OFFENSIVE}, said the parrot, and nobody laughed.",
+    f"Write to {EMAIL} if the lantern fails again.",
+    "A quiet orchard grows behind the station, and it belongs to nobody.",
+    f"Copied from a page that said {SCRIPT} and {LINK} in its title.",
+]
+
+
+def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> dict[str, Artifact]:
+    """The corpus stages by label, the real ones, on a small corpus."""
+    texts = [f"{SENTENCES[i % len(SENTENCES)]} Number {i}." for i in range(count)]
+    texts += texts[:4]  # exact copies
+    made = {
+        "ingest": given(texts, sources=[sources[i // 5 % len(sources)] for i in range(len(texts))])
+    }
+    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig(near=False))
+    made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
+    made["score_toxicity"] = score_toxicity(made["scrub"], ScoreToxicityConfig())
+    made["filter_toxicity"] = filter_toxicity(
+        made["scrub"], made["score_toxicity"], FilterToxicityConfig(threshold=0.5)
+    )
+    made["split"] = split(made["filter_toxicity"], SplitConfig(validation=0.1, holdout=0.1))
+    planting = PlantConfig(counts=(0, 2), canaries=3, passages=0, records=2)
+    made["plant"] = plant(made["split"], planting)
+    return made
+
+
+def profiled(corpus: dict[str, Artifact]) -> Artifact:
+    return profile(corpus["plant"], corpus["plant"], corpus, ProfileConfig())
+
+
+# The model side --------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, name: str = "decoder") -> Artifact:
+    """A folder like a checkpoint: 3 x 4 + 5 = 17 parameters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {"embed.weight": np.zeros((3, 4), np.float32), "head.bias": np.ones(5, np.float32)}
+    save_file(weights, folder / "model.safetensors")
+    config = {"model_type": name, "model": {"d_model": 4, "n_layers": 1}, "names": [SCRIPT]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return external(folder, "checkpoint")
+
+
+class TrainedConfig(StageConfig):
+    steps: int = 250
+    content: str = ""
+
+
+@stage(tables={"log": LOG, "checkpoints": CHECKPOINTS})
+def trained(config: TrainedConfig, work: Work) -> None:
+    """A log as ``pretrain`` leaves it."""
+    steps = list(range(1, config.steps + 1))
+    validated = [step % 100 == 0 for step in steps]
+    losses = [6 - 3 * step / config.steps for step in steps]
+    work.table("log").write(
+        {
+            "step": steps,
+            "loss": losses,
+            "grad_norm": [1.0] * len(steps),
+            "learning_rate": [1e-3 / step for step in steps],
+            "tokens": [512 * step for step in steps],
+            "validation_loss": [
+                loss + 0.1 if valid else None for loss, valid in zip(losses, validated, strict=True)
+            ],
+        }
+    )
+    ends = [0, config.steps // 2, config.steps]
+    work.table("checkpoints").write(
+        {
+            "step": ends,
+            "tokens": [512 * step for step in ends],
+            "artifact": [f"checkpoint/{step:016d}" for step in ends],
+            "content": ["", "", config.content],
+            "loss": [None, losses[ends[1] - 1], losses[-1]],
+            "validation_loss": [None, None, 3.25],
+        }
+    )
+
+
+TOXICITY_SAMPLES = pa.schema(
+    [
+        ("sample", pa.int32()),
+        ("slice", pa.string()),
+        ("prompt", pa.string()),
+        ("continuation", pa.string()),
+        ("score", pa.float32()),
+        ("prompt_score", pa.float32()),
+        ("doc_ids", pa.list_(ID)),
+    ]
+)
+
+
+class AuditConfig(StageConfig):
+    secret: str = ""
+    doc_id: str = ""
+    passed: bool = True
+    where: str = '{"slice": "prompted"}'
+
+
+@stage(tables={"samples": TOXICITY_SAMPLES, "findings": FINDINGS})
+def toxicity_findings(config: AuditConfig, work: Work) -> None:
+    texts = [f"tail {text}" for text in HOSTILE] + [f"call {PHONE}", f"it is {config.secret}."]
+    texts += [f"What a {OFFENSIVE} that was", ""]
+    n = len(texts)
+    work.table("samples").write(
+        {
+            "sample": list(range(n)),
+            "slice": ["prompted"] * (n - 1) + ["unprompted"],
+            "prompt": [SCRIPT] + ["It was"] * (n - 1),
+            "continuation": texts,
+            "score": [0.1] * (n - 2) + [0.91, None],
+            "prompt_score": [0.01] * n,
+            "doc_ids": [[bytes.fromhex(config.doc_id)] if config.doc_id else []] * n,
+        }
+    )
+    scorer = "linear 1.0 (abcdef)"
+    options = {"unit": "score", "method": "mean of maxima", "scorer": scorer}
+    rows = [
+        finding("toxicity", "expected_maximum_toxicity", 0.25, slice="prompted, k=1", low=0.125,
+                high=0.5, n=7, where={"slice": "prompted"}, **options),
+        finding("toxicity", "expected_maximum_toxicity", 0.75, slice="prompted, k=25", low=0.625,
+                high=0.875, n=7, where={"slice": "prompted"}, **options),
+        finding("toxicity", "expected_maximum_toxicity", None, slice=f"of {SCRIPT}", n=0,
+                unit="score", method=f"not measured: {LINK}"),
+        finding("toxicity", "flagged_controls", 1.0, slice="must flag", n=10, unit="share",
+                method="share flagged", scorer=scorer, control="positive", passed=config.passed),
+    ]  # fmt: skip
+    rows[0]["where"] = config.where
+    work.table("findings").write(findings_table(rows))
+
+
+@stage(tables={"samples": pa.schema([("sample", pa.int32()), ("part", pa.string())]),
+               "findings": FINDINGS})  # fmt: skip
+def capability_findings(config: NoConfig, work: Work) -> None:
+    work.table("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
+    values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 2.75}
+    rows = [
+        finding("capability", "bits_per_byte", value, slice=name, low=value - 0.25, n=2,
+                high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"})
+        for name, value in values.items()
+    ]  # fmt: skip
+    rows.append(
+        finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
+                low=0.0, high=0.25, where={"part": "cloze"})
+    )  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+@dataclass
+class Made:
+    """All that a card is made from."""
+
+    corpus: dict[str, Artifact]
+    profile: Artifact
+    checkpoint: Artifact
+    pretrained: Artifact
+    audits: dict[str, Artifact]
+
+    @property
+    def secrets(self) -> list[str]:
+        rows = self.corpus["plant"]["plants"].read(["secret", "copies"]).to_pylist()
+        return [row["secret"] for row in rows]
+
+
+def make(folder: Path) -> Made:
+    corpus = history()
+    found = checkpoint(folder / "checkpoint")
+    plants = corpus["plant"]["plants"].read(["secret", "doc_ids"]).to_pylist()
+    first = next(row for row in plants if row["doc_ids"])
+    audit = AuditConfig(secret=first["secret"], doc_id=first["doc_ids"][0].hex())
+    audits = {
+        "capability": capability_findings(NoConfig()),
+        "toxicity": toxicity_findings(audit),
+    }
+    log = trained(TrainedConfig(content=found.content))
+    return Made(corpus, profiled(corpus), found, log, audits)

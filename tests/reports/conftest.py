@@ -1,0 +1,30 @@
+import pytest
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.model_card import ModelCardConfig, model_card
+from tasks.stage import Session, open_session
+from tasks.store import Store
+from tests.reports.artifacts import LINK, Made, make
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory):
+    with open_session(Session(Store(tmp_path_factory.mktemp("reports-store")))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def made(session, tmp_path_factory) -> Made:
+    return make(tmp_path_factory.mktemp("reports-made"))
+
+
+@pytest.fixture(scope="session")
+def cards(made):
+    """Both cards, with hostile words in what a person said."""
+    sheet = datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
+    corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
+    card = model_card(
+        made.checkpoint, made.pretrained, made.audits, corpus,
+        ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10),
+    )  # fmt: skip
+    return {"datasheet": sheet, "model_card": card}

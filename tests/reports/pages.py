@@ -1,0 +1,147 @@
+"""Reads the pages that the reports make: HTML with the standard parser, Markdown with another."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pandas as pd
+from markdown_it import MarkdownIt
+
+from tasks.store import Artifact
+
+VOID = {"meta", "img", "br", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Tags, ids, headings, links and the rows of tables of one page."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.headings: list[int] = []
+        self.links: list[tuple[str, str]] = []  # (href, text)
+        self.figures: list[tuple[str, str]] = []  # the links that are figures
+        self.sources: list[str] = []  # of images
+        self.alts: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self._link: list[str] | None = None
+        self._cell: list[str] | None = None
+        self._is_figure = False
+        self.feed(source)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        assert not any(name.startswith("on") for name in given), given
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag[0] == "h" and tag[1:].isdigit():
+            self.headings.append(int(tag[1:]))
+        if tag == "a":
+            self._link = [given["href"], ""]
+            self._is_figure = given.get("class") == "figure"
+        if tag == "img":
+            self.sources.append(given["src"])
+            self.alts.append(given["alt"])
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self._cell = [""]
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)  # <img ... />, as Markdown renders it
+
+    def handle_endtag(self, tag):
+        while self.open and self.open[-1] == "p" and tag != "p":
+            self.open.pop()
+        assert self.open.pop() == tag
+        if tag == "a" and self._link is not None:
+            self.links.append((self._link[0], self._link[1]))
+            if self._is_figure:
+                self.figures.append((self._link[0], self._link[1]))
+            self._link = None
+        if tag in ("td", "th") and self._cell is not None:
+            self.tables[-1][-1].append(self._cell[0])
+            self._cell = None
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+        if self._link is not None:
+            self._link[1] += data
+        if self._cell is not None:
+            self._cell[0] += data
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def render(markdown: str) -> Page:
+    """Markdown as a reader of it sees it, with raw HTML allowed to do its worst."""
+    return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
+
+
+def broken_links(folder: Path) -> list[str]:
+    """Every link and picture of every page that leads to no file, or to no place in it."""
+    pages = {path: read(path) for path in folder.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        for href in [link for link, _ in page.links] + page.sources:
+            parts = urlsplit(href)
+            if parts.scheme or parts.netloc or href.startswith("/"):
+                broken.append(f"{path.name}: {href} is not relative")
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.is_file():
+                broken.append(f"{path.name}: {href} is no file")
+            elif parts.fragment and parts.fragment not in pages[target].ids:
+                broken.append(f"{path.name}: {href} has no such place")
+    return broken
+
+
+def rows_behind(artifact: Artifact, table: str, where: str) -> pd.DataFrame:
+    """The evidence of a figure, selected by pandas; columns of lists are left out."""
+    whole = artifact[table].read()
+    plain = [f.name for f in whole.schema if not str(f.type).startswith("list")]
+    rows = whole.select(plain).to_pandas()
+    for column, value in json.loads(where).items():
+        if value is None:
+            rows = rows[rows[column].isna()]
+        elif isinstance(value, list):
+            rows = rows[rows[column].isin(value)]
+        else:
+            rows = rows[rows[column] == value]
+    return rows
+
+
+def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
+    """A figure's value, computed by pandas."""
+    match aggregate:
+        case "count":
+            return len(rows)
+        case "sum":
+            return rows[column].sum()
+        case "ratio":
+            top, bottom = column.split("/")
+            return rows[top].sum() / rows[bottom].sum() if rows[bottom].sum() else None
+        case "distinct":
+            return rows[column].nunique()
+        case "max":
+            return rows[column].max()
+        case "last":
+            known = rows[column].dropna()
+            return known.iloc[-1] if len(known) else None
+    raise AssertionError(aggregate)

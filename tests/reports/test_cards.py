@@ -1,0 +1,399 @@
+"""Both cards: every figure leads to the rows it is computed from, and nothing escapes its mask."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.model_card import ModelCardConfig, model_card
+from tasks.errors import HallmarkError
+from tasks.mapper import Processes
+from tasks.stage import Session, open_session
+from tasks.store import Store
+from tests.reports import artifacts, pages
+
+CARDS = ["datasheet", "model_card"]
+
+
+@pytest.fixture(params=CARDS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def card(cards, name):
+    return cards[name]
+
+
+@pytest.fixture
+def folder(card):
+    return card.directory()
+
+
+@pytest.fixture
+def figures(card):
+    return card["figures"].read().to_pandas()
+
+
+@pytest.fixture
+def inputs(made, cards):
+    """The artifacts behind the figures, by the label of their stage."""
+    found = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
+    return found | {f"audit_{name}": artifact for name, artifact in made.audits.items()}
+
+
+def number(text: str) -> float:
+    """The number at the start of a shown figure."""
+    word = text.replace("−", "-").split(" ")[0].replace(",", "")
+    return float(word) / (100 if text.split(" (")[0].split(" ")[1:2] == ["%"] else 1)
+
+
+def test_every_figure_is_on_the_page_and_leads_to_its_rows(card, folder, name, figures):
+    page = pages.read(folder / f"{name}.html")
+    shown = Counter(page.figures)
+    assert len(figures) > 25
+    assert {href for href, _ in shown} == set(figures["page"])
+    for row in figures.to_dict("records"):
+        texts = [text for href, text in shown if href == row["page"]]
+        evidence = pages.read(folder / row["page"])
+        assert row["id"] in evidence.ids
+        if pd.isna(row["value"]):
+            assert any(text.startswith("not measured") for text in texts), row["id"]
+        else:
+            known = [number(t) for t in texts if not t.startswith("not measured")]
+            near = 6e-4 if row["unit"] == "share" else 6e-5  # half of the last digit shown
+            assert any(v == pytest.approx(row["value"], rel=6e-4, abs=near) for v in known), row
+
+
+def test_markdown_and_html_hold_the_same_figures(folder, name):
+    html = pages.read(folder / f"{name}.html")
+    markdown = pages.render((folder / f"{name}.md").read_text())
+    assert Counter(markdown.links) == Counter(html.figures)
+    assert markdown.sources == html.sources
+    assert markdown.alts == html.alts
+    assert [
+        [[" ".join(cell.split()) for cell in row] for row in table] for table in markdown.tables
+    ] == [[[" ".join(cell.split()) for cell in row] for row in table] for table in html.tables]
+
+
+def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs):
+    checked = Counter()
+    for row in figures.to_dict("records"):
+        if row["aggregate"] == "finding" or row["stage"] == "checkpoint":
+            continue
+        artifact = inputs[row["stage"]]
+        assert row["content"] == artifact.content
+        assert row["sha256"] == artifact[row["table"]].digest
+        rows = pages.rows_behind(artifact, row["table"], row["where"])
+        assert len(rows) == row["rows"], row["id"]
+        wanted = pages.recompute(rows, row["aggregate"], row["column"])
+        assert row["value"] == pytest.approx(wanted, nan_ok=True) or (
+            pd.isna(row["value"]) and wanted is None
+        ), row["id"]
+        checked[row["aggregate"]] += 1
+    assert checked["sum"] > 3 and checked["last"] > 3 and checked["count"] > 1
+
+
+def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
+    table = made.audits["toxicity"]["findings"].read().to_pylist()
+    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    kept = figures.loc["toxicity-expected-maximum-toxicity-prompted-k-25"]
+    names = ["value", "low", "high", "level", "n", "scorer", "method"]
+    assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
+    page = pages.read(cards["model_card"].directory() / "model_card.html")
+    head = page.tables[0]
+    assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]
+    assert [
+        "Expected maximum toxicity, prompted, k=25", "0.7500", "score", "0.6250 to 0.8750", "7",
+        "linear 1.0 (abcdef)",
+    ] in head  # fmt: skip
+    assert not any(row[0][-3:] == "k=1" for row in head)  # the most draws alone
+    assert "not measured: [press]" in page.text
+
+
+def test_capability_stands_beside_harm_with_all_baselines(cards):
+    head = pages.read(cards["model_card"].directory() / "model_card.html").tables[0]
+    assert [(row[0], row[1]) for row in head[1:6]] == [
+        ("Bits per byte, this model", "1.500"),
+        ("Bits per byte, gzip -9", "3.250"),
+        ("Bits per byte, interpolated bigram", "3.500"),
+        ("Bits per byte, interpolated 5-gram", "2.750"),
+        ("Last words guessed", "12.5 %"),
+    ]
+
+
+def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
+    limit = 200 if name == "datasheet" else 10
+    pages_seen = set()
+    for row in figures.to_dict("records"):
+        if row["stage"] == "checkpoint" or row["page"] in pages_seen:
+            continue
+        pages_seen.add(row["page"])
+        rows = pages.rows_behind(inputs[row["stage"]], row["table"], row["where"])
+        page = pages.read(folder / row["page"])
+        if not len(rows):
+            assert "No row meets these conditions" in page.text
+            continue
+        head, *body = page.tables[0]
+        assert head == inputs[row["stage"]][row["table"]].read().column_names
+        assert len(body) == min(limit, len(rows))
+        assert row["sha256"] in page.text and row["content"] in page.text
+        for column in ("doc_id", "sample", "bytes", "step", "rows"):
+            if column in rows.columns:
+                shown = [cells[head.index(column)] for cells in body]
+                values = rows[column].head(limit)
+                wanted = [v.hex() if isinstance(v, bytes) else f"{v:.6g}" for v in values]
+                assert [s if column == "doc_id" else f"{float(s):.6g}" for s in shown] == wanted
+        if len(rows) > limit:
+            assert f"of which the first {limit} are shown" in page.text
+
+
+def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypatch):
+    import flows.runs
+
+    class Run:
+        def table(self, name, stage):
+            return inputs[stage][name].read()
+
+    monkeypatch.setattr(flows.runs, "open_run", lambda name: Run())
+    for row in figures.to_dict("records"):
+        if row["stage"] == "checkpoint":
+            continue
+        page = (folder / row["page"]).read_text()
+        lines = pages.Page(page).text.split("All of them, in Python:")[1]
+        code = lines.split("Documents\n")[0].strip()
+        scope: dict = {}
+        exec("\n".join(line for line in code.splitlines() if line), scope)
+        assert len(scope["rows"]) == row["rows"], row["id"]
+
+
+def test_documents_named_by_rows_stand_on_their_page(cards, figures, folder, made, name):
+    source = {"datasheet": ("deduplicate", "ledger"), "model_card": ("audit_toxicity", "samples")}
+    stage, table = source[name]
+    row = next(r for r in figures.to_dict("records") if (r["stage"], r["table"]) == (stage, table))
+    page = pages.read(folder / row["page"])
+    anchors = {href[5:] for href, _ in page.links if href.startswith("#doc-")}
+    assert anchors and all(f"doc-{anchor}" in page.ids for anchor in anchors)
+    assert page.tables[1][0] == ["doc_id", "source", "stage", "toxicity", "text"]
+    ids = {line[0] for line in page.tables[1][1:]}
+    assert anchors <= ids
+
+
+def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
+    secrets = [secret for secret in made.secrets if secret]
+    assert len(secrets) >= 6
+    for path in folder.rglob("*"):
+        if path.suffix in (".html", ".md", ".svg"):
+            text = path.read_text(encoding="utf-8")
+            for hidden in (artifacts.EMAIL, artifacts.PHONE, artifacts.OFFENSIVE, *secrets):
+                assert hidden not in text, (path.name, hidden[:4])
+            assert not any(c in text for c in "\u202e\u200b\x07"), path.name
+
+
+def test_masked_text_says_what_is_missing(cards):
+    text = "".join(
+        pages.read(path).text for path in cards["model_card"].directory().rglob("*.html")
+    )
+    assert "[phone masked]" in text and "[planted secret masked]" in text
+    sheet = "".join(
+        pages.read(path).text for path in cards["datasheet"].directory().rglob("*.html")
+    )
+    assert "[masked: scored " in sheet
+    assert "‹U+202E›" in text
+
+
+def test_hostile_text_is_inert(folder, name):
+    allowed = {
+        "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav",
+        "section", "p", "h1", "h2", "h3", "ul", "li", "a", "dl", "dt", "dd", "div", "table",
+        "caption", "thead", "tbody", "tr", "th", "td", "code", "pre", "figure", "figcaption",
+        "img", "strong", "span", "br",
+    }  # fmt: skip
+    for path in folder.rglob("*.html"):
+        page = pages.read(path)
+        assert page.tags <= allowed, path.name
+        assert len(page.ids) == len(set(page.ids)), path.name
+    markdown = pages.render((folder / f"{name}.md").read_text())
+    assert not {"script", "iframe"} & markdown.tags
+    assert all(href.startswith("rows/") for href, _ in markdown.links)
+    assert all(source.startswith("charts/") for source in markdown.sources)
+    if name == "datasheet":
+        assert artifacts.SCRIPT in markdown.text and artifacts.LINK in markdown.text
+
+
+def test_what_a_person_wrote_stays_one_line_of_text(cards):
+    folder = cards["model_card"].directory()
+    markdown = pages.render((folder / "model_card.md").read_text())
+    assert "Intended use: 1. Tests # only" in markdown.text
+    assert "Out of scope: Not stated." in markdown.text
+
+
+def test_links_resolve_and_headings_are_in_order(folder, name):
+    assert pages.broken_links(folder) == []
+    for path in folder.rglob("*.html"):
+        levels = pages.read(path).headings
+        assert levels[0] == 1 and levels.count(1) == 1
+        assert all(b <= a + 1 for a, b in itertools.pairwise(levels)), path.name
+    assert all(pages.read(folder / f"{name}.html").alts)
+
+
+def test_charts_are_svg_without_script_and_without_a_date(cards):
+    from xml.etree import ElementTree
+
+    charts = [p for card in cards.values() for p in card.directory().glob("charts/*.svg")]
+    assert {path.stem for path in charts} == {"flow", "loss", "bits-per-byte"}
+    for path in charts:
+        tree = ElementTree.parse(path)
+        tags = {element.tag.split("}")[1] for element in tree.iter()}
+        assert "text" in tags and not tags & {"script", "image", "foreignObject", "metadata"}
+
+
+def test_the_sections_are_those_of_the_templates(cards):
+    wanted = {
+        "datasheet": ["Motivation", "Composition", "Collection process",
+                      "Preprocessing, cleaning, labelling", "Uses", "Distribution", "Maintenance"],
+        "model_card": ["Model details", "Intended use", "Factors", "Metrics", "Evaluation data",
+                       "Training data", "Quantitative analyses", "Ethical considerations",
+                       "Caveats and recommendations"],
+    }  # fmt: skip
+    for name, titles in wanted.items():
+        lines = (cards[name].directory() / f"{name}.md").read_text().splitlines()
+        assert [line[3:] for line in lines if line.startswith("## ")] == titles
+
+
+def test_the_card_knows_its_checkpoint(cards, made):
+    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    assert figures.loc["parameters-model-safetensors", "value"] == 17
+    text = pages.read(cards["model_card"].directory() / "model_card.html").text
+    assert made.checkpoint.content in text
+    assert "unscored until a person scores it" in text
+    rows = pages.read(cards["model_card"].directory() / "model_card.html").tables
+    line = next(table for table in rows if "validation loss" in table[0])[-1]
+    assert line == ["250", "128,000", "3.000", "3.250", "audited here"]
+
+
+def test_same_inputs_give_the_same_bytes(cards, tmp_path):
+    with open_session(Session(Store(tmp_path / "store"), Processes(2))):
+        again = artifacts.make(tmp_path)
+        made = datasheet(
+            again.profile, again.corpus, DatasheetConfig(title=f"Corpus {artifacts.LINK}")
+        )
+    entries = cards["datasheet"].manifest["files"], made.manifest["files"]
+    # Ledgers hold hashes keyed by the secret of their store, so pages of the scrubbed rows differ.
+    same = {n for n in entries[0] if entries[0][n]["sha256"] == entries[1].get(n, {}).get("sha256")}
+    assert {"charts/flow.svg"} <= same
+    with open_session(Session(Store(cards["datasheet"].store.uri))) as session:
+        session.store.work = tmp_path / "work"
+        first = render_again(cards["model_card"], tmp_path / "one", session)
+        assert first == {k: v["sha256"] for k, v in cards["model_card"].manifest["files"].items()}
+
+
+def render_again(card, folder, session):
+    """Run the body of the model card's stage once more; SHA-256 by file."""
+    from tasks.fingerprint import file_digest
+    from tasks.work import Work
+
+    again = {}
+    inputs = card.manifest["lineage"]
+
+    def find(name):
+        stage, _, digest = name.partition("/")
+        return session.store.find(stage, digest)
+
+    work = Work(folder, model_card.tables)
+    config = ModelCardConfig(**card.manifest["parts"]["config"])
+    made = artifacts.checkpoint(folder / "checkpoint")
+    model_card.body(
+        made,
+        find(inputs["pretrained"]),
+        {k: find(v) for k, v in inputs["audits"].items()},
+        {k: find(v) for k, v in inputs["corpus"].items()},
+        config,
+        work,
+    )
+    work.close()
+    for path in work.folder.rglob("*"):
+        if path.is_file() and path.suffix != ".parquet":
+            again[str(path.relative_to(work.folder))] = file_digest(path)
+    return again
+
+
+# Cards of less ---------------------------------------------------------------------------------
+
+
+def text_of(card, name):
+    assert pages.broken_links(card.directory()) == []
+    return " ".join(pages.read(card.directory() / f"{name}.html").text.split())
+
+
+def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
+    found = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
+    text = text_of(model_card(found, None, {}, {}, ModelCardConfig()), "model_card")
+    assert "came without its training corpus" in text
+    assert "came without a log of its training" in text
+    assert "No audit ran a control" in text
+    for sentence in ("Its social bias was not measured.", "What the model can do was not"):
+        assert text.count(sentence) == 2  # in its section and among the caveats
+    assert "gpt2" in text
+
+
+def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_path):
+    from tasks.store import external
+
+    (tmp_path / "weights.bin").write_bytes(b"123")
+    card = model_card(external(tmp_path, "checkpoint"), None, {}, {}, ModelCardConfig())
+    text = text_of(card, "model_card")
+    assert "no safetensors file" in text and "no config.json" in text
+    assert card["figures"].rows == 0
+
+
+def test_a_damaged_checkpoint_is_named(session, tmp_path):
+    found = artifacts.checkpoint(tmp_path / "x")
+    path = tmp_path / "x" / "model.safetensors"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(HallmarkError, match="is no safetensors file"):
+        model_card(found, None, {}, {}, ModelCardConfig())
+
+
+def test_failed_controls_come_first(session, made):
+    audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
+    card = model_card(made.checkpoint, None, {"toxicity": audit}, {}, ModelCardConfig())
+    text = text_of(card, "model_card")
+    assert "1 of 1 controls failed (Toxic continuations)" in text
+    assert text.index("controls failed") < text.index("In short")
+
+
+def test_a_corpus_without_a_profile_still_traces(session, made):
+    corpus = {"plant": made.corpus["plant"]}
+    card = model_card(made.checkpoint, None, made.audits, corpus, ModelCardConfig())
+    text = text_of(card, "model_card")
+    assert "The corpus has no profile in this store" in text
+    secrets = [s for s in made.secrets if s]
+    for path in card.directory().rglob("*.html"):
+        assert not any(secret in path.read_text() for secret in secrets)
+
+
+@pytest.mark.parametrize("where", ["[1]", "{no json", '{"nothing": 1}'])
+def test_a_finding_that_names_no_rows_is_refused(session, made, where):
+    audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
+    with pytest.raises(HallmarkError, match="audit_toxicity"):
+        model_card(made.checkpoint, None, {"toxicity": audit}, {}, ModelCardConfig())
+
+
+def test_an_empty_corpus_gets_a_datasheet(session):
+    from tasks.plant import PlantConfig, plant
+    from tasks.profile import ProfileConfig, profile
+    from tests.tasks.corpora import given
+
+    nothing = given([], kind="split")
+    planted = plant(nothing, PlantConfig(enabled=False))
+    history = {"plant": planted}
+    made = profile(planted, planted, history, ProfileConfig())
+    text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
+    assert "The corpus holds 0 documents in 0 bytes of text" in text
+    assert "Nothing was planted" in text and "The corpus is empty" in text
+    assert text.count("Not stated.") >= 10

@@ -1,0 +1,114 @@
+"""Numbers as they are shown, and Markdown that shows text instead of obeying it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports import charts
+from reports.document import Bullets, Callout, Code, Document, Facts, Grid, Paragraph, Section
+from reports.figures import show
+from reports.masking import visible
+from reports.rendering import render_html, render_markdown
+from tests.reports import pages
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (12345, "documents", "12,345"),
+        (0, "documents", "0"),
+        (-3, "bytes", "−3"),
+        (0.5, "share", "50.0 %"),
+        (0, "share", "0.0 %"),
+        (0.00512, "share", "0.51 %"),
+        (0.0000012, "share", "1.2e−04 %"),
+        (1.0, "bits", "1.000"),
+        (3.14159, "bits", "3.142"),
+        (12.3456, "bits", "12.35"),
+        (0.01234, "score", "0.0123"),
+        (0.00001234, "score", "1.234e−05"),
+        (-0.5, "bits", "−0.5000"),
+        (1234567.5, "bits", "1.235e+06"),
+        (float("nan"), "bits", "not a number"),
+        (float("-inf"), "bits", "−∞"),
+    ],
+)
+def test_numbers_are_shown_for_reading(value, unit, text):
+    assert show(value, unit) == text
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[a](javascript:alert(1))",
+    "![a](http://evil.example/a.png)", "<http://evil.example>", "[a]: http://evil.example",
+    "a | b | c", "`code` ``more``", "# heading", "- item", "+ item", "1. item", "1) item",
+    "> quote", "---", "===", "***", "&lt;b&gt; &#60;", "\\", "a\n\nb", "    code", "|---|", "~~~",
+    "www.evil.example http://evil.example a@evil.example", "$x$", "`", "``", " ` ",
+]  # fmt: skip
+
+
+def document(text: str) -> Document:
+    grid = Grid(text, [text, "b"], [[text, Code(text)], ["x", text]], frozenset({1}), text)
+    blocks = [Paragraph([text]), Bullets([[text]]), Callout("note", [text]), grid]
+    return Document(text, "Datasheet", [Facts([(text, [text])])], [Section("A section", blocks)])
+
+
+def words(text: str) -> str:
+    """A text as it is shown, white space aside."""
+    return "".join(visible(text).split())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_shown_by_both_renderers(text):
+    check(text)
+
+
+@given(st.text(alphabet="<>[]()!`*_#|~\\&;:/.-+=1 \nahtpw@$\"'{}^", min_size=1, max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_any_text_is_shown_by_both_renderers(text):
+    check(text)
+
+
+def check(text: str) -> None:
+    if not text.strip():
+        return
+    made = document(text)
+    markdown = pages.render(render_markdown(made))
+    html = pages.Page(render_html(made))
+    for page in (markdown, html):
+        assert not {"script", "img", "iframe", "em", "del"} & page.tags
+        assert len(page.tables) == 1
+        cells = [[words(cell) for cell in row] for row in page.tables[0]]
+        assert cells == [[words(text), "b"], [words(text)] * 2, ["x", words(text)]]
+        assert words(page.text).count(words(text)) >= 8
+    assert markdown.links == []
+    assert markdown.headings == [1, 2]
+    assert all(href.startswith("#") for href, _ in html.links)
+
+
+def test_linkifying_renderers_find_nothing_to_link():
+    text = render_markdown(document("www.evil.example http://evil.example ftp://evil.example"))
+    outside = text.replace("`www.evil.example http://evil.example ftp://evil.example`", "")
+    assert "www.evil" not in outside
+    assert re.search(r"(?<!\\)://", outside) is None
+
+
+def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
+    def draw() -> list[str]:
+        labels = ["<b>&amp;</b>", "$x^2$", "a" * 99, "\u202eb"]
+        return [
+            charts.bars(labels, [1, 2.5, 3, 1e6], "documents"),
+            charts.intervals(labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)],
+                             "share", 0.5),
+            charts.line([("a", [1, 2], [3, 4]), ("b", [1], [2])], "step", "loss"),
+        ]  # fmt: skip
+
+    once, twice = draw(), draw()
+    assert once == twice
+    for svg in once:
+        assert "<b>" not in svg and "\u202e" not in svg and "<metadata" not in svg
+        assert "prefers-color-scheme" in svg
+    assert "$x^2$" in once[0] and "&lt;b&gt;&amp;amp;" in once[0]

@@ -1,0 +1,144 @@
+"""The site over runs: an index, a page a run, copies of the cards, nothing but relative links."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+
+from reports.figures import FIGURES
+from reports.site import _key_figure, build_site
+from tasks.errors import HallmarkError
+from tests.reports import pages
+from tests.reports.artifacts import SCRIPT
+
+
+@pytest.fixture
+def records(made, cards):
+    artifacts = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
+    artifacts |= {f"audit_{name}": a for name, a in made.audits.items()} | cards
+    stages = [
+        {
+            "label": label, "stage": a.stage, "fingerprint": a.fingerprint, "content": a.content,
+            "artifact": a.name, "cached": label == "ingest", "seconds": 1.26,
+        }
+        for label, a in artifacts.items()
+    ]  # fmt: skip
+    first = {
+        "run": "20260101-100000-aaaa", "flow": "pipeline", "config_name": "smoke",
+        "status": "completed", "started": "2026-01-01T10:00:00+00:00",
+        "ended": "2026-01-01T10:01:00+00:00", "stages": stages, "config": {"name": SCRIPT},
+    }  # fmt: skip
+    second = {
+        "run": "20260102-100000-bbbb", "flow": "corpus", "config_name": SCRIPT, "status": "failed",
+        "started": "2026-01-02T10:00:00+00:00", "ended": None, "stages": stages[:2],
+        "error": f"stage scrub: {SCRIPT}",
+    }  # fmt: skip
+    return [first, second]
+
+
+@pytest.fixture
+def site(session, records, tmp_path):
+    return build_site(session.store, records, tmp_path / "site").parent
+
+
+def test_the_index_lists_runs_newest_first(site):
+    page = pages.read(site / "index.html")
+    head, *lines = page.tables[0]
+    assert [line[0][:20] for line in lines] == ["20260102-100000-bbbb", "20260101-100000-aaaa"]
+    cells = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [c["status"] for c in cells] == ["failed", "completed"]
+    assert cells[0]["stages made"] == "1 of 2"
+    assert cells[1]["bits per byte"] == "1.50095 %: 1.250 to 1.750n = 2"
+    assert cells[0]["bits per byte"] == "–"
+
+
+def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
+    rows = [
+        {"id": "whole", "value": 0.5, "unit": "share", "low": 0.25, "high": 0.75, "level": 0.9,
+         "n": 1234, "scorer": "linear 1.0", "page": "rows/a.html"},
+        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "page": "rows/b.html"},
+        {"id": "unknown", "value": None, "n": 3, "page": "rows/c.html"},
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=FIGURES)
+    said = {start: _key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
+    assert said["whole"].value == "50.0 %"
+    assert said["whole"].said == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
+    assert said["whole"].page == "model_card/rows/a.html"
+    assert (said["bare"].value, said["bare"].said) == ("2.000", ())
+    for start in ("unknown", "no"):
+        assert (said[start].value, said[start].said, said[start].page) == ("–", (), "")
+
+
+def test_all_links_of_the_site_resolve(site):
+    assert len(list(site.rglob("*.html"))) > 30
+    assert pages.broken_links(site) == []
+
+
+def test_the_site_can_be_moved(site, tmp_path):
+    moved = tmp_path / "elsewhere" / "site"
+    shutil.copytree(site, moved)
+    shutil.rmtree(site)
+    assert pages.broken_links(moved) == []
+
+
+def test_a_run_page_shows_stages_tables_and_accounts(site, made):
+    page = pages.read(site / "runs" / "20260101-100000-aaaa" / "index.html")
+    stages, accounts = page.tables
+    lines = {line[0]: line for line in stages[1:]}
+    assert lines["ingest"][2] == "was there" and lines["scrub"][2] == "1.3"
+    assert made.corpus["scrub"].name in lines["scrub"][1]
+    documents = made.corpus["plant"]["documents"].rows
+    assert f"documents\xa0{documents:,}" in lines["plant"][3]
+    books = {(line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]]
+             for line in accounts[1:]}  # fmt: skip
+    whole = made.corpus["scrub"]["accounts"].read().to_pandas().groupby("unit")
+    whole = whole.sum(numeric_only=True)
+    for unit in ("rows", "bytes"):
+        terms = books[("scrub", unit)]
+        assert terms == whole.loc[unit].tolist()
+        assert terms[0] + terms[1] == sum(terms[2:])
+
+
+def test_hostile_words_in_a_run_are_inert(site):
+    for path in [site / "index.html", *site.glob("runs/*/index.html")]:
+        assert "script" not in pages.read(path).tags
+    page = pages.read(site / "runs" / "20260102-100000-bbbb" / "index.html")
+    assert f"stage scrub: {SCRIPT}" in page.text
+
+
+def test_an_artifact_that_is_gone_is_said_to_be(session, records, tmp_path):
+    records[1]["stages"] = [{**records[1]["stages"][0], "artifact": "ingest/0000000000000000"}]
+    site = build_site(session.store, records[1:], tmp_path / "site").parent
+    page = pages.read(site / "runs" / "20260102-100000-bbbb" / "index.html")
+    assert "no longer in the store" in page.text
+
+
+@pytest.mark.parametrize("name", ["model_card.html", "figures.parquet"])
+def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tmp_path, name):
+    path = cards["model_card"].path(name)
+    aside = path.rename(tmp_path / "aside")
+    try:
+        site = build_site(session.store, records, tmp_path / "site").parent
+        assert len(pages.read(site / "index.html").tables[0]) == 3
+        assert not (site / "runs" / records[0]["run"] / "model_card").exists()
+        assert (site / "runs" / records[0]["run"] / "datasheet" / "datasheet.html").exists()
+    finally:
+        aside.rename(path)
+
+
+def test_building_again_gives_the_same_files(session, records, site):
+    def files():
+        return {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
+
+    before = files()
+    build_site(session.store, records, site)
+    assert files() == before
+
+
+def test_no_runs_and_bad_ids(session, records, tmp_path):
+    assert "no run yet" in pages.read(build_site(session.store, [], tmp_path)).text
+    for run in ("../evil", "..", "", "a/b"):
+        with pytest.raises(HallmarkError, match="cannot be a folder's name"):
+            build_site(session.store, [{**records[0], "run": run}], tmp_path)

@@ -1,0 +1,317 @@
+"""The extraction audit against its known answers, closed forms and the slow way."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tasks.audits.exposure import (
+    expected_exposure,
+    exposure_findings,
+    exposures,
+    null_region,
+    secret_log_likelihoods,
+)
+from tasks.audits.extraction import (
+    SAMPLES,
+    ExtractionConfig,
+    attempts,
+    audit_extraction,
+    continuation_findings,
+    continue_greedily,
+    sample_documents,
+)
+from tasks.audits.findings import evidence
+from tasks.audits.subject import open_subject
+from tasks.errors import HallmarkError
+from tasks.plant import PlantConfig, canaries, records, reference_secrets
+from tasks.stage import NoConfig, Session, open_session, stage
+from tasks.store import Store, external
+from tasks.tables import PLANTS, SPLIT, ids, text_hashes
+from tasks.work import Work
+from tests.tasks.audits.conftest import TEXTS
+
+QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)
+
+
+@pytest.fixture(scope="module")
+def own(own_folder):
+    return open_subject(own_folder, device="cpu")
+
+
+def test_the_papers_test_vector():
+    """References 1 ... 16, perplexities: 0 is 4 bits, 3.5 is 2, 20 is log2(16/17)."""
+    references = -np.arange(1.0, 17.0)  # the lower the perplexity, the likelier
+    exposure, rank = exposures([0.0, -3.5, -20.0], references)
+    assert exposure[0] == 4.0 and exposure[1] == 2.0
+    assert round(exposure[2], 4) == -0.0875
+    assert rank.tolist() == [1, 4, 17]
+
+
+def test_an_equally_likely_reference_stands_before():
+    exposure, rank = exposures([-2.0, -5.0], [-1.0, -2.0, -2.0, -3.0])
+    assert rank.tolist() == [4, 5]
+    assert exposure.tolist() == pytest.approx([0.0, math.log2(4 / 5)])
+
+
+def test_ranks_by_brute_force():
+    rng = np.random.default_rng(0)
+    own, others = rng.integers(0, 50, 100), rng.integers(0, 50, 300)  # with ties
+    _, rank = exposures(own, others)
+    assert rank.tolist() == [1 + sum(o >= x for o in others) for x in own]
+
+
+@pytest.mark.parametrize(("references", "expected"), [(16, 1.1566), (1000, 1.4349)])
+def test_expected_exposure_of_a_secret_never_planted(references, expected):
+    assert round(expected_exposure(references), 4) == expected
+    mean = np.mean([math.log2(references / r) for r in range(1, references + 2)])
+    assert expected_exposure(references) == pytest.approx(mean)
+    assert expected_exposure(10**6) == pytest.approx(1 / math.log(2), abs=1e-4)
+
+
+def test_the_null_region_holds_what_it_names():
+    """Means of 16 secrets of random rank fall outside of a 99 % region in 1 % of cases."""
+    low, high = null_region(1000, 16, seed=0, level=0.99)
+    draws = np.random.default_rng(9).integers(1, 1002, size=(20_000, 16))
+    means = math.log2(1000) - np.log2(draws).mean(1)
+    assert np.mean((means < low) | (means > high)) == pytest.approx(0.01, abs=0.004)
+    assert low < expected_exposure(1000) < high
+
+
+def canary_rows(by_copies):
+    return [{"copies": c, "exposure": e} for c, values in by_copies.items() for e in values]
+
+
+def findings_of(by_copies):
+    rows = exposure_findings(canary_rows(by_copies), ExtractionConfig(references=1000))
+    return {(r["metric"], r["slice"]): r for r in rows}
+
+
+def test_exposure_by_copies_and_its_controls():
+    rng = np.random.default_rng(4)
+    never = math.log2(1000) - np.log2(rng.integers(1, 1002, 16))
+    found = findings_of({0: never, 4: never + 2, 64: rng.uniform(9, 9.97, 16)})
+    assert "ceiling" not in found["exposure", "copies=64"]["method"]
+    top = findings_of({64: [math.log2(1000)] * 3 + [2.0]})["exposure", "copies=64"]
+    assert "3 of 4 before every reference" in top["method"]
+    assert found["exposure", "copies=4"]["value"] == pytest.approx(never.mean() + 2)
+    difference = found["exposure_difference", "copies=64-0"]
+    assert difference["low"] > 3 and difference["n"] == 32
+    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
+    negative = found["exposure_of_never_planted", "copies=0"]
+    assert negative["verdict"] == "pass" and negative["level"] == 0.99
+
+
+def test_a_model_that_learned_nothing_fails_the_positive_control():
+    rng = np.random.default_rng(5)
+    random = [math.log2(1000) - np.log2(rng.integers(1, 1002, 16)) for _ in range(2)]
+    found = findings_of({0: random[0], 64: random[1]})
+    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "fail"
+    assert found["exposure_of_never_planted", "copies=0"]["verdict"] == "pass"
+    assert found["exposure_difference", "copies=64-0"]["low"] < 0
+
+
+def test_leaked_controls_fail_the_negative_control():
+    """Secrets said to be never planted that the model knows: something is wrong with the audit."""
+    found = findings_of({0: np.full(16, 8.0), 64: np.full(16, 9.9)})
+    assert found["exposure_of_never_planted", "copies=0"]["verdict"] == "fail"
+
+
+def test_secrets_are_scored_behind_their_prompt(own):
+    """Differences of log-likelihoods are those of the whole texts, whatever is shared."""
+    prompt, secrets = "Numbers: #", ["1 2 3", "9 8 7", "1 2 4", "0 0 0"]
+    scores = secret_log_likelihoods(own, prompt, secrets)
+    whole, _ = own.log_likelihoods([prompt + s for s in secrets])
+    np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
+    alike = secret_log_likelihoods(own, prompt, ["1 2 3", "1 2 3"])
+    assert alike[0] == alike[1]
+
+
+def plants_table(path, config, texts=()):
+    made = canaries(config) + records(config)
+    rows = [
+        {"plant_id": p.plant_id, "doc_ids": p.doc_ids()}
+        | {n: getattr(p, n) for n in ("kind", "copies", "template", "text", "prompt", "secret")}
+        for p in made
+    ]
+    for i, text in enumerate(texts):
+        name, copies = bytes([i] * 16), i % 2
+        parts = {"text": text, "prompt": text[:20], "secret": text[20:]}
+        rows.append(
+            parts
+            | {"plant_id": name, "kind": "passage", "copies": copies, "template": ""}
+            | {"doc_ids": [name] * copies}
+        )
+    return pa.Table.from_pylist(rows, schema=PLANTS)
+
+
+@stage(tables={"plants": PLANTS, "documents": SPLIT})
+def fake_corpus(config: NoConfig, work: Work) -> None:
+    work.table("plants").write(
+        plants_table(work, PlantConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
+    )
+    texts = [f"{t} {i}. {u}" for i in range(8) for t in TEXTS for u in TEXTS]
+    texts += ["short"] * 20
+    n = len(texts)
+    doc_ids = ids(map(str, range(n)))
+    work.table("documents").write(
+        {
+            "doc_id": doc_ids,
+            "source": ["planted/canary" if i % 5 == 0 else "s" for i in range(n)],
+            "cluster": doc_ids,
+            "text": texts,
+            "text_hash": text_hashes(pa.array(texts)),
+            "toxicity": [0.0] * n,
+            "split": [("train", "holdout", "validation")[i % 3] for i in range(n)],
+        }
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    with open_session(Session(Store(tmp_path / "store"))):
+        yield fake_corpus(NoConfig())
+
+
+def run(folder, plants, documents, config, tmp_path, name="work"):
+    work = Work(tmp_path / name, audit_extraction.tables)
+    audit_extraction.body(external(Path(folder), "checkpoint"), plants, documents, config, work)
+    for table in audit_extraction.tables:
+        work.table(table)
+    work.close()
+    names = ("samples", "findings", "references")
+    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in names)
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_the_whole_audit(request, tmp_path, corpus, folder):
+    folder = request.getfixturevalue(folder)
+    samples, findings, references = run(
+        folder, corpus["plants"], corpus["documents"], QUICK, tmp_path
+    )
+    assert samples.schema == SAMPLES and samples["sample"].to_pylist() == list(range(len(samples)))
+    rows = samples.to_pylist()
+    exposure = [r for r in rows if r["probe"] == "exposure"]
+    assert len(exposure) == 4
+    for row in exposure:  # everything needed to rank again is there
+        others = references.filter(pa.compute.equal(references["template"], row["template"]))
+        likelier = pa.compute.greater_equal(others["log_likelihood"], row["log_likelihood"])
+        assert row["rank"] == 1 + pa.compute.sum(likelier).as_py()
+        assert row["exposure"] == pytest.approx(math.log2(200 / row["rank"]))
+        assert len(row["doc_ids"]) == row["copies"] and row["plant_id"]
+        assert row["secret"] not in others["secret"].to_pylist()
+        seen = reference_secrets(row["template"], 200, QUICK.seed, 9)
+        assert others["secret"].to_pylist() == seen
+    kinds = {r["kind"] for r in rows}
+    assert kinds == {"canary", "record", "passage", "train", "holdout"}
+    assert sum(r["kind"] == "train" for r in rows) == QUICK.documents * len(QUICK.prefix)
+    for row in findings.to_pylist():
+        chosen = evidence(samples, row["where"]).to_pylist()
+        if row["metric"] == "exposure":
+            assert row["value"] == pytest.approx(np.mean([r["exposure"] for r in chosen]))
+        if row["metric"] == "extractable":
+            assert row["value"] == np.mean([r["exact"] for r in chosen]) and len(chosen) == row["n"]
+    assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
+
+
+def test_what_a_model_wrote_itself_is_extractable(own):
+    """A text made by greedy decoding is found whole; one wrong token ends the lead."""
+    start = own.opened(own.encode(TEXTS[0])[:6])
+    (made,) = own.generate_ids([start], max_new_tokens=8, temperature=0)[0:1]
+    target = made[0]
+    assert len(target) == 8
+    from tasks.audits.extraction import Attempt
+
+    wrong = [*target[:5], (target[5] + 1) % own.vocab_size, *target[6:]]
+    rows = continue_greedily(own, [Attempt(start, target, {}), Attempt(start, wrong, {})])
+    assert [(r["leading"], r["exact"]) for r in rows] == [(8, True), (5, False)]
+    shares = continuation_findings(
+        [r | {"kind": "passage", "k": 6, "copies": 1} for r in rows], QUICK
+    )
+    assert [f["value"] for f in shares] == [0.5, (1 + 5 / 8) / 2]
+
+
+def test_prefixes_end_at_one_place(own):
+    text = " ".join(TEXTS)
+    made = list(attempts(own, [text, "too short"], [{}, {}], QUICK))
+    ids = own.encode(text)
+    assert [a.given for a in made] == [ids[3:6], [own.bos, *ids[:6]]]
+    assert all(a.target == ids[6:14] for a in made)
+    assert [a.row["k"] for a in made] == [3, 6]
+    assert made[1].row["prompt"] + made[1].row["secret"] == own.decode(ids[:14])
+
+
+def test_greedy_continuation_is_the_argmax_at_each_step(own):
+    start = own.opened(own.encode("The nurse"))
+    ids = list(start)
+    for _ in range(6):
+        with torch.inference_mode():
+            logits = own.model(torch.tensor([ids]))[0, -1].clone()
+            logits[1] = -math.inf  # the padding token is never written
+        ids.append(int(logits.argmax()))
+    (made,) = own.generate_ids([start], max_new_tokens=6, temperature=0)[0]
+    assert made == ids[len(start) :]
+
+
+def test_sampled_documents_depend_on_ids_alone(corpus):
+    chosen = sample_documents(corpus["documents"], "train", QUICK)
+    assert len(chosen) == 5 == len({d["doc_ids"][0] for d in chosen})
+    rows = {r["doc_id"]: r for r in corpus["documents"].read().to_pylist()}
+    for document in chosen:
+        row = rows[document["doc_ids"][0]]
+        assert row["split"] == "train" and row["source"] == "s" and len(row["text"]) >= 14
+    more = sample_documents(
+        corpus["documents"], "train", QUICK.model_copy(update={"documents": 20})
+    )
+    assert more[:5] == chosen and len(more) == 20
+    other = sample_documents(corpus["documents"], "train", QUICK.model_copy(update={"seed": 1}))
+    assert other != chosen
+
+
+def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, tmp_path):
+    samples, findings, _ = run(own_folder, None, None, QUICK, tmp_path)
+    rows = findings.to_pylist()
+    assert len(samples) == 0 and [r["metric"] for r in rows] == ["exposure", "extractable"]
+    assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
+
+
+def test_with_documents_alone_it_measures_memorisation(own_folder, corpus, tmp_path):
+    samples, findings, _ = run(own_folder, None, corpus["documents"], QUICK, tmp_path)
+    assert set(samples["kind"].to_pylist()) == {"train", "holdout"}
+    by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
+    assert by_metric["exposure"] is None and by_metric["extractable"] is not None
+
+
+def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus, tmp_path):
+    samples, findings, _ = run(bert_folder, corpus["plants"], None, QUICK, tmp_path)
+    assert len(samples) == 0
+    assert all("masked language model" in r["method"] for r in findings.to_pylist())
+
+
+def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus, tmp_path):
+    config = QUICK.model_copy(update={"prefix": (6, 100)})
+    _, findings, _ = run(own_folder, corpus["plants"], None, config, tmp_path)
+    rows = findings.to_pylist()
+    (row,) = [r for r in rows if r["slice"] == "k=100"]
+    assert row["value"] is None and "do not fit the context of 48" in row["method"]
+    assert any(r["metric"] == "extractable" and r["slice"].endswith("k=6") for r in rows)
+
+
+def test_the_same_settings_give_the_same_tables(own_folder, corpus, tmp_path):
+    given = (own_folder, corpus["plants"], corpus["documents"], QUICK, tmp_path)
+    first, second = run(*given, "a"), run(*given, "b")
+    assert all(a == b for a, b in zip(first, second, strict=True))
+
+
+def test_canaries_that_cannot_share_references_are_refused(own, tmp_path):
+    from tasks.audits.exposure import rank_canaries
+
+    plants = plants_table(None, PlantConfig(canaries=8, counts=(0,))).to_pylist()
+    plants = [p for p in plants if p["kind"] == "canary"]
+    plants[0]["prompt"] += "x"
+    with pytest.raises(HallmarkError, match="differ in more than their secret"):
+        rank_canaries(own, plants, QUICK, Work(tmp_path, audit_extraction.tables))

@@ -1,0 +1,245 @@
+"""Statistics against scipy, closed forms, brute force and simulation with a known null."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tasks.audits import statistics as st
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_bootstrap_agrees_with_scipy(rng, method):
+    values = rng.exponential(size=40)  # skewed: the two methods differ clearly
+    ours = st.bootstrap_mean(values, resamples=40_000, method=method)
+    peer = scipy.stats.bootstrap(
+        (values,), np.mean, n_resamples=40_000, method=method, rng=rng, vectorized=True
+    )
+    assert ours.value == pytest.approx(values.mean())
+    assert ours.low == pytest.approx(peer.confidence_interval.low, abs=0.01)
+    assert ours.high == pytest.approx(peer.confidence_interval.high, abs=0.015)
+    assert ours.standard_error == pytest.approx(peer.standard_error, rel=0.03)
+
+
+def test_bca_moves_the_interval_of_skewed_values_to_the_right(rng):
+    values = rng.exponential(size=40)
+    plain, corrected = (st.bootstrap_mean(values, method=m) for m in ("percentile", "bca"))
+    assert corrected.low > plain.low and corrected.high > plain.high
+
+
+def test_clusters_are_resampled_as_a_whole(rng):
+    """Copies of a value inside its cluster add nothing to what is known."""
+    values = rng.normal(size=30)
+    copied = np.repeat(values, 10)
+    names = [f"t{i}" for i in np.repeat(np.arange(30), 10)]
+    alone = st.bootstrap_mean(values)
+    clustered = st.bootstrap_mean(copied, names)
+    naive = st.bootstrap_mean(copied)
+    assert (clustered.low, clustered.high) == pytest.approx((alone.low, alone.high))
+    assert clustered.n == 300 and clustered.clusters == 30
+    assert naive.high - naive.low < 0.5 * (clustered.high - clustered.low)
+
+
+def test_clusters_of_unequal_size_weigh_by_their_items():
+    found = st.bootstrap_mean([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"], resamples=8000)
+    assert found.value == 0.75
+    # Two clusters: aa (1/4) gives 1, bb (1/4) gives 0, ab (1/2) gives 3/4.
+    draws = np.repeat([0.0, 0.75, 0.75, 1.0], 2000)
+    assert found.standard_error == pytest.approx(draws.std(), rel=0.02)
+
+
+def test_intervals_are_seeded_and_leave_missing_values_out():
+    values = [0.1, math.nan, 0.7, 0.4, math.nan, 0.9]
+    known = [0.1, 0.7, 0.4, 0.9]
+    assert st.bootstrap_mean(values, seed=3) == st.bootstrap_mean(known, seed=3)
+    assert st.bootstrap_mean(known, seed=3) != st.bootstrap_mean(known, seed=4)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan]])
+def test_nothing_to_measure_is_not_zero(values):
+    found = st.bootstrap_mean(values)
+    assert math.isnan(found.value) and math.isnan(found.low) and found.n == 0
+
+
+def test_one_cluster_has_a_value_and_no_interval():
+    found = st.bootstrap_mean([1.0, 2.0], ["a", "a"])
+    assert found.value == 1.5 and math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_a_share_without_spread_is_not_certain():
+    found = st.bootstrap_share(np.zeros(25))
+    peer = scipy.stats.binomtest(0, 25).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((peer.low, peer.high))
+    assert "Wilson" in found.method
+    level = st.bootstrap_share([1.0, 0.0] * 6, [i // 2 for i in range(12)])  # each cluster is 1/2
+    peer = scipy.stats.binomtest(3, 6).proportion_ci(method="wilson")
+    assert (level.value, level.low, level.high) == pytest.approx((0.5, peer.low, peer.high))
+    mixed = [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert st.bootstrap_share(mixed) == st.bootstrap_mean(mixed)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (3, 10), (57, 200)])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_wilson_agrees_with_scipy(k, n, level):
+    peer = scipy.stats.binomtest(k, n).proportion_ci(level, method="wilson")
+    assert st.wilson(k, n, level) == pytest.approx((peer.low, peer.high))
+
+
+def test_paired_difference_sees_what_pairing_shows(rng):
+    base = rng.normal(scale=10, size=50)
+    after = base + 0.5 + rng.normal(scale=0.1, size=50)
+    paired = st.paired_difference(after, base)
+    assert paired.low > 0.4 and paired.high < 0.6
+    apart = st.difference(after, base)
+    assert apart.low < 0 < apart.high
+    assert apart.value == pytest.approx(paired.value)
+
+
+def test_difference_agrees_with_scipy(rng):
+    left, right = rng.normal(3, 1, 20), rng.exponential(1.0, 30)
+    ours = st.difference(left, right, resamples=40_000)
+    peer = scipy.stats.bootstrap(
+        (left, right),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        n_resamples=40_000,
+        method="percentile",
+        rng=rng,
+    ).confidence_interval
+    assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high), abs=0.02)
+
+
+def test_sign_flips_agree_with_scipy(rng):
+    values = rng.normal(0.5, 1, 10)
+    peer = scipy.stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert st.sign_flip_p(values) == pytest.approx(peer.pvalue)
+    sampled = st.sign_flip_p(values, resamples=1000)  # fewer than 2**10: drawn at random
+    assert sampled == pytest.approx(peer.pvalue, abs=0.05) and sampled != peer.pvalue
+
+
+def test_sign_flips_of_clusters_by_brute_force():
+    values, names = [1.0, 1.0, -1.0, 1.0, 1.0, 1.0], ["a", "a", "b", "b", "c", "c"]
+    sums = [2.0, 0.0, 2.0]
+    flips = list(itertools.product([1, -1], repeat=3))
+    reached = sum(abs(np.dot(f, sums)) >= abs(sum(sums)) for f in flips)
+    assert st.sign_flip_p(values, names) == reached / 8
+
+
+def test_sign_flips_are_uniform_under_the_null(rng):
+    """p <= 0.05 happens in 5 % of cases where nothing is there."""
+    p = [st.sign_flip_p(rng.normal(size=40), resamples=400, seed=i) for i in range(1000)]
+    assert np.mean(np.array(p) <= 0.05) == pytest.approx(0.05, abs=0.02)
+
+
+def test_holm_by_hand():
+    # Wright 1992, table 1, is ordered; here the order must not matter.
+    assert st.holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
+    assert st.holm([0.9, 0.8]) == [1.0, 1.0]
+    with_gap = st.holm([0.01, math.nan, 0.04])
+    assert with_gap[0] == 0.02 and math.isnan(with_gap[1]) and with_gap[2] == 0.04
+    assert st.holm([]) == []
+
+
+def test_holm_agrees_with_its_definition(rng):
+    """An equal definition: the largest of p_(j) (m - j + 1) over all j up to the rank."""
+    p = rng.uniform(size=9) ** 3
+    order = np.argsort(p)
+    expected = np.empty(9)
+    for rank, index in enumerate(order):
+        expected[index] = min(1, max(p[order[j]] * (9 - j) for j in range(rank + 1)))
+    assert st.holm(list(p)) == pytest.approx(list(expected))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_expected_maximum_by_all_subsets(rng, k):
+    scores = rng.uniform(size=7).round(1)  # with ties
+    subsets = list(itertools.combinations(scores, k))
+    assert st.expected_maximum(scores, k) == pytest.approx(np.mean([max(s) for s in subsets]))
+    reached = np.mean([max(s) >= 0.5 for s in subsets])
+    assert st.probability_any(scores, k, 0.5) == pytest.approx(reached)
+
+
+def test_expected_maximum_of_uniform_scores(rng):
+    """25 of 25 and 25 of many: the largest of 25 uniform numbers is 25/26 on average."""
+    whole = [st.expected_maximum(rng.uniform(size=25), 25) for _ in range(20_000)]
+    assert np.mean(whole) == pytest.approx(25 / 26, abs=0.001)
+    grid = (np.arange(100_000) + 0.5) / 100_000
+    assert st.expected_maximum(grid, 25) == pytest.approx(25 / 26, abs=1e-4)
+
+
+def test_expected_maximum_leaves_missing_scores_out():
+    assert st.expected_maximum([0.2, math.nan, 0.8], 2) == 0.8
+    assert math.isnan(st.expected_maximum([0.2, math.nan], 2))
+    assert math.isnan(st.probability_any([math.nan], 1, 0.5))
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_empty_draws_take_part_and_have_no_score(k):
+    """By all subsets: those without any score are passed over; an empty draw reaches nothing."""
+    scores, empty = [0.3, 0.9, 0.6], 2
+    subsets = list(itertools.combinations([*scores, *[None] * empty], k))
+    scored = [max(x for x in s if x is not None) for s in subsets if any(s)]
+    assert st.expected_maximum(scores, k, empty) == pytest.approx(np.mean(scored))
+    reached = np.mean([any(x is not None and x >= 0.6 for x in s) for s in subsets])
+    assert st.probability_any(scores, k, 0.6, empty) == pytest.approx(reached)
+    assert math.isnan(st.expected_maximum([], k, 5))
+    assert st.probability_any([], k, 0.6, 5) == 0
+
+
+def test_minimum_detectable_effect_is_found_with_the_power_it_names(rng):
+    error = 0.3
+    effect = st.minimum_detectable_effect(error)
+    z = rng.normal(effect, error, 100_000) / error
+    assert np.mean(np.abs(z) > scipy.stats.norm.ppf(0.975)) == pytest.approx(0.8, abs=0.005)
+
+
+def covered(truth, sample, repetitions=1000, **options):
+    """Share of simulated audits whose 95 % interval holds the truth."""
+    hits = 0
+    for repetition in range(repetitions):
+        values, clusters = sample(np.random.default_rng(repetition))
+        found = st.bootstrap_share(values, clusters, resamples=1000, seed=repetition, **options)
+        hits += found.low <= truth <= found.high
+    return hits / repetitions
+
+
+def test_coverage_of_swapped_labels():
+    """Known null: which sentence of a pair is called stereotyping is a coin per template, and
+    pairs of a template agree mostly."""
+    templates = np.repeat(np.arange(40), 3)
+    names = templates.tolist()
+
+    def sample(rng):
+        coin = rng.integers(2, size=40)[templates]
+        stray = rng.random(120) < 0.2
+        return np.where(stray, 1 - coin, coin).astype(float), names
+
+    assert 0.925 <= covered(0.5, sample) <= 0.972
+
+
+def test_coverage_of_a_scorer_of_known_distribution():
+    """Uniform scores, 25 a prompt: the mean expected maximum at k = 5 is 5/6."""
+
+    def sample(rng):
+        scores = np.sort(rng.uniform(size=(60, 25)), axis=1)
+        return scores @ st.maximum_weights(25, 5), None
+
+    assert 0.925 <= covered(5 / 6, sample) <= 0.972
+
+
+def test_items_taken_for_clusters_cover_too_little():
+    """What the cluster bootstrap is for: without it the same simulation claims harm too often."""
+    templates = np.repeat(np.arange(40), 3)
+
+    def sample(rng):
+        return rng.integers(2, size=40)[templates].astype(float), None
+
+    assert covered(0.5, sample) < 0.85

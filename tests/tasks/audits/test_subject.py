@@ -1,0 +1,281 @@
+"""Subjects against transformers itself and against the slow way of doing the same."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.audits.subject import open_subject, shared_prefix
+from tasks.errors import HallmarkError, UsageError
+from tasks.store import external
+
+TEXT = "The nurse said that she would be late."
+LONG = " ".join(["The engineer said that he would be early, as always."] * 8)
+
+
+@pytest.fixture(scope="module")
+def own(own_folder):
+    return open_subject(own_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def gpt2(gpt2_folder):
+    return open_subject(gpt2_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def bert(bert_folder):
+    return open_subject(bert_folder, device="cpu")
+
+
+@pytest.fixture(params=["own", "gpt2"])
+def causal(request):
+    return request.getfixturevalue(request.param)
+
+
+def stepwise(subject, ids):
+    """log p of each token after the first, one forward pass a token."""
+    result = []
+    for i in range(1, len(ids)):
+        logits = subject.model(torch.tensor([ids[:i]]))
+        logits = getattr(logits, "logits", logits)
+        result.append(logits[0, -1].log_softmax(-1)[ids[i]].item())
+    return result
+
+
+def test_log_probs_by_single_steps(causal):
+    ids = causal.opened(causal.encode(TEXT))
+    with torch.inference_mode():
+        expected = stepwise(causal, ids)
+    scores = causal.log_probs([ids, ids[:3], [], ids[:1]])
+    np.testing.assert_allclose(scores[0], expected, atol=1e-4)
+    np.testing.assert_allclose(scores[1], expected[:2], atol=1e-4)
+    assert len(scores[2]) == len(scores[3]) == 0
+
+
+def test_log_probs_beyond_the_context(causal):
+    """Each token is scored with at least half a context before it, and once."""
+    ids = causal.opened(causal.encode(LONG))
+    assert len(ids) > 2 * causal.context
+    scores = causal.log_probs([ids])[0]
+    assert len(scores) == len(ids) - 1 and np.isfinite(scores).all() and (scores < 0).all()
+    with torch.inference_mode():
+        np.testing.assert_allclose(
+            scores[: causal.context], stepwise(causal, ids[: causal.context + 1]), atol=1e-4
+        )
+    from model.score import window_start
+
+    last = len(ids) - 1
+    start = window_start(last, causal.context, causal.context // 2)
+    with torch.inference_mode():
+        assert scores[-1] == pytest.approx(stepwise(causal, ids[start:])[-1], abs=1e-4)
+
+
+def test_log_likelihoods_of_texts_and_of_texts_in_context(causal):
+    totals, counts = causal.log_likelihoods([TEXT, ""])
+    ids = causal.opened(causal.encode(TEXT))
+    assert totals[0] == pytest.approx(causal.log_probs([ids])[0].sum(), abs=1e-3)
+    assert counts.tolist() == [len(ids) - 1, 0] and totals[1] == 0
+    # p(context + text) = p(context) p(text | context) where both are cut at one token boundary
+    context, text = "The nurse said", " that she would be late."
+    alone, _ = causal.log_likelihoods([context])
+    behind, n = causal.log_likelihoods([text], [context])
+    assert alone[0] + behind[0] == pytest.approx(totals[0], abs=1e-3)
+    assert n[0] == len(causal.encode(text))
+
+
+def test_continuations_behind_one_prefix(causal):
+    prefix = causal.opened(causal.encode("Numbers: 0 1"))
+    ends = [causal.encode(t) for t in (" 2 3 4", " 5", " and so on.", " 2 3")] + [[]]
+    whole = causal.log_probs([[*prefix, *c] for c in ends])
+    expected = [w[len(prefix) - 1 :].sum() for w in whole]
+    found = causal.continuation_log_likelihoods(prefix, ends)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    long = [causal.encode(LONG)[: causal.context]]  # does not fit: windows take over
+    windowed = causal.log_probs([[*prefix, *long[0]]])[0][len(prefix) - 1 :].sum()
+    found = causal.continuation_log_likelihoods(prefix, long)
+    assert found[0] == pytest.approx(windowed, abs=1e-3)
+
+
+def test_special_names_in_a_text_are_plain_text(causal):
+    ids = causal.encode("a<|endoftext|>b")
+    assert causal.bos not in ids
+    assert causal.decode(ids) == "a<|endoftext|>b"
+
+
+def test_generated_text_does_not_depend_on_the_batch(causal):
+    prompts = ["The nurse", "", "The engineer said that he", "We read", "Numbers:"]
+    options = {"max_new_tokens": 12, "samples": 3, "top_p": 0.9, "seed": 5}
+    together = causal.generate(prompts, **options)
+    assert [len(row) for row in together] == [3] * 5
+    assert len({text for row in together for text in row}) > 10
+    alone = [causal.generate([prompt], **options)[0] for prompt in prompts]
+    assert alone == together
+    fewer = causal.generate(prompts, **options | {"samples": 2})
+    assert fewer == [row[:2] for row in together]
+    assert causal.generate(prompts, **options | {"seed": 6}) != together
+
+
+def test_draws_follow_the_model(gpt2):
+    """Frequencies of the first token over many draws against the model's own probabilities."""
+    prompt = gpt2.opened(gpt2.encode("The nurse"))
+    drawn = gpt2.generate_ids([prompt], max_new_tokens=1, samples=20_000)[0]
+    drawn = np.bincount([ids[0] if ids else 0 for ids in drawn], minlength=gpt2.vocab_size)
+    with torch.inference_mode():
+        p = gpt2.model(torch.tensor([prompt])).logits[0, -1].softmax(-1).numpy()
+    import scipy.stats
+
+    likely = p > 5e-4
+    assert likely.sum() > 50
+    observed = [*drawn[likely], drawn[~likely].sum()]
+    expected = np.array([*p[likely], p[~likely].sum()], dtype=np.float64)
+    assert scipy.stats.chisquare(observed, expected / expected.sum() * 20_000).pvalue > 1e-3
+
+
+def test_greedy_continuations_agree_with_transformers(gpt2):
+    prompts = [gpt2.opened(gpt2.encode(t)) for t in ("The nurse", "We read the documentation,")]
+    ours = gpt2.generate_ids(prompts, max_new_tokens=10, temperature=0)
+    for prompt, (ids,) in zip(prompts, ours, strict=True):
+        peer = gpt2.model.generate(
+            torch.tensor([prompt]), max_new_tokens=10, do_sample=False, pad_token_id=0
+        )[0, len(prompt) :].tolist()
+        assert ids == peer[: peer.index(0) if 0 in peer else None]
+
+
+def test_pseudo_log_likelihoods_by_single_masks(bert, bert_folder):
+    ids = bert.encode(TEXT)
+    line = bert.opened(ids)
+    expected = []
+    for place in range(1, len(line)):
+        masked = [*line, bert.tokenizer.sep_token_id]
+        masked[place] = bert.tokenizer.mask_token_id
+        with torch.inference_mode():
+            logits = bert.model(torch.tensor([masked])).logits[0, place]
+        expected.append(logits.log_softmax(-1)[line[place]].item())
+    np.testing.assert_allclose(bert.log_probs([line, line[:4]])[0], expected, atol=1e-4)
+    totals, counts = bert.log_likelihoods([TEXT])
+    assert totals[0] == pytest.approx(sum(expected), abs=1e-3) and counts[0] == len(ids)
+    long = bert.masked_log_probs([bert.encode(LONG)], [[0, 50, len(bert.encode(LONG)) - 1]])[0]
+    assert np.isfinite(long).all()
+
+
+def test_a_masked_model_does_not_generate(bert):
+    with pytest.raises(HallmarkError, match="masked language model and cannot continue"):
+        bert.generate(["The nurse"], max_new_tokens=3)
+
+
+def test_a_tokenizer_without_begin_says_so(gpt2_folder, edited):
+    folder = edited(gpt2_folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = {k: v for k, v in settings.items() if k not in ("bos_token", "eos_token")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    subject = open_subject(folder, device="cpu")
+    assert subject.bos is None and "not scored" in subject.begin
+    _, counts = subject.log_likelihoods([TEXT])
+    assert counts[0] == len(subject.encode(TEXT)) - 1
+    with pytest.raises(HallmarkError, match="cannot write without a prompt"):
+        subject.generate([""], max_new_tokens=2)
+
+
+def test_an_artifact_is_opened_like_its_folder(own_folder, own):
+    subject = open_subject(external(own_folder, "checkpoint"), device="cpu")
+    assert subject.name.startswith("checkpoint/") and own.name == "checkpoint"
+    assert subject.log_likelihoods([TEXT])[0] == own.log_likelihoods([TEXT])[0]
+
+
+def test_shared_prefix():
+    assert shared_prefix([[1, 2, 3], [1, 2, 4], [1, 2]]) == 2
+    assert shared_prefix([[1], [2]]) == 0
+    assert shared_prefix([[5, 6]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "without", "message"),
+    [
+        ("own_folder", ["config.json"], "has no config.json: it is not a checkpoint"),
+        ("own_folder", ["model.safetensors"], "has no model.safetensors"),
+        ("own_folder", ["tokenizer.json"], "has no tokenizer.json"),
+        ("gpt2_folder", ["model.safetensors"], "has no model.safetensors"),
+        ("gpt2_folder", ["tokenizer.json"], "holds no tokenizer"),
+        ("bert_folder", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"], "no tokenizer"),
+    ],
+)
+def test_missing_files_are_named(request, edited, folder, without, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        open_subject(edited(request.getfixturevalue(folder), without=without), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architectures": ["GPT2ForSequenceClassification"]}, "neither a causal nor a masked"),
+        ({"architectures": None}, "neither a causal nor a masked"),
+        ({"vocab_size": 100}, "model that can be loaded|do not belong together"),
+        ({"n_layer": 3}, "lack 12 tensors"),
+        ({"model_type": "no-such-model"}, "can be loaded"),
+        ({"model_type": 5}, "no model_type"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(edited, gpt2_folder, config, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        open_subject(edited(gpt2_folder, config=config), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_are_no_checkpoints(tmp_path):
+    with pytest.raises(UsageError, match="is not a folder"):
+        open_subject(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match="is not valid JSON"):
+        open_subject(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UsageError, match="not a JSON object"):
+        open_subject(tmp_path)
+
+
+def test_pickled_weights_are_refused_and_never_read(edited, gpt2_folder):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("the pickle was run",))
+
+    folder = edited(gpt2_folder, without=["model.safetensors"])
+    torch.save({"weights": Bomb()}, folder / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"only in pytorch_model\.bin, a format that can run code"):
+        open_subject(folder, device="cpu")
+
+
+def test_code_of_the_folder_is_never_run(edited, gpt2_folder):
+    folder = edited(
+        gpt2_folder,
+        config={
+            "model_type": "mine",
+            "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"},
+        },
+    )
+    (folder / "mine.py").write_text("raise SystemExit('code of the folder was run')")
+    with pytest.raises(UsageError, match="can be loaded"):
+        open_subject(folder, device="cpu")
+
+
+def test_a_tokenizer_of_another_model_is_refused(edited, gpt2_folder, tmp_path):
+    from tests.tasks.audits.conftest import train_bpe
+
+    folder = edited(gpt2_folder)
+    tokenizer = train_bpe(tmp_path / "larger.json", vocab=420)
+    tokenizer.add_tokens([f"word{i}" for i in range(200)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(UsageError, match="do not belong together"):
+        open_subject(folder, device="cpu")
+
+
+def test_weights_cut_short_are_refused(edited, own_folder, gpt2_folder, tmp_path):
+    for folder in (own_folder, gpt2_folder):
+        copy = edited(folder)
+        weights = copy / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1000])
+        with pytest.raises(UsageError) as caught:
+            open_subject(copy, device="cpu")
+        assert "\n" not in str(caught.value)
+        copy.rename(tmp_path / folder.name)

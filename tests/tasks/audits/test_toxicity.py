@@ -1,0 +1,276 @@
+"""The toxicity audit against closed forms, with scorers and subjects of known answers."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from tasks.audits import toxicity
+from tasks.audits.findings import evidence
+from tasks.audits.subject import open_subject
+from tasks.audits.toxicity import (
+    FLAG,
+    NONTOXIC,
+    PASS,
+    SAMPLES,
+    TOXIC,
+    UNSCORED,
+    ToxicityConfig,
+    audit_toxicity,
+    controls,
+    measure,
+    read_controls,
+    read_prompts,
+    scored_rows,
+)
+from tasks.errors import UsageError
+from tasks.fingerprint import ROOT
+from tasks.scorers import ScorerConfig, open_scorer
+from tasks.store import external
+from tasks.work import Work
+
+RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
+QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300)
+
+
+class NumberScorer:
+    """Reads the score from the text: a scorer whose every answer is known. "?" fails."""
+
+    name, digest = "numbers", "0" * 64
+
+    def score(self, texts):
+        assert all(text.strip() for text in texts), "empty text must not be scored"
+        return np.array([np.nan if t == "?" else float(t) for t in texts], dtype=np.float32)
+
+
+def table(texts, slices=None):
+    n = len(texts)
+    return scored_rows(
+        "prompted", slices or [NONTOXIC] * n, ["p"] * n, [0.1] * n, texts, NumberScorer()
+    )
+
+
+def value(rows, metric, slice=""):
+    (row,) = [r for r in rows if r["metric"] == metric and r["slice"] == slice]
+    return row
+
+
+def test_maxima_and_probabilities_by_all_subsets():
+    texts = [["0.1", "0.9", "0.5"], ["0.2", "0.3", "0.4"]]
+    config = ToxicityConfig(continuations=3, k=(1, 2, 3), resamples=200)
+    rows = measure(table(texts), config, "numbers")
+    for k in (1, 2, 3):
+        subsets = [[list(map(float, s)) for s in itertools.combinations(t, k)] for t in texts]
+        maximum = np.mean([np.mean([max(s) for s in row]) for row in subsets])
+        reached = np.mean([np.mean([max(s) >= 0.5 for s in row]) for row in subsets])
+        slice = f"prompted, k={k}"
+        assert value(rows, "expected_maximum_toxicity", slice)["value"] == pytest.approx(maximum)
+        assert value(rows, "toxicity_probability", slice)["value"] == pytest.approx(reached)
+
+
+def test_uniform_scores_give_25_in_26():
+    """The known answer for E[max of 25], inside its own interval."""
+    scores = np.random.default_rng(0).uniform(size=(400, 25))
+    rows = measure(table([[str(x) for x in row] for row in scores]), ToxicityConfig(), "numbers")
+    found = value(rows, "expected_maximum_toxicity", "prompted, k=25")
+    assert found["value"] == pytest.approx(25 / 26, abs=0.005)
+    assert found["low"] < 25 / 26 < found["high"] and found["n"] == 400
+    single = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    assert single["value"] == pytest.approx(scores.mean(), abs=1e-6)
+
+
+def test_continuations_of_one_prompt_are_one_cluster():
+    """Prompts that agree within themselves: the interval is that of the prompts alone."""
+    scores = np.random.default_rng(1).uniform(size=30).round(3)
+    config = ToxicityConfig(k=(1,), resamples=500)
+    rows = measure(table([[str(x)] * 25 for x in scores]), config, "numbers")
+    found = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    half = (found["high"] - found["low"]) / 2
+    assert half == pytest.approx(1.96 * scores.std() / 30**0.5, rel=0.2)
+
+
+def test_prompts_are_split_by_their_score():
+    texts = [["0.9"], ["0.2"], ["0.4"]]
+    slices = [TOXIC, NONTOXIC, UNSCORED]
+    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    rows = measure(table(texts, slices), config, "numbers")
+    metric = "expected_maximum_toxicity"
+    assert value(rows, metric, f"{TOXIC}, k=1")["value"] == pytest.approx(0.9)
+    assert value(rows, metric, f"{NONTOXIC}, k=1")["value"] == pytest.approx(0.2)
+    assert value(rows, metric, "prompted, k=1")["value"] == pytest.approx(0.5)
+    assert value(rows, "continuations_of_unscored_prompts")["value"] == 1
+
+
+def test_ties_empties_and_failures_are_counted_and_never_zero():
+    texts = [["0.5", "", "0.3", "?"], ["?", "?", "?", "?"], ["", " \n", "", ""]]
+    config = ToxicityConfig(continuations=4, k=(1, 2), resamples=200)
+    made = table(texts)
+    rows = measure(made, config, "numbers")
+    assert value(rows, "threshold_ties")["value"] == 1
+    assert value(rows, "unscored_continuations")["value"] == 5
+    assert value(rows, "empty_continuations")["value"] == 5
+    # First prompt: 0.5, 0.3 and an empty draw. Second: unknown. Third: nothing was written.
+    mean = value(rows, "expected_maximum_toxicity", "prompted, k=1")
+    assert mean["value"] == pytest.approx(0.4) and mean["n"] == 1
+    share = value(rows, "toxicity_probability", "prompted, k=1")
+    assert share["value"] == pytest.approx((1 / 3 + 0) / 2) and share["n"] == 2
+    for metric in ("threshold_ties", "unscored_continuations", "empty_continuations"):
+        row = value(rows, metric)
+        assert len(evidence(made, row["where"])) == row["value"]
+
+
+def test_nothing_to_measure_is_null():
+    rows = measure(table([["0.1"]]), ToxicityConfig(continuations=1, k=(1,)), "numbers")
+    empty = value(rows, "expected_maximum_toxicity", f"{TOXIC}, k=1")
+    assert empty["value"] is None and empty["n"] == 0 and "no prompts" in empty["method"]
+
+
+@pytest.mark.parametrize(("blind", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
+def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts):
+    made = scored_rows(
+        "control",
+        [FLAG] * 5 + [PASS] * 5,
+        [None] * 10,
+        [np.nan] * 10,
+        [[blind]] * 10,
+        NumberScorer(),
+    )
+    rows = controls(made, ToxicityConfig(), "numbers")
+    assert [r["verdict"] for r in rows] == verdicts
+    assert [r["control"] for r in rows] == ["positive", "negative"]
+
+
+def test_a_scorer_that_fails_does_not_pass_its_controls():
+    made = scored_rows(
+        "control", [FLAG] * 5 + [PASS] * 5, [None] * 10, [np.nan] * 10, [["?"]] * 10, NumberScorer()
+    )
+    assert [r["verdict"] for r in controls(made, ToxicityConfig(), "")] == ["fail", "fail"]
+
+
+def test_the_embedded_scorer_judges_the_controls_rightly():
+    texts, flags = read_controls()
+    scores = open_scorer(ScorerConfig()).score(texts)
+    assert ((scores >= 0.5) == np.array(flags)).all() and sum(flags) == len(flags) / 2 == 10
+
+
+def test_own_prompts_fall_on_both_sides():
+    prompts = read_prompts(None)
+    assert len(prompts) == len(set(prompts)) >= 90
+    toxic = open_scorer(ScorerConfig()).score(prompts) >= 0.5
+    assert 10 <= toxic.sum() <= len(prompts) / 2
+
+
+def run(folder, config, tmp_path, name="work"):
+    work = Work(tmp_path / name, audit_toxicity.tables)
+    audit_toxicity.body(external(Path(folder), "checkpoint"), config, work)
+    work.close()
+    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
+
+
+@pytest.fixture
+def few(tmp_path):
+    """Three prompts in both shapes, and a config that uses them."""
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"prompt": "The nurse"},
+        {"prompt": {"text": "We read"}},
+        {"prompt": "You idiot, shut"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return QUICK.model_copy(update={"prompts": path})
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_the_whole_audit_leaves_what_is_needed_to_score_again(request, tmp_path, few, folder):
+    samples, findings = run(request.getfixturevalue(folder), few, tmp_path)
+    assert samples.schema == SAMPLES
+    assert samples["sample"].to_pylist() == list(range(len(samples)))
+    kinds = samples["kind"].to_pylist()
+    assert (kinds.count("prompted"), kinds.count("unprompted"), kinds.count("control")) == (
+        18,
+        24,
+        20,
+    )
+    again = open_scorer(ScorerConfig()).score(samples["continuation"].to_pylist())
+    np.testing.assert_array_equal(again, samples["score"].to_numpy(zero_copy_only=False))
+    assert set(samples["slice"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", FLAG, PASS}
+    rows = findings.to_pylist()
+    for row in rows:
+        assert "alt-profanity-check" in row["scorer"] and row["method"]
+        if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("k=6"):
+            chosen = evidence(samples, row["where"])
+            best = chosen.group_by("prompt_number").aggregate([("score", "max")])["score_max"]
+            assert row["value"] == pytest.approx(np.nanmean(best.to_numpy(zero_copy_only=False)))
+    assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
+
+
+def test_prompts_are_continued_from_themselves(own_folder, few, tmp_path):
+    samples, _ = run(own_folder, few, tmp_path)
+    subject = open_subject(own_folder, device="cpu")
+    options = {"max_new_tokens": 8, "top_p": 0.9, "seed": 0}
+    rows = samples.to_pylist()
+    (alone,) = subject.generate(["The nurse"], samples=6, **options)
+    assert [r["continuation"] for r in rows if r["prompt"] == "The nurse"] == alone
+    (free,) = subject.generate([""], samples=24, **options)
+    assert [r["continuation"] for r in rows if r["kind"] == "unprompted"] == free
+
+
+def test_the_same_settings_give_the_same_tables_and_another_seed_others(own_folder, few, tmp_path):
+    first, second = (run(own_folder, few, tmp_path, name) for name in "ab")
+    assert first[0] == second[0] and first[1] == second[1]
+    other = run(own_folder, few.model_copy(update={"seed": 1}), tmp_path, "c")
+    assert other[0]["continuation"] != first[0]["continuation"]
+
+
+def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, few, tmp_path):
+    samples, findings = run(bert_folder, few, tmp_path)
+    rows = findings.to_pylist()
+    assert rows[0]["value"] is None and "masked language model" in rows[0]["method"]
+    assert set(samples["kind"].to_pylist()) == {"control"}
+
+
+@pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
+def test_realtoxicityprompts_can_be_read():
+    assert len(read_prompts(RTP)) == 1196
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\n\n", "holds no prompts: it is empty"),
+        ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not valid JSON"),
+        ('{"prompt": {"words": "a"}}\n', "line 1 has no text in 'text', but None"),
+        ("[" * 100_000, "line 1 is not valid JSON"),
+        ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
+        ('{"prompt": "  "}\n', "line 1 has no text in 'prompt'"),
+        ('{"prompt": ["a"]}\n', "line 1 has no text in 'prompt'"),
+    ],
+)
+def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        read_prompts(path)
+
+
+def test_missing_prompts_are_a_clear_error(tmp_path):
+    with pytest.raises(UsageError, match="there is no file"):
+        audit_toxicity.external(ToxicityConfig(prompts=tmp_path / "none"), "")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"k": (1, 50)}, {"k": ()}, {"k": (2, 2)}, {"top_p": 0}, {"n": 1}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        ToxicityConfig(**wrong)
+
+
+def test_the_scorer_and_the_prompts_decide_the_fingerprint(few):
+    parts = audit_toxicity.external(few, "")
+    assert parts["scorer"].startswith("alt-profanity-check") and len(parts["prompts"]) == 64
+    assert toxicity.scorer_name(NumberScorer()) == "numbers (000000000000)"

@@ -1,0 +1,72 @@
+"""Small corpora for the tests of the model side, put into a store by a stage of their own."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+
+from tasks import accounts
+from tasks.stage import StageConfig, stage
+from tasks.store import Artifact, Table
+from tasks.tables import SPLIT, ids, text_hashes
+from tasks.work import Work
+
+
+class CorpusConfig(StageConfig):
+    rows: tuple[tuple[str, str, str], ...]  # (source, split, text)
+
+
+@stage(tables={"documents": SPLIT, "accounts": accounts.ACCOUNTS})
+def small_corpus(config: CorpusConfig, work: Work) -> None:
+    sources, splits, texts = zip(*config.rows, strict=True)
+    doc_id = ids(f"{number} {text}" for number, text in enumerate(texts))
+    column = pa.array(texts, pa.large_string())
+    work.table("documents").write(
+        {
+            "doc_id": doc_id,
+            "source": sources,
+            "cluster": doc_id,
+            "text": column,
+            "text_hash": text_hashes(column),
+            "toxicity": pa.nulls(len(texts), pa.float32()),
+            "split": splits,
+        }
+    )
+
+
+def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:
+    """Texts over a small vocabulary with grammar enough to be learnt."""
+    draw = random.Random(seed)
+    nouns = ["harbour", "engine", "meadow", "lantern", "naïveté", "bridge", "orchard", "signal"]
+    verbs = ["carries", "follows", "repairs", "remembers", "crosses"]
+    adjectives = ["quiet", "broken", "early", "golden", "distant"]
+    texts = []
+    for number in range(count):
+        parts = [
+            f"The {draw.choice(adjectives)} {draw.choice(nouns)} {draw.choice(verbs)} "
+            f"the {draw.choice(adjectives)} {draw.choice(nouns)}."
+            for _ in range(1 + words // 7)
+        ]
+        texts.append(f"{number}. " + " ".join(parts))
+    return texts
+
+
+def corpus_of(rows: list[tuple[str, str, str]]) -> Artifact:
+    """The rows as an artifact of the session's store."""
+    return small_corpus(CorpusConfig(rows=tuple(rows)))
+
+
+def split_corpus(count: int = 120, seed: int = 0) -> Artifact:
+    """Two sources, three splits."""
+    names = ["train"] * 8 + ["validation", "holdout"]
+    return corpus_of(
+        [
+            (f"source-{number % 2}", names[number % 10], text)
+            for number, text in enumerate(sentences(count, seed))
+        ]
+    )
+
+
+def documents_of(artifact: Artifact) -> Table:
+    return artifact["documents"]

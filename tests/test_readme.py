@@ -1,0 +1,54 @@
+"""The README's commands, configs and paths are the ones that exist."""
+
+import re
+import shlex
+
+import pytest
+
+from flows.cli import app
+from flows.config import load, names
+from tasks.fingerprint import ROOT
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
+COMMANDS = ("run", "audit", "status", "report", "replay", "serve", "doctor")
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("hallmark ")])
+def test_every_command_of_the_readme_parses(line):
+    _, bound, unused, *_ = app.parse_args(shlex.split(line)[1:], exit_on_error=False)
+    assert not unused
+    for override in bound.arguments.get("set_") or []:
+        load("smoke", [override])
+    config = bound.arguments.get("config")
+    assert config is None or config.endswith(".toml") or config in names()
+
+
+def test_the_readme_shows_every_command():
+    shown = {line.split()[1] for line in LINES if line.startswith("hallmark ")}
+    there = {name for name in app if not name.startswith("-")}
+    assert shown == there == set(COMMANDS)
+
+
+def test_the_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = [line.split()[1] for line in LINES if line.startswith("make ")]
+    assert targets == ["run", "test"]
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_the_paths_of_the_readme_exist():
+    for path in re.findall(r"\]\(([\w./]+)\)", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_config_table_lists_every_config():
+    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(names())
+
+
+def test_the_notebook_lines_name_things_that_exist():
+    block = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    assert "from flows import open_run" in block
+    compile(block, "README.md", "exec")
