@@ -57,7 +57,8 @@ def measure(store: str) -> None:
 def _stages() -> tuple[object, object, type]:
     import pyarrow as pa
 
-    from tasks.stage import StageConfig, stage
+    from tasks.settings import StageConfig
+    from tasks.stage import stage
     from tasks.store import Table
     from tasks.tables import DOCUMENTS, LEDGER, ids, text_hashes
     from tasks.work import Work

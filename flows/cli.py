@@ -250,14 +250,21 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            place = f" for {error.filename}" if error.filename else ""
-            _fail(f"no space left on the disk{place}; free some and run again: it goes on", 1)
+        if isinstance(error, OSError) and error.errno:
+            _fail(_about_files(error), 1)
         _fail(
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
             f"(the traceback: run again with --debug)",
             1,
         )
+
+
+def _about_files(error: OSError) -> str:
+    place = f"{error.filename}" if error.filename else "a file"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the disk for {place}; free some and run again: it goes on"
+    why = (error.strerror or type(error).__name__).lower()
+    return f"{place} cannot be used ({why}); put that right and run again: it goes on"
 
 
 def _fail(sentence: str, code: int) -> None:

@@ -13,7 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -31,8 +31,8 @@ from tasks.pretrain import PretrainConfig
 from tasks.profile import ProfileConfig
 from tasks.score_toxicity import ScoreToxicityConfig
 from tasks.scrub import ScrubConfig
+from tasks.settings import PlainName, StageConfig
 from tasks.split import SplitConfig
-from tasks.stage import StageConfig
 from tasks.train_tokenizer import TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact.
@@ -44,7 +44,7 @@ CONFIGS = Path(__file__).parent / "configs"
 class Config(StageConfig):
     """Everything a run is made from."""
 
-    name: str = Field(description="names the runs made with this config", pattern=r"^[\w.-]+$")
+    name: PlainName = Field(description="names the runs made with this config")
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
     workers: int = Field(2, ge=1, le=256, description="processes that work on shards")
     schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
@@ -67,6 +67,18 @@ class Config(StageConfig):
     audit_bias: BiasConfig = BiasConfig()
     audit_extraction: ExtractionConfig = ExtractionConfig()
     model_card: ModelCardConfig = ModelCardConfig()
+
+    @field_validator("schedule")
+    @classmethod
+    def _is_cron(cls, schedule: str | None) -> str | None:
+        if schedule is not None:
+            from prefect.client.schemas.schedules import CronSchedule
+
+            try:
+                CronSchedule(cron=schedule)
+            except ValueError as error:
+                raise ValueError("is no cron expression such as '0 3 * * *'") from error
+        return schedule
 
 
 def names() -> list[str]:

@@ -25,6 +25,7 @@ def replay_run(run: Run, store: str | None = None) -> Verdict:
     """
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
+    before = run.artifacts  # all of them, or a HallmarkError now and not after the work
     scratch = None
     if store is None:
         scratch = store = tempfile.mkdtemp(prefix="hallmark-replay-")
@@ -36,7 +37,7 @@ def replay_run(run: Run, store: str | None = None) -> Verdict:
     try:
         frontend.store = fresh
         again = frontend.runs[_execute(run)]
-        rows = [_judge(label, run, again) for label in run.stages]
+        rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
     finally:
         frontend.store = None
         if scratch is not None:
@@ -69,8 +70,8 @@ def _first_audit(run: Run) -> str:
     return next(label for label in run.stages if label.startswith("audit_"))
 
 
-def _judge(label: str, run: Run, again: Run) -> Verdict:
-    before, now = run[label], again.artifacts.get(label)
+def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:
+    now = again.artifacts.get(label)
     row = {"label": label, "determinism": before.manifest["determinism"]}
     row |= {"before": before.content, "now": now.content if now else None, "differs": []}
     if now is None:

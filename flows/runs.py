@@ -37,9 +37,9 @@ RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "c
           "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
 
 
-def default_store(config_store: str | None = None) -> Store:
+def default_store(config_store: str | None = None, create: bool = True) -> Store:
     """The store of a config, else of HALLMARK_STORE, else ./runs."""
-    return Store(config_store or os.environ.get("HALLMARK_STORE") or "runs")
+    return Store(config_store or os.environ.get("HALLMARK_STORE") or "runs", create=create)
 
 
 class Run:
@@ -153,7 +153,7 @@ def open_run(name: str = "latest", store: Store | str | None = None) -> Run:
     >>> run = open_run("latest")                    # doctest: +SKIP
     >>> run.table("findings").to_pandas()           # doctest: +SKIP
     """
-    store = store if isinstance(store, Store) else default_store(store)
+    store = store if isinstance(store, Store) else default_store(store, create=False)
     ids = run_ids(store)
     matches = ids[-1:] if name == "latest" else [i for i in ids if i.startswith(name)]
     if name in ids:

@@ -8,7 +8,8 @@ from flows.config import Config, load
 from flows.runs import Run
 from tasks.accounts import TERMS
 from tasks.errors import HallmarkError
-from tasks.stage import STAGES, StageConfig
+from tasks.settings import StageConfig
+from tasks.stage import STAGES
 from tasks.store import Artifact
 
 Report = dict[str, Any]

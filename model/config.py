@@ -22,6 +22,10 @@ Device = Literal["auto", "cpu", "cuda"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
+#: Beyond any transformer there is: what is larger is a slip of the pen, and no machine holds it.
+LARGEST = {"vocab_size": 2**24, "context": 2**22, "d_model": 2**17, "n_layers": 4096,
+           "n_heads": 4096}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -55,18 +59,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("vocab_size", "context", "d_model", "n_layers", "n_heads"):
-            _at_least(self, name, 1)
+        for name, high in LARGEST.items():
+            _between(self, name, 1, high)
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
         if self.n_kv_heads is not None:
-            _at_least(self, "n_kv_heads", 1)
+            _between(self, "n_kv_heads", 1, self.n_heads)
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
                 )
         if self.d_ff is not None:
-            _at_least(self, "d_ff", 1)
+            _between(self, "d_ff", 1, 4 * LARGEST["d_model"])
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
                 f"Rotary positions need an even head size, not {self.head_dim} (d_model / n_heads)."
@@ -139,10 +143,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("steps", "batch_size", "accumulation", "checkpoint_every", "validate_every"):
-            _at_least(self, name, 1)
-        for name in ("warmup", "seed", "validation_sequences", "threads"):
-            _at_least(self, name, 0)
+        for name in ("steps", "checkpoint_every", "validate_every"):
+            _between(self, name, 1, 10**9)
+        for name in ("batch_size", "accumulation"):
+            _between(self, name, 1, 10**6)
+        for name in ("warmup", "validation_sequences"):
+            _between(self, name, 0, 10**9)
+        _between(self, "seed", 0, 2**63 - 1)
+        _between(self, "threads", 0, 1024)
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
@@ -152,17 +160,15 @@ class TrainConfig:
             raise ValueError(
                 f"warmup {self.warmup} is longer than the training, {self.steps} steps."
             )
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2**63, not {self.seed}.")
         _positive(self, "learning_rate")
+        _between(self, "learning_rate", 0.0, 10.0)
         _positive(self, "clip")
         _between(self, "min_lr_ratio", 0.0, 1.0)
         _between(self, "decay_fraction", 0.0, 1.0)
         _between(self, "beta1", 0.0, 1.0, open_right=True)
         _between(self, "beta2", 0.0, 1.0, open_right=True)
         for name in ("weight_decay", "z_loss"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+            _between(self, name, 0.0, 10.0)
 
 
 #: Which architecture each objective trains.
@@ -209,12 +215,6 @@ def _check_types(config: ModelConfig | TrainConfig) -> None:
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join(kind.__name__ for kind in tuple(choices) or (hint,))
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
-
-
-def _at_least(config: object, name: str, low: int) -> None:
-    value = getattr(config, name)
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, not {value}.")
 
 
 def _positive(config: object, name: str) -> None:

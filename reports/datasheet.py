@@ -31,7 +31,8 @@ from reports.figures import FIGURES, Book
 from reports.masking import OFFENSIVE, Masker
 from reports.preprocessing import preprocessing
 from reports.rendering import LIBRARIES, RENDERING
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.work import Work
 

@@ -35,7 +35,8 @@ from reports.findings import AUDITS, NOT_RUN, Findings, natural, words
 from reports.masking import OFFENSIVE, Masker
 from reports.rendering import LIBRARIES, RENDERING
 from reports.training import training
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.work import Work
 

@@ -36,7 +36,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Shard, Table
 from tasks.tables import DOCUMENTS, ID, LEDGER, ids, ledger_rows, utf8_bytes
 from tasks.work import Part, Tables, Work

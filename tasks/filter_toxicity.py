@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.errors import HallmarkError
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Table
 from tasks.tables import LEDGER, SCORED, ledger_rows, utf8_bytes
 from tasks.work import Work

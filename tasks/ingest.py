@@ -42,8 +42,9 @@ from tasks.readers import (
     read_jsonl,
     read_text,
 )
+from tasks.settings import StageConfig
 from tasks.sources import PATTERNS, FileSource, digest_of, files
-from tasks.stage import StageConfig, stage
+from tasks.stage import stage
 from tasks.streams import Meter
 from tasks.tables import DOCUMENTS, ID, LEDGER, ledger_rows, text_hashes
 from tasks.work import Part, Tables, Work

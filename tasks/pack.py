@@ -24,7 +24,8 @@ from pydantic import Field
 from model.data import END_OF_TEXT, PAD, combine
 from tasks import accounts
 from tasks.errors import HallmarkError
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact, Shard, Table
 from tasks.tables import ID, LEDGER, ledger_rows, utf8_bytes
 from tasks.train_tokenizer import load_tokenizer

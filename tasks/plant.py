@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from tasks.errors import HallmarkError
+from tasks.settings import Seed, StageConfig
 from tasks.split import uniform
-from tasks.stage import StageConfig, stage
+from tasks.stage import stage
 from tasks.store import Table
 from tasks.tables import LEDGER, PLANTS, SPLIT, ledger_rows, text_hashes, utf8_bytes
 from tasks.work import Work
@@ -34,8 +35,8 @@ from tasks.work import Work
 
 class PlantConfig(StageConfig):
     enabled: bool = Field(default=True, description="false: the corpus stays as it is")
-    seed: int = Field(
-        default=0, ge=0, description="names secrets, passages and how often each is planted"
+    seed: Seed = Field(
+        default=0, description="names secrets, passages and how often each is planted"
     )
     counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64), description="copies; 0 is the control"

@@ -29,7 +29,8 @@ from pydantic import Field, field_serializer, field_validator
 from model.config import ModelConfig, TrainConfig, to_dict
 from tasks.errors import HallmarkError
 from tasks.fingerprint import ROOT, file_digest
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.work import Work
 

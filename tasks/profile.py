@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.accounts import ACCOUNTS
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact, Shard, Table
 from tasks.tables import utf8_bytes
 from tasks.work import Part, Tables, Work

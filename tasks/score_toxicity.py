@@ -16,7 +16,8 @@ from pydantic import Field
 
 from tasks.mapper import InProcess
 from tasks.scorers import ScorerConfig, open_scorer, scorer_digest
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Shard, Table
 from tasks.tables import ID
 from tasks.work import Tables, Work

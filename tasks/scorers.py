@@ -25,7 +25,7 @@ from pydantic import Field
 from tasks.errors import HallmarkError
 from tasks.fingerprint import canonical, file_digest, library_versions, sha256
 from tasks.quiet import quiet_transformers
-from tasks.stage import StageConfig
+from tasks.settings import Device, StageConfig, torch_device
 
 
 class ScorerConfig(StageConfig):
@@ -58,9 +58,7 @@ class ScorerConfig(StageConfig):
         description="tokens scored together; of several windows the highest",
     )
     batch: int = Field(default=32, ge=1, description="windows scored at a time")
-    device: str = Field(
-        default="auto", description="auto (the GPU if there is one), cpu, cuda, cuda:1"
-    )
+    device: Device = Field(default="auto", description="of the scorer")
 
 
 class Scorer(Protocol):
@@ -160,14 +158,10 @@ class DetoxifyScorer:
     """Detoxify's ``toxicity`` head over batches of windows of similar length."""
 
     def __init__(self, config: ScorerConfig) -> None:
-        import torch
-
         path = _checkpoint(config)
         self.name, self.digest = _detoxify_name(config), _checked_digest(path, config.sha256)
         self.batch = config.batch
-        device = config.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch_device(config.device)
         loaded = _load(path)
         self._model, self._tokenizer = _build(path, loaded, config.base)
         self._model.eval().to(device)

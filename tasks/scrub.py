@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.personal_data import TYPES, Span, Type, find_all
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Shard, Table
 from tasks.tables import DOCUMENTS, ID, LEDGER, ledger_rows, text_hashes
 from tasks.work import Tables, Work

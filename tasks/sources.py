@@ -8,15 +8,14 @@ from pydantic import Field, field_validator
 
 from tasks.errors import UsageError
 from tasks.fingerprint import file_digest
-from tasks.stage import StageConfig
+from tasks.settings import PlainName, StageConfig
 
 
 class Source(StageConfig):
     """Where documents come from."""
 
-    name: str = Field(
-        pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$",
-        description="names the source in every table and figure; enters the doc_ids",
+    name: PlainName = Field(
+        description="names the source in every table and figure; enters the doc_ids"
     )
 
     @field_validator("name")

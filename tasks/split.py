@@ -12,15 +12,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.stage import StageConfig, stage
+from tasks.settings import Seed, StageConfig
+from tasks.stage import stage
 from tasks.store import Table
 from tasks.tables import LEDGER, SPLIT
 from tasks.work import Work
 
 
 class SplitConfig(StageConfig):
-    seed: int = Field(default=0, ge=0, description="another seed, another split")
-    validation: float = Field(default=0.05, ge=0, lt=1, description="share of the clusters")
+    seed: Seed = Field(default=0, description="another seed, another split")
+    validation: float = Field(
+        default=0.05, gt=0, lt=1, description="share of the clusters; training is measured on it"
+    )
     holdout: float = Field(
         default=0.05, ge=0, lt=1, description="share of the clusters; train is the rest"
     )

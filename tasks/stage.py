@@ -29,19 +29,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 from tasks import accounts
 from tasks.errors import HallmarkError
 from tasks.fingerprint import code_digest, fingerprint, library_versions, source_digest
 from tasks.session import Event, Finished, Session, current_session, open_session
+from tasks.settings import NoConfig, StageConfig
 from tasks.store import Artifact, Manifest, Table, content_digest, describe
 from tasks.tables import LEDGER, TableWriter
 from tasks.work import Clock, Work
 
 __all__ = [
-    "STAGES", "Event", "Finished", "NoConfig", "Session", "Stage", "StageConfig",
-    "current_session", "open_session", "stage",
+    "STAGES", "Event", "Finished", "Session", "Stage", "current_session", "open_session", "stage",
 ]  # fmt: skip
 
 Determinism = Literal["exact", "machine", "statistical"]
@@ -49,16 +48,6 @@ Determinism = Literal["exact", "machine", "statistical"]
 TELEMETRY = pa.schema(
     [("metric", pa.string()), ("value", pa.float64()), ("unit", pa.string()), ("note", pa.string())]
 )
-
-
-class StageConfig(BaseModel):
-    """Base of every config: frozen, typed, unknown keys refused, defaults checked too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-class NoConfig(StageConfig):
-    """For stages that have nothing to set."""
 
 
 #: Every stage that has been imported, by name.

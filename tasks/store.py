@@ -64,10 +64,11 @@ class Store:
     """A place for artifacts: a local folder or an object-store URI such as s3://bucket/prefix.
 
     ``work`` is the local folder for work areas and fetched copies; by default ``work`` inside a
-    local store, or a folder of the user's cache directory for a remote one.
+    local store, or a folder of the user's cache directory for a remote one. ``create`` false
+    refuses a local folder that does not exist: reading must not leave a store behind.
     """
 
-    def __init__(self, uri: str | Path, work: Path | None = None) -> None:
+    def __init__(self, uri: str | Path, work: Path | None = None, create: bool = True) -> None:
         uri = str(uri)
         self.uri = uri
         self.root: Path | None = None
@@ -75,6 +76,11 @@ class Store:
         try:
             if scheme is None or scheme[1] == "file":
                 self.root = Path(uri.removeprefix("file://")).absolute()
+                if not create and not self.root.is_dir():
+                    raise UsageError(
+                        f"there is no store at {self.root}; make one with: hallmark run, or name "
+                        f"another in HALLMARK_STORE"
+                    )
                 self.root.mkdir(parents=True, exist_ok=True)
                 self.objects: Any = from_url(self.root.as_uri())
             else:

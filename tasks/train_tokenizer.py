@@ -17,7 +17,8 @@ from pydantic import Field
 
 from model.data import END_OF_TEXT, PAD
 from tasks.errors import HallmarkError
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Table
 from tasks.tables import utf8_bytes
 from tasks.work import Work

@@ -14,7 +14,7 @@ PACKAGES = ("model", "tasks", "reports", "flows")  # each may import itself and 
 CONTRACT = {
     f"tasks.{name}"
     for name in ("stage", "work", "store", "tables", "accounts", "errors", "mapper", "fingerprint",
-                 "prefect_ui", "session", "artifact")
+                 "prefect_ui", "session", "settings", "artifact")
 }  # fmt: skip
 MAY_IMPORT_PREFECT = {"tasks.stage", "tasks.prefect_ui"}
 

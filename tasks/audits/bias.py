@@ -31,7 +31,8 @@ from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
-from tasks.stage import StageConfig, stage
+from tasks.settings import Device, Seed, StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.work import Work
 
@@ -47,9 +48,9 @@ class BiasConfig(StageConfig):
         description="pairs to use instead of the project's own: jsonl with stereo, anti, category, "
         "template, or a csv like CrowS-Pairs with sent_more, sent_less, bias_type",
     )
-    seed: int = Field(default=0, ge=0, description="of the bootstrap and of the controls")
+    seed: Seed = Field(default=0, description="of the bootstrap and of the controls")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of the subject")
+    device: Device = Field(default="auto", description="of the subject")
 
 
 SAMPLES = pa.schema(

@@ -25,7 +25,8 @@ from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
 from tasks.errors import HallmarkError
-from tasks.stage import StageConfig, stage
+from tasks.settings import Device, Seed, StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact, Table
 from tasks.tables import ID, utf8_bytes
 from tasks.work import Work
@@ -51,8 +52,8 @@ class CapabilityConfig(StageConfig):
     passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
     passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
     resamples: int = Field(2_000, ge=100, le=100_000, description="of the bootstrap")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="of choices and resampling")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="of the subject")
+    seed: Seed = Field(0, description="of choices and resampling")
+    device: Device = Field("auto", description="of the subject")
 
 
 #: One row a document, a passage or a control text; columns of the other kinds are null.

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,8 @@ from tasks.audits.subject import (
     open_subject,
     shared_prefix,
 )
-from tasks.stage import StageConfig, stage
+from tasks.settings import Device, Seed, StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact, Table
 from tasks.tables import ID
 from tasks.work import Work
@@ -50,9 +51,9 @@ class ExtractionConfig(StageConfig):
     documents: int = Field(
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
-    seed: int = Field(default=0, ge=0, description="of references, sample and bootstrap")
+    seed: Seed = Field(default=0, description="of references, sample and bootstrap")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of the subject")
+    device: Device = Field(default="auto", description="of the subject")
 
     @field_validator("prefix")
     @classmethod

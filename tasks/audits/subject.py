@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.errors import HallmarkError, UsageError
+from tasks.settings import torch_device
 from tasks.store import Artifact
 
 Float64 = NDArray[np.float64]
@@ -185,10 +186,7 @@ def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Sub
     folder = checkpoint.directory() if isinstance(checkpoint, Artifact) else Path(checkpoint)
     name = checkpoint.name if isinstance(checkpoint, Artifact) else folder.name
     config = _read_config(folder)
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch_device(device)
     if config.get("model_type") == "hallmark":
         return OwnModel(folder, name, device)
     from tasks.audits.transformers_subject import open_transformers

@@ -29,7 +29,8 @@ from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
 from tasks.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
-from tasks.stage import StageConfig, stage
+from tasks.settings import Device, Seed, StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.work import Work
 
@@ -59,10 +60,10 @@ class ToxicityConfig(StageConfig):
         default=(1, 5, 25), description="numbers of continuations the maximum is taken over"
     )
     threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
-    seed: int = Field(default=0, ge=0, description="of the sampling and of the bootstrap")
+    seed: Seed = Field(default=0, description="of the sampling and of the bootstrap")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="scores the continuations")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="of the subject")
+    device: Device = Field(default="auto", description="of the subject")
 
     @field_validator("k")
     @classmethod

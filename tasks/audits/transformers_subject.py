@@ -46,6 +46,11 @@ def open_transformers(folder: Path, config: dict[str, Any], name: str, device: s
     if not any((folder / file).is_file() for file in VOCABULARIES):
         raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARIES)}")
     tokenizer, model, info = _load(folder, kind)
+    for key, found, expected in sorted(info["mismatched_keys"]):
+        raise UsageError(
+            f"the weights in {folder} do not fit its config.json: {key} has shape {tuple(found)}, "
+            f"expected {tuple(expected)}"
+        )
     missing = sorted(info["missing_keys"])
     if missing:
         raise UsageError(
@@ -75,7 +80,12 @@ def _load(folder: Path, kind: str) -> tuple[Any, Any, dict[str, Any]]:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
             what = "model"
             model, info = auto.from_pretrained(
-                folder, use_safetensors=True, output_loading_info=True, dtype=torch.float32, **local
+                folder,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are told from info, with the place
+                output_loading_info=True,
+                dtype=torch.float32,
+                **local,
             )
     except Exception as error:
         raise UsageError(f"{folder} holds no {what} that can be loaded: {_line(error)}") from error

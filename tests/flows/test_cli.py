@@ -29,7 +29,14 @@ def hallmark(tmp_path):
         (["run", "smoke", "--sett", "x"], 2, "--sett"),
         (["run", "smoke", "--until", "nowhere"], 2, "no stage 'nowhere'"),
         (["frobnicate"], 2, "frobnicate"),
-        (["status"], 2, "holds none; start one with: hallmark run"),
+        (["run", "smoke", "--set", "schedule=nonsense"], 2, "schedule: is no cron expression"),
+        (["run", "smoke", "--set", "name='a b'"], 2, "name: must be at most 200 letters"),
+        (["run", "smoke", "--set", "split.validation=0"], 2, "split.validation: "),
+        (["run", "smoke", "--set", "plant.seed=1e26"], 2, "plant.seed: "),
+        (["run", "smoke", "--set", "pretrain.model.d_model=100000000000"], 2, "d_model must be"),
+        (["status"], 2, "there is no store at "),
+        (["report"], 2, "there is no store at "),
+        (["replay"], 2, "there is no store at "),
         (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
         (["audit", "latest"], 2, "has trained no model yet"),
         (["audit", "latest", "--only", "taste"], 2, "choose from capability"),
@@ -58,6 +65,28 @@ def test_a_broken_config_file(hallmark, tmp_path, text, words):
     done = hallmark("run", str(tmp_path / "my.toml"), code=2)
     assert f"config {tmp_path}/my.toml" in done.stderr
     assert words in done.stderr
+
+
+def test_reading_leaves_no_store_behind(hallmark):
+    for command in ("status", "report", "replay"):
+        hallmark(command, code=2)
+    assert not hallmark.store.exists()
+    hallmark.store.mkdir()
+    assert "holds none; start one with: hallmark run" in hallmark("status", code=2).stderr
+
+
+def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    hallmark.store.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "run", "smoke", "--until", "ingest"],
+        env={**os.environ, "HALLMARK_STORE": str(tmp_path / "file" / "store")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert str(tmp_path / "file") in line
 
 
 def test_a_folder_that_is_no_checkpoint(hallmark, tmp_path):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from flows.replay import replay_run
 from flows.runs import all_runs, open_run
 from flows.status import render, status_of
 from tasks.errors import HallmarkError
@@ -44,6 +45,13 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, data):
             open_run(name, store)
     assert [run.id for run in all_runs(store)] == ["a"]
     assert open_run("a", store).status == "completed"
+
+
+def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
+    run = open_run("a", store)
+    shutil.rmtree(store.root / run["make"].folder)
+    with pytest.raises(HallmarkError, match="holds no artifact make/"):
+        replay_run(run)
 
 
 def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):

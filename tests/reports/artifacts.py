@@ -18,8 +18,9 @@ from tasks.pretrain import CHECKPOINTS, LOG
 from tasks.profile import ProfileConfig, profile
 from tasks.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.scrub import ScrubConfig, scrub
+from tasks.settings import NoConfig, StageConfig
 from tasks.split import SplitConfig, split
-from tasks.stage import NoConfig, StageConfig, stage
+from tasks.stage import stage
 from tasks.store import Artifact, external
 from tasks.tables import ID
 from tasks.work import Work

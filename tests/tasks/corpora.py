@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact
 from tasks.tables import DOCUMENTS, SCORED, SPLIT, ids, text_hashes
 from tasks.work import Work

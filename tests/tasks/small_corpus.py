@@ -7,7 +7,8 @@ import random
 import pyarrow as pa
 
 from tasks import accounts
-from tasks.stage import StageConfig, stage
+from tasks.settings import StageConfig
+from tasks.stage import stage
 from tasks.store import Artifact, Table
 from tasks.tables import SPLIT, ids, text_hashes
 from tasks.work import Work

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.accounts import ACCOUNTS
-from tasks.stage import Session, StageConfig, open_session, stage
+from tasks.settings import StageConfig
+from tasks.stage import Session, open_session, stage
 from tasks.store import Artifact, Shard, Store, Table
 from tasks.tables import DOCUMENTS, LEDGER, ids, ledger_rows, text_hashes, utf8_bytes
 from tasks.work import Tables, Work

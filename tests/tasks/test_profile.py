@@ -20,8 +20,9 @@ from tasks.plant import PlantConfig, plant
 from tasks.profile import ProfileConfig, identity_terms, mentions, profile
 from tasks.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.scrub import ScrubConfig, scrub
+from tasks.settings import StageConfig
 from tasks.split import SplitConfig, split
-from tasks.stage import Session, StageConfig, open_session, stage
+from tasks.stage import Session, open_session, stage
 from tasks.store import Store
 from tasks.tables import ids
 from tasks.work import Work

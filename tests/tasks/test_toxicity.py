@@ -11,7 +11,8 @@ from tasks.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.mapper import Processes
 from tasks.score_toxicity import SCORES, ScoreToxicityConfig, score_toxicity, windows
 from tasks.scorers import ScorerConfig
-from tasks.stage import Session, StageConfig, open_session, stage
+from tasks.settings import StageConfig
+from tasks.stage import Session, open_session, stage
 from tasks.store import Store, Table
 from tasks.work import Work
 from tests.tasks.corpora import given

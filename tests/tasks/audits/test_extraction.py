@@ -29,7 +29,8 @@ from tasks.audits.findings import evidence
 from tasks.audits.subject import open_subject
 from tasks.errors import HallmarkError
 from tasks.plant import PlantConfig, canaries, records, reference_secrets
-from tasks.stage import NoConfig, Session, open_session, stage
+from tasks.settings import NoConfig
+from tasks.stage import Session, open_session, stage
 from tasks.store import Store, external
 from tasks.tables import PLANTS, SPLIT, ids, text_hashes
 from tasks.work import Work

@@ -212,7 +212,7 @@ def test_missing_files_are_named(request, edited, folder, without, message):
     [
         ({"architectures": ["GPT2ForSequenceClassification"]}, "neither a causal nor a masked"),
         ({"architectures": None}, "neither a causal nor a masked"),
-        ({"vocab_size": 100}, "model that can be loaded|do not belong together"),
+        ({"vocab_size": 100}, r"wte.weight has shape \(\d+, \d+\), expected \(100, "),
         ({"n_layer": 3}, "lack 12 tensors"),
         ({"model_type": "no-such-model"}, "can be loaded"),
         ({"model_type": 5}, "no model_type"),
@@ -222,6 +222,12 @@ def test_a_config_that_does_not_fit_is_refused(edited, gpt2_folder, config, mess
     with pytest.raises(UsageError, match=message) as caught:
         open_subject(edited(gpt2_folder, config=config), device="cpu")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 7, reason="needs a machine of fewer than 8 GPUs")
+def test_a_device_that_is_not_there_is_refused(own_folder):
+    with pytest.raises(UsageError, match=r"device cuda:7: this machine has \d GPUs"):
+        open_subject(own_folder, device="cuda:7")
 
 
 def test_folders_that_are_no_checkpoints(tmp_path):
