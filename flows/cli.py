@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,12 +119,11 @@ def replay(run: str = "latest", *, store: str | None = None, json_: Json = False
     store
         The fresh store; by default a temporary folder, removed afterwards.
     """
-    from flows.console import RunView
-    from flows.replay import render, replay_run
     from flows.runs import open_run
 
-    with RunView() as view:
-        _prepare(view)
+    with _ready(lambda: open_run(run)):
+        from flows.replay import render, replay_run
+
         verdict = replay_run(open_run(run), store)
     _show(verdict, json_, render)
     if not verdict["green"]:
@@ -163,43 +163,40 @@ def _settle_prefect() -> None:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    # Its server needs 6 s where nothing else runs; Prefect's own limit is 20 s.
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
 
 
-def _prepare(listener: Any) -> None:
-    """Let the runs of this process show themselves in ``listener``."""
+@contextmanager
+def _ready(check: Callable[[], object]) -> Iterator[None]:
+    """What a flow needs: a Prefect server, and a view of what its stages do.
+
+    ``check`` raises for what is wrong with the command, before anything waits for Prefect.
+    """
+    from flows.server import LocalServer
+
+    # It starts on another core while this process imports the same libraries.
+    server = None if os.environ.get("PREFECT_API_URL") else LocalServer()
+    check()
+    if server and not server.adopt():
+        server = None
+    from flows import pipeline  # noqa: F401
+    from flows.console import RunView
     from flows.runs import frontend
 
-    frontend.listener, frontend.stopped = listener, lambda: _leave(listener)
-
-
-def _leave(view: Any) -> None:
-    """End behind Ctrl-C, which Prefect's own server gets too.
-
-    Prefect would try for minutes to tell that server of it. Trainer, workers and run.json are
-    in order by now; a server that lives elsewhere is told as always.
-    """
-    from prefect.server.api.server import SubprocessASGIServer
-
-    servers = list(SubprocessASGIServer._instances.values())
-    if not servers:
-        return
-    view.__exit__(None, None, None)
-    for server in servers:
-        server.stop()
-    print(f"hallmark: {STOPPED}", file=sys.stderr, flush=True)
-    os._exit(1)
+    with RunView() as frontend.listener:
+        if server:
+            server.wait()
+        yield
 
 
 def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
     """Run a flow with a progress view, build the site, and say where everything is."""
-    from flows.console import RunView, stderr
+    from flows.runs import settle
 
-    with RunView() as view:
-        _prepare(view)
+    settled = ("config", "overrides", "until", "checkpoint")
+    with _ready(lambda: settle(**{k: v for k, v in parameters.items() if k in settled})):
         from flows import pipeline
+        from flows.console import stderr
         from flows.runs import frontend
 
         done = frontend.runs[getattr(pipeline, flow)(**parameters)]

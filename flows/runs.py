@@ -199,7 +199,6 @@ class Frontend:
     listener: Callable[[Event], None] = lambda event: None
     store: Store | None = None  # instead of the config's: replay runs into a fresh one
     runs: dict[str, Run] = field(default_factory=dict)
-    stopped: Callable[[], None] = lambda: None  # called behind Ctrl-C, when run.json is written
 
 
 frontend = Frontend()
@@ -208,6 +207,33 @@ frontend = Frontend()
 def flow_run_name() -> str:
     """Name of the Prefect flow run, and id of the run: it sorts by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def settle(
+    config: str | dict[str, Any] | None,
+    overrides: Sequence[str],
+    until: str | None = None,
+    checkpoint: str | None = None,
+) -> tuple[Config, str | None]:
+    """The config that a flow runs with, and the file it comes from.
+
+    Without one, a checkpoint is audited as its own run did, and all else follows the demo.
+    Raises UsageError for whatever is wrong with the arguments of a flow.
+    """
+    from flows.config import ROOT_KEYS, load
+
+    file = config if isinstance(config, str) else None
+    if checkpoint is not None:
+        made_by = resolve(frontend.store or default_store(), checkpoint).run
+        if config is None and made_by is not None:
+            config, file = made_by.record["config"], made_by.record["config_file"]
+    settings = load(config or "demo", overrides)
+    sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
+    if until is not None and until not in sections:
+        raise UsageError(
+            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
+        )
+    return settings, file
 
 
 @contextmanager
@@ -221,21 +247,10 @@ def begin(
     """Open the store and a session for a flow, and keep run.json while it works."""
     from prefect.runtime import flow_run
 
-    from flows.config import ROOT_KEYS, load
     from tasks.mapper import InProcess, Processes
     from tasks.stage import Finished, Session, open_session
 
-    file = config if isinstance(config, str) else None
-    if config is None and checkpoint is not None:
-        made_by = resolve(frontend.store or default_store(), checkpoint).run
-        if made_by is not None:  # audit it as its own run did
-            config, file = made_by.record["config"], made_by.record["config_file"]
-    settings = load(config or "demo", overrides)
-    sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
-    if until is not None and until not in sections:
-        raise UsageError(
-            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
-        )
+    settings, file = settle(config, overrides, until, checkpoint)
     store = frontend.store or default_store(settings.store)
     record: Record = {
         "run": flow_run.name or flow_run_name(),
@@ -275,13 +290,10 @@ def begin(
     except Finished:
         record["until"] = until
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        what = "stopped" if stopped else str(error).split("\n")[0]
+        what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
         record |= {"status": "failed", "ended": _now(), "error": what}
         with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
             save()
-        if stopped:
-            frontend.stopped()
         raise
     record |= {"status": "completed", "ended": _now()}
     save()

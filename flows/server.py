@@ -1,0 +1,94 @@
+"""A Prefect server for the length of one command, where the user has configured none.
+
+Prefect would start such a server itself, but late (a command would wait for it with nothing to
+do), in the terminal's process group (Ctrl-C would end it before it hears of the run's end), and it
+would outlive a command that is killed. This one starts while the command imports its stages, hears
+no Ctrl-C, and ends with the command, however that ends: its standard input is a pipe that only the
+command holds open. The same file is the server's program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+#: Seconds for the server to answer: 4 to 6 where nothing else runs, more on a busy machine.
+PATIENCE = 180
+
+
+class LocalServer:
+    """Started at once; ``adopt`` it, ``wait`` before the first use. It stops with this process."""
+
+    def __init__(self) -> None:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(128)  # requests queue from now on
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+            number = listening.fileno()
+            self.process = subprocess.Popen(
+                # -P: the folder of this file is no place for imports.
+                [sys.executable, "-P", __file__, str(number)],
+                stdin=subprocess.PIPE,
+                pass_fds=[number],
+                start_new_session=True,
+            )
+        # Registered before Prefect's own: its last log lines are sent before this.
+        atexit.register(self.stop)
+
+    def adopt(self) -> bool:
+        """Let Prefect of this process use it; False, and it stops, where the user's profile or
+        settings file names another."""
+        from prefect.context import refresh_global_settings_context
+        from prefect.settings import PREFECT_API_URL
+
+        if PREFECT_API_URL.value():
+            self.stop()
+            return False
+        os.environ["PREFECT_API_URL"] = self.url
+        refresh_global_settings_context()
+        return True
+
+    def wait(self) -> None:
+        """Until the server answers; HallmarkError if it does not."""
+        import httpx
+
+        from tasks.errors import HallmarkError
+
+        try:
+            httpx.get(f"{self.url}/health", timeout=PATIENCE).raise_for_status()
+        except httpx.HTTPError as error:
+            raise HallmarkError(
+                f"Prefect's server did not start ({error or type(error).__name__}); start one "
+                f"yourself with: prefect server start, and name it in PREFECT_API_URL"
+            ) from error
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        atexit.unregister(self.stop)
+
+
+def _serve(number: int) -> None:
+    """The server's process: Prefect's own app behind a socket that listens already."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    app = create_app(ephemeral=True, final=True)
+    config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=0)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
