@@ -79,7 +79,11 @@ def _prefect() -> Finding:
 
     url = os.environ.get("PREFECT_API_URL", "")
     if not url:
-        return {"what": "prefect", "ok": True, "says": f"a server for each command; for schedules {HOW}"}
+        return {
+            "what": "prefect",
+            "ok": True,
+            "says": f"a server for each command; for schedules {HOW}",
+        }
     ok = server_answers(url)
     says = f"server at {url} " + ("answers" if ok else f"does not answer; {HOW}")
     return {"what": "prefect", "ok": ok, "says": says}

@@ -8,11 +8,13 @@ encoder-decoder both, the second with cross-attention.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from model.attention import Attention, Cache, LayerCache, Rotation, Trace
 from model.config import ModelConfig
@@ -116,6 +118,7 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool) -> None:
         super().__init__()
         self.causal = causal
+        self.recompute = False  # keep a block's input for the backward pass, not what is inside
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layers))
         self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
 
@@ -147,8 +150,10 @@ class Stack(nn.Module):
         crossed = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
         if trace is not None:
             trace.hidden.append(x.detach())
+        again = self.recompute and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
-            x = block(
+            run = partial(checkpoint, block, use_reentrant=False) if again else block
+            x = run(
                 x,
                 causal=fast,
                 mask=lowered,

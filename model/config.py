@@ -19,6 +19,7 @@ Schedule = Literal["cosine", "linear", "wsd"]
 OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
+Divergence = Literal["stop", "skip"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
@@ -112,6 +113,12 @@ class TrainConfig:
     the squared log-partition (PaLM). ``precision`` auto is bf16 autocast where the device has bf16
     matrix units, else fp32. The ``objective`` must suit the architecture (see OBJECTIVES).
     ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves the number to torch.
+    ``recompute`` keeps only the blocks' inputs for the backward pass and computes the rest again
+    (Chen et al. 2016): a third more work, far less memory.
+
+    A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
+    than ``spike`` times its running mean (0: never); then training stops, or skips the step.
+    Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -136,9 +143,13 @@ class TrainConfig:
     compile: bool = False
     seed: int = 0
     checkpoint_every: int = 100
+    log_spaced: bool = False
     validate_every: int = 100
     validation_sequences: int = 256
     document_mask: bool = False
+    recompute: bool = False
+    divergence: Divergence = "stop"
+    spike: float = 0.0
     threads: int = 0
 
     def __post_init__(self) -> None:
@@ -169,6 +180,8 @@ class TrainConfig:
         _between(self, "beta2", 0.0, 1.0, open_right=True)
         for name in ("weight_decay", "z_loss"):
             _between(self, name, 0.0, 10.0)
+        if self.spike:
+            _between(self, "spike", 1.0, 1e6)
 
 
 #: Which architecture each objective trains.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +71,33 @@ def set_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
+
+
+@dataclass
+class SpikeGuard:
+    """Tells steps that diverge: a value that is not finite, or a gradient's norm out of line.
+
+    ``mean`` is the exponential mean (decay 0.95) of the norms of the steps taken, ``taken`` how
+    many they are, ``skipped`` how many diverged one behind the other until now. All three belong
+    to the training state. The first 20 steps are never out of line.
+    """
+
+    mean: float = 0.0
+    taken: int = 0
+    skipped: int = 0
+
+    def diverged(self, loss: float, norm: float, factor: float) -> bool:
+        """Whether this step is to be stopped at or skipped; if not, its norm counts from now on.
+
+        ``factor``: how many times the mean is out of line; 0: none.
+        """
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite or (factor and self.taken >= 20 and norm > factor * self.mean):
+            self.skipped += 1
+            return True
+        self.mean = 0.95 * self.mean + 0.05 * norm if self.taken else norm
+        self.taken, self.skipped = self.taken + 1, 0
+        return False
 
 
 def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:

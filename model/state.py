@@ -1,7 +1,8 @@
 """The exact state of a training run: going on from it gives the same bits as never stopping.
 
-Kept are the weights, the optimizers' tensors, the step (the data position is a function of it)
-and the generators training draws from: torch's on the CPU and on each CUDA device.
+Kept are the weights, the optimizers' tensors, the step (the data position is a function of it),
+what the guard against spikes has seen, and the generators training draws from: torch's on the CPU
+and on each CUDA device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from model.files import remove_unfinished, whole_folder
 
-FORMAT = 1
+FORMAT = 2
 
 
 def step_name(step: int) -> str:
@@ -31,6 +32,7 @@ def save_state(
     identity: dict[str, Any],
     model: nn.Module,
     optimizers: list[torch.optim.Optimizer],
+    guard: dict[str, Any],
 ) -> None:
     """Write the state of ``step``, then remove older ones. This is a checkpoint's commit point."""
     tensors: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
@@ -46,7 +48,7 @@ def save_state(
         with whole_folder(target) as temporary:
             contiguous = {name: t.detach().contiguous() for name, t in tensors.items()}
             save_file(contiguous, temporary / "state.safetensors")
-            header = {"format": FORMAT, "step": step, "identity": identity}
+            header = {"format": FORMAT, "step": step, "identity": identity, "guard": guard}
             (temporary / "state.json").write_text(json.dumps(header, indent=2), encoding="utf-8")
     for old in folder.iterdir():
         if old != target:
@@ -66,8 +68,11 @@ def load_state(
     identity: dict[str, Any],
     model: nn.Module,
     optimizers: list[torch.optim.Optimizer],
-) -> None:
-    """Restore everything ``save_state`` kept; ValueError when it belongs to another run."""
+) -> dict[str, Any]:
+    """Restore everything ``save_state`` kept; ValueError when it belongs to another run.
+
+    Returns what it kept of the SpikeGuard.
+    """
     source = folder / step_name(step)
     try:
         header = json.loads((source / "state.json").read_text(encoding="utf-8"))
@@ -97,6 +102,8 @@ def load_state(
     for i in range(torch.cuda.device_count()):
         if f"rng.cuda.{i}" in tensors:
             torch.cuda.set_rng_state(tensors[f"rng.cuda.{i}"], i)
+    guard: dict[str, Any] = header["guard"]
+    return guard
 
 
 def _optimizer_state(tensors: dict[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:

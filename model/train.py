@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,13 +39,14 @@ from model.config import OBJECTIVES, ModelConfig, TrainConfig, from_dict, to_dic
 from model.data import PackedRows, batch_sequences, combine, materialise
 from model.files import remove_unfinished, whole_file
 from model.objectives import Batch, make_objective
-from model.optimise import clip, learning_rate, make_optimizers, set_rate
+from model.optimise import SpikeGuard, clip, learning_rate, make_optimizers, set_rate
 
 LOG_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
         pa.field("loss", pa.float64(), nullable=False),  # nats per token
         pa.field("grad_norm", pa.float64(), nullable=False),  # before clipping
+        pa.field("skipped", pa.bool_(), nullable=False),  # the step diverged and changed nothing
         pa.field("learning_rate", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # positions seen so far
         pa.field("validation_bits_per_token", pa.float64()),
@@ -56,6 +58,7 @@ LOG_SCHEMA = pa.schema(
 )
 TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
 TERMINATED = 143
+MOST_SKIPPED = 10  # steps in a row, and training stops all the same
 
 
 class TrainingError(Exception):
@@ -142,7 +145,11 @@ class Trainer:
         }
         torch.manual_seed(config.seed)
         self.model = Transformer(self.model_config).to(self.device)
+        for stack in (self.model.encoder, self.model.decoder):
+            if stack is not None:
+                stack.recompute = config.recompute
         self.optimizers = make_optimizers(self.model, config)
+        self.guard = SpikeGuard()
         self.forward = torch.compile(self.model) if config.compile else self.model
         self.log: list[dict[str, Any]] = []
         self.terminated = False
@@ -190,7 +197,7 @@ class Trainer:
                 told = time.monotonic()
                 rate = round(row["tokens_per_second"])
                 emit("step", step=self.step, loss=row["loss"], tokens_per_second=rate)
-            if last or self.step % self.config.checkpoint_every == 0:
+            if last or self._checkpoint_is_due():
                 self._commit()
         emit("done", step=self.step)
         return 0
@@ -211,13 +218,12 @@ class Trainer:
             loss += self._loss(part.to(self.device), total, backward=True)
         norm = clip(self.model.parameters(), config.clip).item()
         value = loss.item()
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            raise TrainingError(
-                f"Step {step}: the loss is {value} and the gradient's norm {norm}; "
-                f"lower learning_rate (now {config.learning_rate}) or clip (now {config.clip})."
-            )
+        skipped = self.guard.diverged(value, norm, config.spike)
+        if skipped:
+            self._diverged(step, value, norm)
         for optimizer in self.optimizers:
-            optimizer.step()
+            if not skipped:
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         seconds = time.perf_counter() - start
         speed = rows.size / seconds
@@ -226,6 +232,7 @@ class Trainer:
             "step": step,
             "loss": value,
             "grad_norm": norm,
+            "skipped": skipped,
             "learning_rate": rate,
             "tokens": step * rows.size,
             "validation_bits_per_token": None,
@@ -234,6 +241,25 @@ class Trainer:
             "mfu": flops * speed / self.ceiling,
             "memory_mb": self._memory(),
         }
+
+    def _diverged(self, step: int, loss: float, norm: float) -> None:
+        """Say so; TrainingError where training is to stop, or has skipped too much already."""
+        what = f"the loss is {loss:.4g} and the gradient's norm {norm:.4g}"
+        if math.isfinite(norm):
+            what += f", {norm / self.guard.mean:.3g} times its mean"
+        if self.config.divergence == "stop" or self.guard.skipped > MOST_SKIPPED:
+            before = self.guard.skipped - 1
+            raise TrainingError(
+                f"Step {step}: {what}{f' ({before} steps before it were skipped)' * bool(before)}; "
+                f"lower learning_rate (now "
+                f"{self.config.learning_rate}) or clip (now {self.config.clip})."
+            )
+        emit("skipped", step=step, message=f"{what}: the step is skipped")
+
+    def _checkpoint_is_due(self) -> bool:
+        power_of_two = self.step & (self.step - 1) == 0
+        due = self.step % self.config.checkpoint_every == 0
+        return due or (self.config.log_spaced and power_of_two)
 
     def _loss(self, batch: Batch, total: float, *, backward: bool) -> torch.Tensor:
         with self._autocast():
@@ -306,7 +332,9 @@ class Trainer:
 
     def _save_state(self) -> None:
         folder = self.work / "state"
-        state.save_state(folder, self.step, self.identity, self.model, self.optimizers)
+        state.save_state(
+            folder, self.step, self.identity, self.model, self.optimizers, asdict(self.guard)
+        )
 
     def _resume(self) -> bool:
         """Restore the last committed state and remove what is newer; False where there is none."""
@@ -319,7 +347,8 @@ class Trainer:
         if found is None:
             return False
         folder = self.work / "state"
-        state.load_state(folder, found, self.identity, self.model, self.optimizers)
+        guard = state.load_state(folder, found, self.identity, self.model, self.optimizers)
+        self.guard = SpikeGuard(**guard)
         self.step = found
         return True
 

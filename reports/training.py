@@ -19,6 +19,10 @@ def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown:
         section.add(Paragraph(["The checkpoint came without a log of its training."]))
         return section
     make = functools.partial(_log_figure, book)
+    skipped = book.figure(
+        "training-skipped", "skipped steps", "steps", ("pretrain", "log"), {"skipped": True},
+        aggregate="count",
+    )  # fmt: skip
     section.add(
         Facts(
             [
@@ -33,6 +37,7 @@ def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown:
                     "Highest learning rate",
                     [make("learning_rate", "", "max", "highest learning rate")],
                 ),
+                ("Steps skipped because they diverged", [skipped]),
             ]
         )
     )

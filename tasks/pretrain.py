@@ -87,6 +87,7 @@ LOG = pa.schema(
         ("step", pa.int64()),
         ("loss", pa.float64()),
         ("grad_norm", pa.float64()),  # before clipping
+        ("skipped", pa.bool_()),  # the step diverged, and changed nothing
         ("learning_rate", pa.float64()),
         ("tokens", pa.int64()),  # seen so far
         ("validation_loss", pa.float64()),  # null where this step was not validated
@@ -273,6 +274,8 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
             case "validation":
                 bits = event["bits_per_token"]
                 log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits)
+            case "skipped":
+                log.warning("trainer: step %d: %s", event["step"], event["message"])
             case "checkpoint":
                 step = event["step"]
                 committed[step] = commit_checkpoint(work, Path(event["path"]), step)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from model.checkpoint import load
 from model.config import TrainConfig
 from model.data import batch_sequences
 from model.objectives import causal
-from model.optimise import learning_rate
+from model.optimise import SpikeGuard, learning_rate
 from model.train import LOG_SCHEMA, TIMING_COLUMNS
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
@@ -112,18 +113,30 @@ def assert_same_run(work, reference):
 
 @pytest.fixture(scope="module")
 def reference(inputs, tmp_path_factory):
-    """An undisturbed run, with all that needs restoring: dropout, both optimizers, bf16."""
+    """An undisturbed run, with all that needs restoring: dropout, both optimizers, bf16, and
+    steps that are skipped."""
     train = {
         "optimizer": "muon",
         "precision": "bf16",
         "accumulation": 2,
         "document_mask": True,
+        "recompute": True,
+        "learning_rate": 0.03,
+        "spike": 1.05,
+        "divergence": "skip",
     }
     work = tmp_path_factory.mktemp("run") / "work"
     job = write_job(inputs, work, model={"dropout": 0.1}, **train)
     code, events = run(job)
     assert code == 0, events
+    assert {e["step"] for e in events if e["event"] == "skipped"} == skipped_steps(work)
+    assert skipped_steps(work)
     return work, train, events
+
+
+def skipped_steps(work):
+    rows = log(work, ["step", "skipped"]).to_pylist()
+    return {row["step"] for row in rows if row["skipped"]}
 
 
 def test_a_run_leaves_its_log_and_checkpoints(reference):
@@ -244,7 +257,8 @@ def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"learning_rate": 1e30, "clip": 1e30, "warmup": 0}, "lower learning_rate"),
+        ({"spike": 1.0, "learning_rate": 0.1}, "times its mean; lower learning_rate"),
+        ({"learning_rate": 1e30}, "between"),
         ({"model": {"d_model": 33}}, "not divisible"),
         ({"model": {"vocab_size": 41}}, "40 tokens"),
         ({"model": {"context": 8}}, "rows of 8"),
@@ -270,6 +284,43 @@ def test_accumulation_changes_nothing_but_memory(inputs, tmp_path):
         assert run(job)[0] == 0
         losses.append(log(work)["loss"].to_pylist())
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_recomputing_activations_changes_nothing_but_memory(inputs, tmp_path):
+    for work in (tmp_path / "kept", tmp_path / "again"):
+        train = {"recompute": work.name == "again", "precision": "fp32", "steps": 10}
+        assert run(write_job(inputs, work, model={"dropout": 0.1}, **train))[0] == 0
+    assert_same_run(tmp_path / "kept", tmp_path / "again")
+
+
+def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
+    """Behind the guard's first 20 steps whatever is above the mean is out of line."""
+    train = {"spike": 1.0, "divergence": "skip", "learning_rate": 0.1}
+    run(write_job(inputs, tmp_path / "work", checkpoint_every=1, **train))
+    skipped = skipped_steps(tmp_path / "work")
+    assert skipped and min(skipped) > 20
+    for step in range(1, 41):
+        now, before = (
+            (tmp_path / "work" / "checkpoints" / f"step-{s:08d}" / "model.safetensors").read_bytes()
+            for s in (step, step - 1)
+        )
+        assert (now == before) == (step in skipped)
+
+
+def test_ten_skipped_steps_in_a_row_stop_the_training():
+    guard = SpikeGuard()
+    assert not any(guard.diverged(1.0, 1.0, 3.0) for _ in range(30))
+    assert [guard.diverged(1.0, 2.9, 3.0), guard.diverged(1.0, 4.0, 3.0)] == [False, True]
+    assert guard.diverged(math.nan, 1.0, 0.0) and guard.skipped == 2
+    assert not guard.diverged(1.0, 1.0, 3.0) and guard.skipped == 0
+    assert not SpikeGuard().diverged(1.0, 1e9, 3.0)  # nothing to compare with yet
+
+
+def test_checkpoints_at_powers_of_two_for_the_growth_of_memorisation(inputs, tmp_path):
+    job = write_job(inputs, tmp_path / "work", steps=12, checkpoint_every=10, log_spaced=True)
+    assert run(job)[0] == 0
+    found = sorted(p.name for p in (tmp_path / "work" / "checkpoints").iterdir())
+    assert [int(name[-8:]) for name in found] == [0, 1, 2, 4, 8, 10, 12]
 
 
 def test_a_step_trains_on_the_rows_that_batch_sequences_names(inputs, tmp_path):

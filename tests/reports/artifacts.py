@@ -100,6 +100,7 @@ def trained(config: TrainedConfig, work: Work) -> None:
             "step": steps,
             "loss": losses,
             "grad_norm": [1.0] * len(steps),
+            "skipped": [False] * len(steps),
             "learning_rate": [1e-3 / step for step in steps],
             "tokens": [512 * step for step in steps],
             "validation_loss": [

@@ -212,7 +212,8 @@ def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None
 def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
     packed, tokenizer = _prepared(tmp_path)
     config = PretrainConfig(
-        model=CONFIG.model, train=TrainConfig(steps=20, warmup=0, learning_rate=1e30, batch_size=8)
+        model=CONFIG.model,
+        train=TrainConfig(steps=60, warmup=0, learning_rate=0.3, batch_size=8, spike=1.0),
     )
     with (
         open_session(Session(Store(tmp_path))),
