@@ -207,7 +207,14 @@ def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
         return _show(status_of(done), True, str)
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
-    stderr.print(f"run {done.id}: {made} stages made, {len(stages) - made} from the store")
+    stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
+    controls, failed = done.controls()
+    if failed:
+        names = ", ".join(dict.fromkeys(failed))
+        stderr.print(
+            f"{len(failed)} of {controls} controls failed ({names}): do not rely on the figures of "
+            f"those audits; the model card says more"
+        )
     page = index.parent / "runs" / done.id / "index.html"
     print(f"report: {page}")
 

@@ -67,7 +67,7 @@ def _scorers() -> Finding:
     from tasks.scorers import ScorerConfig, scorer_digest
 
     digests = scorer_digest(ScorerConfig(), "")
-    says = "embedded linear scorer " + ", ".join(f"{k} {v[:16]}" for k, v in digests.items())
+    says = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
     hub = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache/torch")) / "hub/checkpoints"
     weights = sorted(path.name for path in hub.glob("toxic*.ckpt"))
     says += f"; Detoxify weights: {', '.join(weights) or 'none downloaded'}"

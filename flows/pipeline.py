@@ -16,6 +16,7 @@ from tasks.audits.capability import audit_capability
 from tasks.audits.extraction import audit_extraction
 from tasks.audits.toxicity import audit_toxicity
 from tasks.deduplicate import deduplicate
+from tasks.errors import UsageError
 from tasks.filter_toxicity import filter_toxicity
 from tasks.ingest import ingest
 from tasks.pack import pack
@@ -77,6 +78,8 @@ def examine(
         audits["extraction"] = audit_extraction(
             checkpoint, planted, planted, config.audit_extraction
         )
+    if not audits:
+        raise UsageError(f"{', '.join(only)}: needs the training corpus; this store has it not")
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
     made["model_card"] = model_card(checkpoint, pretrained, audits, corpus or {}, config.model_card)
     return made

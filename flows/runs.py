@@ -124,6 +124,17 @@ class Run:
         names = pretrained["checkpoints"].read(["artifact"])["artifact"].to_pylist()
         return [find_artifact(self.store, name) for name in names]
 
+    def controls(self) -> tuple[int, list[str]]:
+        """How many controls its audits carry, and the label of the audit for each that failed."""
+        found = 0
+        failed = []
+        for label in self.stages:
+            if label.startswith("audit_"):
+                rows = self[label]["findings"].read(["control", "verdict"]).to_pylist()
+                found += sum(bool(row["control"]) for row in rows)
+                failed += [label for r in rows if r["control"] and r["verdict"] != "pass"]
+        return found, failed
+
     def subject(self, text: str) -> Subject:
         return resolve(self.store, text)
 
@@ -163,6 +174,15 @@ def open_run(name: str = "latest", store: Store | str | None = None) -> Run:
         what = "no run" if not matches else f"{len(matches)} runs"
         raise UsageError(f"the store {store.uri} has {what} called {name!r}; {has}")
     return Run(store, _read(store, matches[0]))
+
+
+def open_artifact(name: str, store: Store | str | None = None) -> Artifact:
+    """An artifact by its name, as cards, run.json and ``hallmark status`` give it.
+
+    >>> open_artifact("scrub/0123456789abcdef")["documents"].to_pandas()    # doctest: +SKIP
+    """
+    store = store if isinstance(store, Store) else default_store(store, create=False)
+    return find_artifact(store, name)
 
 
 def _read(store: Store, name: str) -> Record:
@@ -217,7 +237,8 @@ def settle(
 ) -> tuple[Config, str | None]:
     """The config that a flow runs with, and the file it comes from.
 
-    Without one, a checkpoint is audited as its own run did, and all else follows the demo.
+    Without one, a checkpoint is audited as its own run did, one from elsewhere with the demo's
+    settings but nothing of what the demo says about itself, and all else follows the demo.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
     from flows.config import ROOT_KEYS, load
@@ -227,6 +248,10 @@ def settle(
         made_by = resolve(frontend.store or default_store(), checkpoint).run
         if config is None and made_by is not None:
             config, file = made_by.record["config"], made_by.record["config_file"]
+        elif config is None:
+            title = f"Audit of {Path(checkpoint).name or checkpoint}"
+            config = load("demo").model_dump(mode="json")
+            config |= {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
     settings = load(config or "demo", overrides)
     sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
     if until is not None and until not in sections:
@@ -354,7 +379,8 @@ def resolve(store: Store, text: str) -> Subject:
     if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
         raise UsageError(
             f"there is no checkpoint {text!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
-            f"of an artifact (checkpoint/…)"
+            f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
+            f"first: hf download NAME --local-dir FOLDER"
         )
     runs = [run for run in all_runs(store) if "pretrain" in run.stages]
     if name != "latest":

@@ -122,7 +122,8 @@ def render(report: Report) -> str:
         for unit, terms in stage["accounts_total"].items():
             shown = ", ".join(f"{t.replace('_', ' ')} {n:,}" for t, n in terms.items() if n)
             verdict = "balanced" if stage["balanced"] else "NOT BALANCED"
-            lines.append(f"{'':<{width}}            {unit}: {shown or 'nothing'} ({verdict})")
+            raw = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
+            lines.append(f"{'':<{width}}            {raw}{unit}: {shown or 'nothing'} ({verdict})")
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
     fresh = not any(stage["stale"] for stage in report["stages"])
     if report["config_problem"]:

@@ -141,9 +141,9 @@ class Evidence:
                 terms.append(f"({cell} == {_native(value, kind)!r})")
         lines = [
             "import pyarrow.compute as pc",
-            "from flows.runs import open_run",
+            "from flows import open_artifact",
             "",
-            f'rows = open_run("latest").table({self.table!r}, stage={self.stage!r})',
+            f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
         ]
         return "\n".join([*lines, *([f"rows = rows.filter({' & '.join(terms)})"] if terms else [])])
 

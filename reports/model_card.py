@@ -242,7 +242,7 @@ class Card:
         )
         items: list[Parts] = [[text] for text in missing]
         if unknown:
-            items.append([f"{unknown} figures could not be measured; each says why."])
+            items.append([f"Figures that could not be measured: {unknown}; each says why."])
         if scorers:
             items.append(
                 [f"Toxicity is what {', '.join(scorers)} says it is, with that scorer's errors; "

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_the_config_table_lists_every_config():
     assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(names())
 
 
-def test_the_notebook_lines_name_things_that_exist():
-    block = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    assert "from flows import open_run" in block
-    compile(block, "README.md", "exec")
+def test_the_config_of_the_readme_is_valid():
+    (block,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    config = load(tomllib.loads(block))
+    assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 2000)

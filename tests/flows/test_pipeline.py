@@ -1,11 +1,14 @@
 """The whole chain, run by the command line on the smoke config."""
 
 import json
+import re
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tasks.fingerprint import ROOT
 
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
@@ -75,6 +78,15 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
         nothing_counted = finding["value"] == 0 and finding["unit"] not in ("share", "bits")
         if finding["value"] is not None and finding["n"] and not nothing_counted:
             assert rows, finding
+
+
+def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block.replace("latest", smoke.first), {})
 
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):

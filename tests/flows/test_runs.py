@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from flows.replay import replay_run
-from flows.runs import all_runs, open_run
+from flows.runs import all_runs, open_run, settle
 from flows.status import render, status_of
 from tasks.errors import HallmarkError
 from tasks.stage import Session, open_session
@@ -64,3 +64,14 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     assert there["balanced"]
     assert "may change with make" in there["stale"]
     assert "holds no artifact make/" in render(report)
+
+
+def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
+    monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text("{}")
+    settings, file = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
+    card = settings.model_card
+    assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
+    assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3
+    assert settings.audit_bias.seed == 3
