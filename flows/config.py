@@ -13,8 +13,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from model.config import OBJECTIVES
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
 from tasks.audits.bias import BiasConfig
@@ -33,7 +34,7 @@ from tasks.score_toxicity import ScoreToxicityConfig
 from tasks.scrub import ScrubConfig
 from tasks.settings import PlainName, StageConfig
 from tasks.split import SplitConfig
-from tasks.train_tokenizer import TokenizerConfig
+from tasks.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact.
 ROOT_KEYS = ("name", "store", "workers", "schedule")
@@ -67,6 +68,22 @@ class Config(StageConfig):
     audit_bias: BiasConfig = BiasConfig()
     audit_extraction: ExtractionConfig = ExtractionConfig()
     model_card: ModelCardConfig = ModelCardConfig()
+
+    @model_validator(mode="after")
+    def _tokens_for_the_objective(self) -> Config:
+        wanted, made = self.pretrain.train.objective, self.train_tokenizer.objective
+        if made != wanted and wanted in OF_OBJECTIVE:
+            raise ValueError(
+                f"pretrain.train.objective {wanted} needs tokens of its own: set "
+                f"train_tokenizer.objective to {wanted} too"
+            )
+        trained, architecture = self.pretrain.model.architecture, OBJECTIVES[wanted]
+        if trained != architecture:
+            raise ValueError(
+                f"pretrain.train.objective {wanted} trains the architecture {architecture}, not "
+                f"{trained}: set pretrain.model.architecture"
+            )
+        return self
 
     @field_validator("schedule")
     @classmethod

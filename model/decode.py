@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from model.sampling import (
     temper,
     uniform,
 )
-from model.score import check_ids, default_stride, window_start
+from model.score import check_ids, default_stride, padded, window_start
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def generate(
     stop: Collection[int] = (0,),
     forbid: Collection[int] = (PAD,),
     batch_rows: int = 512,
+    sources: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Continuation]]:
     """Continue each prompt ``samples`` times; result [prompt][sample].
 
@@ -129,6 +131,8 @@ def generate(
         stop: token ids that end a continuation.
         forbid: token ids that are never chosen.
         batch_rows: most continuations decoded together.
+        sources: what the encoder of an encoder-decoder reads for each prompt; its prompts are
+            what the decoder has written already, at least the start symbol.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
@@ -136,8 +140,11 @@ def generate(
     sampling = Sampling(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
     )
-    if model.config.architecture != "decoder":
-        raise ValueError("Continuing a prompt needs a decoder-only model.")
+    if model.decoder is None or (sources is None) != (model.encoder is None):
+        raise ValueError(
+            "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
+            "with one source for each prompt."
+        )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
         raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
     if temperature == 0.0 and samples > 1:
@@ -146,6 +153,8 @@ def generate(
         if not len(prompt):
             raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
         check_ids(np.asarray(prompt, dtype=np.int64), model.config.vocab_size)
+    if sources is not None:
+        _check_sources(model, prompts, sources, max_new_tokens)
     results: list[list[Continuation]] = [[] for _ in prompts]
     # Like lengths together, so that short prompts do not wait for long ones.
     jobs = [
@@ -155,11 +164,32 @@ def generate(
     ]
     for begin in range(0, len(jobs), batch_rows):
         part = jobs[begin : begin + batch_rows]
-        batch = _Batch(model, prompts, part, max_new_tokens, seed)
+        batch = _Batch(model, prompts, part, max_new_tokens, seed, sources)
         batch.run(sampling, list(stop), list(forbid))
         for (p, _), continuation in zip(part, batch.continuations(), strict=True):
             results[p].append(continuation)
     return results
+
+
+def _check_sources(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]],
+    max_new_tokens: int,
+) -> None:
+    """ValueError where a source or what is to be written does not fit: windows are for decoders."""
+    context = model.config.context
+    if len(sources) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need as many sources, not {len(sources)}.")
+    for i, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
+        if not 0 < len(source) <= context:
+            raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
+        check_ids(np.asarray(source, dtype=np.int64), model.config.vocab_size)
+        if len(prompt) + max_new_tokens > context:
+            raise ValueError(
+                f"Prompt {i} and {max_new_tokens} new tokens exceed the context of {context}: "
+                f"lower max_new_tokens."
+            )
 
 
 class _Batch:
@@ -172,6 +202,7 @@ class _Batch:
         jobs: Sequence[tuple[int, int]],
         max_new_tokens: int,
         seed: int,
+        sources: Sequence[Sequence[int]] | None,
     ) -> None:
         self.model, self.max_new = model, max_new_tokens
         self.device = model.embedding.weight.device
@@ -179,10 +210,14 @@ class _Batch:
         self.stride = default_stride(self.context)
         self.unique = list(dict.fromkeys(p for p, _ in jobs))
         self.prompts = [prompts[p] for p in self.unique]
+        self.sources = [sources[p] for p in self.unique] if sources is not None else None
         place = {p: i for i, p in enumerate(self.unique)}
         self.owner = np.array([place[p] for p, _ in jobs])  # (N,) into self.prompts
+        given = {
+            p: prompts[p] if sources is None else [*sources[p], -1, *prompts[p]] for p in place
+        }
         all_keys = {
-            p: sample_keys(seed, prompts[p], 1 + max(s for q, s in jobs if q == p)) for p in place
+            p: sample_keys(seed, given[p], 1 + max(s for q, s in jobs if q == p)) for p in place
         }
         self.keys = np.array([all_keys[p][s] for p, s in jobs], dtype=np.uint64)
         self.prompt_lengths = np.array([len(prompts[p]) for p, _ in jobs])
@@ -242,22 +277,28 @@ class _Batch:
         lengths = np.array([len(p) for p in self.prompts])
         windows = [list(p[s:]) for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
         capacity = min(self.context, max(map(len, windows)) + self.max_new)
-        logits, cache = self._read(windows, capacity)
+        logits, cache = self._read(windows, capacity, self.sources)
         owner = torch.from_numpy(self.owner).to(self.device)
         if len(self.owner) > len(self.prompts):
             cache.select(owner)
             logits = logits[owner]
         return logits, cache
 
-    def _read(self, windows: list[list[int]], capacity: int) -> tuple[Tensor, Cache]:
+    def _read(
+        self,
+        windows: Sequence[Sequence[int]],
+        capacity: int,
+        sources: Sequence[Sequence[int]] | None = None,
+    ) -> tuple[Tensor, Cache]:
         """Run whole windows through the model: logits after each (n, V), and their cache."""
-        width = max(map(len, windows))
-        ids = np.full((len(windows), width), PAD, dtype=np.int64)
-        for i, window in enumerate(windows):
-            ids[i, : len(window)] = window
+        ids, _ = padded(windows, self.device)
+        width = ids.shape[1]
+        given: dict[str, Any] = {}
+        if sources is not None:
+            given["source"], given["source_keys"] = padded(sources, self.device)
         cache = self.model.new_cache(len(windows), capacity)
         cache.slots, cache.length = slice(0, width), width
-        hidden = self.model.hidden(torch.from_numpy(ids).to(self.device), cache=cache)
+        hidden = self.model.hidden(ids, cache=cache, **given)
         ends = torch.tensor([len(w) - 1 for w in windows], device=self.device)
         rows = torch.arange(len(windows), device=self.device)
         return self.model.head(hidden[rows, ends]).float(), cache

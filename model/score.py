@@ -78,6 +78,46 @@ def token_moments(
 
 
 @torch.inference_mode()
+def target_log_probs(
+    model: Transformer,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    *,
+    batch_tokens: int = 16_384,
+) -> list[Float32]:
+    """log p of each token of a target after its first, given its source; an encoder-decoder.
+
+    A source or a target longer than the context is a ValueError.
+    """
+    if model.encoder is None or model.decoder is None:
+        raise ValueError("Targets for sources need an encoder-decoder.")
+    device = model.embedding.weight.device
+    results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
+    order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
+                   key=lambda i: (len(targets[i]), len(sources[i])))  # fmt: skip
+    size = chunk_rows(model.config.vocab_size, device.type)
+    while order:
+        width = len(targets[order[-1]]) + len(sources[order[-1]])
+        batch = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // width)))]
+        ids, real = padded([targets[i] for i in batch], device)
+        source, keys = padded([sources[i] for i in batch], device)
+        for tokens in (ids, source):
+            check_ids(tokens.cpu().numpy(), model.config.vocab_size)
+        keep = real[:, 1:]
+        hidden = model.hidden(ids[:, :-1], source=source, source_keys=keys)[keep]  # (n, d)
+        parts = [
+            _chosen(model.head(h).float(), t)[0]
+            for h, t in zip(hidden.split(size), ids[:, 1:][keep].split(size), strict=True)
+        ]
+        values = torch.cat(parts).cpu().numpy()
+        begin = 0
+        for i in batch:
+            results[i][:] = values[begin : begin + len(results[i])]
+            begin += len(results[i])
+    return results
+
+
+@torch.inference_mode()
 def next_log_probs(
     model: Transformer, prompts: Sequence[Tokens], *, batch_tokens: int = 16_384
 ) -> Float32:
@@ -210,6 +250,16 @@ def _batches(
             tokens[i, : len(part)] = part
         check_ids(tokens, model.config.vocab_size)
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
+
+
+def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+    for line, row in zip(ids, rows, strict=True):
+        line[: len(row)] = row
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 
 def check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,16 +29,25 @@ if TYPE_CHECKING:
 SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
 BYTES = 256
 
+#: What objectives need beside them (model/objectives.py).
+OF_OBJECTIVE = {
+    "mlm": ["<|mask|>"],
+    "span_corruption": [f"<|sentinel_{i}|>" for i in range(32)],
+}
+
 
 class TokenizerConfig(StageConfig):
     vocab_size: int = Field(
         4096,
-        ge=BYTES + len(SPECIAL_TOKENS),
+        ge=BYTES + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
         description="most tokens of the vocabulary; a small corpus may not fill it",
     )
     min_frequency: int = Field(
         2, ge=1, description="how often a pair must occur in the corpus to be merged"
+    )
+    objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
+        "causal", description="what the model is trained for; it decides the special tokens"
     )
 
 
@@ -64,7 +73,7 @@ def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=[*SPECIAL_TOKENS, *OF_OBJECTIVE.get(config.objective, [])],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -39,6 +39,8 @@ AUDIT_CODE = (
     "model.sampling",
     "model.score",
     "tasks.audits.findings",
+    "tasks.audits.masked",
+    "tasks.audits.own_subject",
     "tasks.audits.statistics",
     "tasks.audits.subject",
     "tasks.audits.transformers_subject",
@@ -188,7 +190,9 @@ def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Sub
     config = _read_config(folder)
     device = torch_device(device)
     if config.get("model_type") == "hallmark":
-        return OwnModel(folder, name, device)
+        from tasks.audits.own_subject import open_own
+
+        return open_own(folder, name, device)
     from tasks.audits.transformers_subject import open_transformers
 
     return open_transformers(folder, config, name, device)
@@ -207,111 +211,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
     return config
-
-
-class OwnModel(Subject):
-    """A checkpoint of model/."""
-
-    kind = "causal"
-
-    def __init__(self, folder: Path, name: str, device: str) -> None:
-        from tokenizers import Tokenizer
-
-        from model.checkpoint import CheckpointError, load
-
-        try:
-            self.model = load(folder, device=device)
-        except CheckpointError as error:
-            raise UsageError(str(error).rstrip(".")) from error
-        if self.model.config.architecture != "decoder":
-            raise UsageError(
-                f"{folder} holds an {self.model.config.architecture} model; the audits read "
-                f"decoder-only models"
-            )
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenizer.encode_special_tokens = True  # their names inside a text are plain text
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
-        self.name, self.device = name, device
-        self.context = self.model.config.context
-        self.vocab_size = self.model.config.vocab_size
-        self.bos, self.begin = 0, "behind <|endoftext|>"
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in batch]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
-        from model.score import token_log_probs
-
-        return token_log_probs(self.model, sequences)
-
-    def continuation_log_likelihoods(
-        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
-    ) -> Float64:
-        longest = max(map(len, continuations), default=0)
-        if longest == 0 or len(prefix) + longest - 1 > self.context:
-            return super().continuation_log_likelihoods(prefix, continuations)
-        import torch
-
-        model, device, read = self.model, self.device, len(prefix)
-        lengths = np.array([len(c) for c in continuations])
-        order = np.argsort(lengths, kind="stable")
-        totals = np.zeros(len(continuations))
-        with torch.inference_mode():
-            start = model.new_cache(1, read)
-            start.slots, start.length = slice(0, read), read
-            ids = torch.tensor([list(prefix)], device=device)
-            first = model.head(model.hidden(ids, cache=start)[:, -1]).float()
-            first = first.log_softmax(-1)[0]  # (V,)
-            for begin in range(0, len(order), rows):
-                chunk = order[begin : begin + rows]
-                width = int(lengths[chunk[-1]])
-                padded = np.zeros((len(chunk), width), dtype=np.int64)
-                for row, index in zip(padded, chunk, strict=True):
-                    row[: lengths[index]] = continuations[index]
-                tokens = torch.from_numpy(padded).to(device)  # (B, T)
-                log_p = first[tokens[:, :1]]  # (B, 1)
-                if width > 1:  # the last token is predicted, never read
-                    end = read + width - 1
-                    cache = model.new_cache(len(chunk), end)
-                    for layer, filled in zip(cache.layers, start.layers, strict=True):
-                        layer.keys[:, :, :read] = filled.keys
-                        layer.values[:, :, :read] = filled.values
-                    cache.slots, cache.length = slice(read, end), end
-                    positions = torch.arange(read, end, device=device).unsqueeze(0)
-                    hidden = model.hidden(tokens[:, :-1], positions=positions, cache=cache)
-                    logits = model.head(hidden).float()  # (B, T - 1, V)
-                    chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-                    log_p = torch.cat((log_p, chosen - logits.logsumexp(-1)), 1)  # (B, T)
-                real = np.arange(width) < lengths[chunk, None]
-                totals[chunk] = (log_p.double().cpu().numpy() * real).sum(1)
-        return totals
-
-    def generate_ids(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        samples: int = 1,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
-    ) -> list[list[Ids]]:
-        from model.decode import generate
-
-        made = generate(
-            self.model,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            samples=samples,
-            seed=seed,
-        )
-        return [[c.ids[:-1] if c.stopped else c.ids for c in row] for row in made]

@@ -8,7 +8,7 @@ not look; generation batches prompts of equal length, so it needs no padding at 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from model.decode import Sampling
 from model.sampling import sample_keys
-from model.score import window_start
+from model.score import padded, window_start
+from tasks.audits.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subject import Float32, Float64, Ids, Subject
 from tasks.errors import UsageError
 from tasks.quiet import quiet_transformers
-
-#: Logits held at a time, in elements (float32: 256 MiB).
-LOGITS = 1 << 26
 
 #: Longest window for models whose config names no limit, and for those whose limit is longer.
 LONGEST = 4096
@@ -160,23 +158,6 @@ class _Transformers(Subject):
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Indices of rows of like length, the longest first, within the memory of LOGITS."""
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-        while order:
-            rows = max(1, LOGITS // (self.vocab_size * max(1, lengths[order[0]])))
-            yield order[:rows]
-            order = order[rows:]
-
-    def _pad(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids (B, T) padded to the right, and which of them are real."""
-        lengths = np.array([len(row) for row in rows])
-        ids = np.zeros((len(rows), lengths.max()), dtype=np.int64)
-        for row, line in zip(ids, rows, strict=True):
-            row[: len(line)] = line
-        real = np.arange(ids.shape[1]) < lengths[:, None]
-        return torch.from_numpy(ids).to(self.device), torch.from_numpy(real).to(self.device)
-
 
 class TransformersCausal(_Transformers):
     """Left to right. The begin-of-text token is the tokenizer's bos, else its eos."""
@@ -206,10 +187,10 @@ class TransformersCausal(_Transformers):
                 last = min(start + self.context, len(sequence) - 1)
                 windows.append((index, start, first, last))
                 first = last + 1
-        for batch in self._batches([last - start for _, start, _, last in windows]):
+        for batch in like_lengths([last - start for _, start, _, last in windows], self.vocab_size):
             rows = [windows[i] for i in batch]
             lines = [sequences[i][start : last + 1] for i, start, _, last in rows]
-            ids, real = self._pad(lines)
+            ids, real = padded(lines, self.device)
             logits = self._logits(ids[:, :-1], real[:, :-1])  # (B, T, V)
             chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
             values = (chosen - logits.logsumexp(-1)).cpu().numpy()
@@ -233,8 +214,8 @@ class TransformersCausal(_Transformers):
         ids = torch.tensor([list(prefix)], device=self.device)
         start = self.model(input_ids=ids, use_cache=True)
         first = start.logits[:, -1:].float()  # (1, 1, V)
-        for batch in self._batches([len(c) for c in continuations]):
-            tokens, real = self._pad([continuations[i] for i in batch])
+        for batch in like_lengths([len(c) for c in continuations], self.vocab_size):
+            tokens, real = padded([continuations[i] for i in batch], self.device)
             logits = first.expand(len(batch), -1, -1)
             if tokens.shape[1] > 1:
                 cache = copy.deepcopy(start.past_key_values)
@@ -312,10 +293,8 @@ class TransformersCausal(_Transformers):
         return rows
 
 
-class TransformersMasked(_Transformers):
-    """Both sides seen. Sequences stand between the tokenizer's opening and closing token."""
-
-    kind = "masked"
+class TransformersMasked(_Transformers, Masked):
+    """Sequences stand between the tokenizer's opening and closing token."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         super().__init__(model, tokenizer, name)
@@ -327,38 +306,8 @@ class TransformersMasked(_Transformers):
             raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
         self.begin = "between the tokenizer's opening and closing token, masked one at a time"
 
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
-        opening = 0 if self.bos is None else 1
-        places = [list(range(1, len(s))) for s in sequences]
-        lines = [list(s[opening:]) for s in sequences]
-        return self.masked_log_probs(lines, [[p - opening for p in row] for row in places])
-
-    @torch.inference_mode()
-    def masked_log_probs(
-        self, sequences: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
-    ) -> list[Float32]:
-        """log p of the tokens at ``places`` of each sequence (without special tokens), each
-        masked by itself with all others in sight; far from the ends of a sequence longer than the
-        context, of its surroundings."""
-        before = [] if self.bos is None else [self.bos]
-        after = [] if self.end is None else [self.end]
-        room = self.context - len(before) - len(after)
-        scores = [np.empty(len(p), dtype=np.float32) for p in places]
-        lines, cells = [], []
-        for index, (sequence, wanted) in enumerate(zip(sequences, places, strict=True)):
-            for number, place in enumerate(wanted):
-                start = max(0, min(place - room // 2, len(sequence) - room))
-                line = [*before, *sequence[start : start + room], *after]
-                at = len(before) + place - start
-                lines.append([*line[:at], self.mask, *line[at + 1 :]])
-                cells.append((index, number, at, sequence[place]))
-        for batch in self._batches([len(line) for line in lines]):
-            ids, real = self._pad([lines[i] for i in batch])
-            columns = torch.tensor([cells[i][2] for i in batch], device=self.device)
-            target = torch.tensor([cells[i][3] for i in batch], device=self.device)
-            logits = self.model(input_ids=ids, attention_mask=real.long()).logits
-            logits = logits[torch.arange(len(batch), device=self.device), columns].float()  # (B, V)
-            chosen = logits.gather(1, target[:, None]).squeeze(1) - logits.logsumexp(-1)
-            for i, value in zip(batch, chosen.tolist(), strict=True):
-                scores[cells[i][0]][cells[i][1]] = value
-        return scores
+    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> torch.Tensor:
+        ids, real = padded(rows, self.device)
+        logits = self.model(input_ids=ids, attention_mask=real.long()).logits
+        lines = torch.arange(len(rows), device=self.device)
+        return logits[lines, torch.tensor(columns, device=self.device)].float()

@@ -41,3 +41,19 @@ def test_several_mistakes_are_told_together():
         load("smoke", ["workers=-1", "scrub.x=2", "split.validation=2.0"])
     for place in ("workers", "scrub.x", "split"):
         assert place in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["pretrain.train.objective=mlm"], "set train_tokenizer.objective to mlm too"),
+        (
+            ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
+            "trains the architecture encoder, not decoder: set pretrain.model.architecture",
+        ),
+        (["pretrain.model.architecture=encoder"], "causal trains the architecture decoder"),
+    ],
+)
+def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
+    with pytest.raises(UsageError, match=words):
+        load("smoke", overrides)

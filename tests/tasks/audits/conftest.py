@@ -12,7 +12,7 @@ TEXTS = [
 ]
 
 
-def train_bpe(path, vocab=400):
+def train_bpe(path, vocab=400, special=()):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -20,7 +20,7 @@ def train_bpe(path, vocab=400):
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=["<|endoftext|>", "<|pad|>"],
+        special_tokens=["<|endoftext|>", "<|pad|>", *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -29,8 +29,7 @@ def train_bpe(path, vocab=400):
     return tokenizer
 
 
-@pytest.fixture(scope="session")
-def own_folder(tmp_path_factory):
+def make_own(base, special=(), **model_config):
     """A random checkpoint of model/ with weights large enough to have opinions."""
     import torch
 
@@ -38,11 +37,15 @@ def own_folder(tmp_path_factory):
     from model.checkpoint import save
     from model.config import ModelConfig
 
-    base = tmp_path_factory.mktemp("own")
-    tokenizer = train_bpe(base / "tokenizer.json")
+    tokenizer = train_bpe(base / "tokenizer.json", special=special)
     torch.manual_seed(1)
     config = ModelConfig(
-        vocab_size=tokenizer.get_vocab_size(), context=48, d_model=32, n_layers=2, n_heads=2
+        vocab_size=tokenizer.get_vocab_size(),
+        context=48,
+        d_model=32,
+        n_layers=2,
+        n_heads=2,
+        **model_config,
     )
     model = Transformer(config)
     with torch.no_grad():
@@ -51,6 +54,11 @@ def own_folder(tmp_path_factory):
                 parameter.mul_(5)
     save(model, base / "checkpoint", tokenizer=base / "tokenizer.json", step=3)
     return base / "checkpoint"
+
+
+@pytest.fixture(scope="session")
+def own_folder(tmp_path_factory):
+    return make_own(tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,116 @@
+"""Our own encoders and encoder-decoders as subjects, against one forward pass a token."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.audits.subject import open_subject
+from tasks.errors import HallmarkError, UsageError
+from tests.tasks.audits.conftest import make_own
+
+TEXT = "The nurse said that she would be late."
+LONG = " ".join(["The engineer said that he would be early, as always."] * 8)
+GAP, NEXT = "<|sentinel_0|>", "<|sentinel_1|>"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = make_own(tmp_path_factory.mktemp("own"), ["<|mask|>"], architecture="encoder")
+    return open_subject(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    base = tmp_path_factory.mktemp("own")
+    folder = make_own(base, [GAP, NEXT], architecture="encoder_decoder", positions="rope")
+    return open_subject(folder, device="cpu")
+
+
+def next_token(subject, source, written):
+    """log p (V,) of the next token, by a pass without cache, padding or batch."""
+    with torch.inference_mode():
+        logits = subject.model(torch.tensor([written]), source=torch.tensor([source]))
+    return logits[0, -1].log_softmax(-1)
+
+
+def by_steps(subject, source, ids):
+    start = [0, subject.gap]
+    return [next_token(subject, source, [*start, *ids[:i]])[t].item() for i, t in enumerate(ids)]
+
+
+def test_an_encoder_is_scored_by_single_masks(encoder):
+    ids = encoder.encode(TEXT)
+    line = encoder.opened(ids)
+    expected = []
+    for place in range(1, len(line)):
+        masked = [*line]
+        masked[place] = encoder.tokenizer.token_to_id("<|mask|>")
+        with torch.inference_mode():
+            logits = encoder.model(torch.tensor([masked]))[0, place]
+        expected.append(logits.log_softmax(-1)[line[place]].item())
+    np.testing.assert_allclose(encoder.log_probs([line, line[:4]])[0], expected, atol=1e-4)
+    assert encoder.kind == "masked"
+    with pytest.raises(HallmarkError, match="cannot continue"):
+        encoder.generate([TEXT], max_new_tokens=3)
+
+
+def test_an_encoder_decoder_writes_a_text_from_nothing(both):
+    ids = both.encode(TEXT)
+    found = both.log_probs([both.opened(ids), both.opened(ids)[:3], [0]])
+    expected = by_steps(both, [both.gap], ids)
+    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+    np.testing.assert_allclose(found[1], expected[:2], atol=1e-4)
+    assert len(found[2]) == 0
+
+
+def test_a_long_text_is_written_half_a_context_at_a_time(both):
+    ids = both.encode(LONG)
+    step = (both.context - 2) // 2
+    assert len(ids) > 3 * step
+    found = both.log_probs([both.opened(ids)])[0]
+    assert len(found) == len(ids)
+    for begin in (0, step, 3 * step):
+        read = ids[max(0, begin - both.context + 1) : begin]
+        expected = by_steps(both, [*read, both.gap], ids[begin : begin + step])
+        np.testing.assert_allclose(found[begin : begin + step], expected, atol=1e-4)
+
+
+def test_what_is_given_goes_to_the_encoder(both):
+    prefix = both.opened(both.encode("Numbers: 0 1"))
+    ends = [both.encode(t) for t in (" 2 3 4", " 5", " and so on.")] + [[]]
+    found = both.continuation_log_likelihoods(prefix, ends)
+    source = [*both.encode("Numbers: 0 1"), both.gap]
+    expected = [sum(by_steps(both, source, end)) for end in ends]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_greedy_answers_by_single_steps(both):
+    prompts = ["The nurse", "We read the documentation, line", ""]
+    made = both.generate_ids(
+        [both.opened(both.encode(p)) for p in prompts], max_new_tokens=9, temperature=0
+    )
+    for prompt, (ids,) in zip(prompts, made, strict=True):
+        source = [*both.encode(prompt), both.gap]
+        written: list[int] = []
+        while len(written) < 9:
+            scores = next_token(both, source, [0, both.gap, *written])
+            scores[[1, both.gap]] = -torch.inf
+            token = int(scores.argmax())
+            if token in both.ends:
+                break
+            written.append(token)
+        assert ids == written
+
+
+def test_draws_depend_on_the_source_and_not_on_the_batch(both):
+    prompts = ["The nurse", "", "The engineer said that he"]
+    options = {"max_new_tokens": 12, "samples": 3, "top_p": 0.9, "seed": 5}
+    together = both.generate(prompts, **options)
+    assert [both.generate([prompt], **options)[0] for prompt in prompts] == together
+    assert len({text for row in together for text in row}) > 6
+
+
+def test_a_tokenizer_without_the_objectives_tokens_is_refused(tmp_path):
+    folder = make_own(tmp_path, architecture="encoder")
+    with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
+        open_subject(folder, device="cpu")
