@@ -22,29 +22,31 @@ from model.loss import linear_cross_entropy
 from model.masks import MaskSpec
 from model.positions import rotary, sinusoids
 
+#: All but SwiGLU, which is no function of one input.
+ACTIVATIONS: dict[str, nn.Module] = {
+    "gelu": nn.GELU(),
+    "gelu_tanh": nn.GELU("tanh"),
+    "relu": nn.ReLU(),
+    "silu": nn.SiLU(),
+}
+
 
 class FeedForward(nn.Module):
     """Position-wise: activation(x W1 + b1) W2 + b2, or SwiGLU, (silu(x Wg) * x W1) W2."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation = config.activation
+        self.activate = ACTIVATIONS.get(config.activation)
         gates = 2 if config.activation == "swiglu" else 1
         self.up = nn.Linear(config.d_model, gates * config.hidden, bias=config.bias)
         self.down = nn.Linear(config.hidden, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.up(x)  # (B, T, d_ff), twice as wide for SwiGLU: gate, then value
-        if self.activation == "swiglu":
+        if self.activate is None:
             gate, value = h.chunk(2, dim=-1)
-            h = F.silu(gate) * value
-        elif self.activation == "gelu":
-            h = F.gelu(h)
-        elif self.activation == "gelu_tanh":
-            h = F.gelu(h, approximate="tanh")
-        else:
-            h = F.relu(h) if self.activation == "relu" else F.silu(h)
-        return self.down(h)
+            return self.down(F.silu(gate) * value)
+        return self.down(self.activate(h))
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -184,7 +186,13 @@ class Transformer(nn.Module):
         has_decoder = config.architecture != "encoder"
         self.encoder = Stack(config, causal=False, cross=False) if has_encoder else None
         self.decoder = Stack(config, causal=True, cross=has_encoder) if has_decoder else None
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        self.transform: nn.Module = nn.Identity()
+        if config.head_transform:
+            matrix = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+            kind = ACTIVATIONS[config.activation]
+            self.transform = nn.Sequential(matrix, kind, make_norm(config))
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=config.head_bias)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         initialise(self)
@@ -204,7 +212,8 @@ class Transformer(nn.Module):
             logits: Tensor = self.head(hidden)
             return logits
         assert weights is not None
-        return linear_cross_entropy(hidden, self.head.weight, None, targets, weights, z_loss)
+        output = self.head.weight, self.head.bias
+        return linear_cross_entropy(hidden, *output, targets, weights, z_loss)
 
     def hidden(
         self,
@@ -219,7 +228,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
-        """States of the last layer, (B, T, d).
+        """What the output layer reads: states of the last layer, transformed, (B, T, d).
 
         ids, source: (B, T) token ids; the source feeds the encoder of an encoder-decoder.
         positions, segments, prefix, keys: see MaskSpec; positions default to 0 ... T-1.
@@ -231,7 +240,7 @@ class Transformer(nn.Module):
             raise ValueError("An encoder-decoder needs a source.")
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return self._run(
+        states = self._run(
             stack,
             ids,
             _mask(stack.causal, positions, cache, prefix=prefix, keys=keys, segments=segments),
@@ -241,6 +250,7 @@ class Transformer(nn.Module):
             cache=cache,
             trace=trace,
         )
+        return self.transform(states)  # type: ignore[no-any-return]
 
     def encode(
         self, source: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None
@@ -277,7 +287,7 @@ class Transformer(nn.Module):
         else:
             rotation = rotary(positions, self.config.head_dim, self.config.rope_theta)
         return stack(  # type: ignore[no-any-return]
-            self.dropout(x),
+            self.dropout(self.embedding_norm(x)),
             mask,
             rotation=rotation,
             memory=memory,
@@ -337,8 +347,8 @@ def _group(name: str) -> str:
     parts = name.split(".")
     if parts[0] == "position_embedding":
         return "positions"
-    if parts[0] in ("embedding", "head"):
-        return parts[0]
+    if parts[0] in ("embedding", "head", "transform"):
+        return parts[0].replace("transform", "head")
     if any(part.endswith("norm") for part in parts):
         return "norms"
     return "feed_forward" if "feed_forward" in parts else "attention"

@@ -35,7 +35,9 @@ class ModelConfig:
     ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
     attention, Ainslie et al. 2023). ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
     third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
-    longest sequence the model attends over, in tokens.
+    longest sequence the model attends over, in tokens. As in BERT, ``embedding_norm`` normalises
+    the embeddings' sum, ``head_transform`` puts a matrix, the activation and a norm before the
+    output layer, and ``head_bias`` gives that a bias.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -57,6 +59,9 @@ class ModelConfig:
     dropout: float = 0.0
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
+    embedding_norm: bool = False
+    head_transform: bool = False
+    head_bias: bool = False
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -76,6 +81,8 @@ class ModelConfig:
             raise ValueError(
                 f"Rotary positions need an even head size, not {self.head_dim} (d_model / n_heads)."
             )
+        if self.head_transform and self.activation == "swiglu":
+            raise ValueError("head_transform needs an activation of one input, not swiglu.")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
         _between(self, "dropout", 0.0, 1.0, open_right=True)

@@ -122,9 +122,9 @@ def score_pairs(subject: Subject, pairs: Sequence[Pair], whole: bool = False) ->
     """
     texts = [text for pair in pairs for text in (pair.first, pair.second)]
     if subject.kind == "masked" and not whole:
-        from tasks.audits.transformers_subject import TransformersMasked
+        from tasks.audits.masked import Masked
 
-        assert isinstance(subject, TransformersMasked)
+        assert isinstance(subject, Masked)
         encoded = subject.encode_batch(texts)
         places: list[list[int]] = []
         for first, second in zip(encoded[::2], encoded[1::2], strict=True):

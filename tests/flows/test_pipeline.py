@@ -109,3 +109,31 @@ def test_replay_is_green(smoke):
     verdict = smoke.json("replay", smoke.first)
     assert verdict["green"]
     assert [row["verdict"] for row in verdict["stages"]] == ["equal"] * len(verdict["stages"])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective", "measured"),
+    [
+        ("encoder", "mlm", {"bias"}),
+        ("encoder_decoder", "span_corruption", {"capability", "toxicity", "bias", "extraction"}),
+    ],
+)
+def test_other_architectures_go_through_the_whole_chain(smoke, architecture, objective, measured):
+    settings = {
+        "pretrain.model.architecture": architecture,
+        "pretrain.train.objective": objective,
+        "train_tokenizer.objective": objective,
+        "pretrain.train.steps": 12,
+        "pretrain.train.warmup": 2,
+        "pretrain.train.checkpoint_every": 12,
+    }
+    report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
+    assert made(report) == STAGES[STAGES.index("train_tokenizer") :]
+    from flows import open_run
+
+    findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
+    found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}
+    assert found >= measured
+    silent = {row["audit"] for row in findings} - found
+    for row in findings:
+        assert row["audit"] not in silent or row["control"] or "not measured" in row["method"]

@@ -109,6 +109,127 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
             assert [list(h.ids) for h in ours] == rows
 
 
+# BERT and Marian -----------------------------------------------------------------------------
+
+BERT = {
+    "architecture": "encoder", "norm_position": "post", "embedding_norm": True,
+    "head_transform": True, "head_bias": True, "norm_eps": 1e-12,
+}  # fmt: skip
+MARIAN = {
+    "architecture": "encoder_decoder", "norm_position": "post", "positions": "sinusoidal",
+    "head_bias": True, "activation": "silu",
+}  # fmt: skip
+
+
+def exported(config, tmp_path):
+    """Our model, every weight of it random, and its folder for transformers."""
+    model = tiny(**config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    export_transformers(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    return model, tmp_path / "c"
+
+
+def some_ids(*shape, seed=1):
+    return torch.randint(2, 61, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def test_an_encoder_equals_bert_both_ways(tmp_path):
+    model, folder = exported(BERT, tmp_path)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    ids, real = some_ids(3, 12), torch.arange(12) < torch.tensor([[12], [7], [3]])
+    expected = theirs(ids, attention_mask=real.long()).logits
+    torch.testing.assert_close(model(ids, keys=real)[real], expected[real], atol=1e-4, rtol=0)
+    assert torch.equal(import_transformers(folder)(ids), model(ids))
+
+
+@torch.no_grad()
+def test_a_bert_that_transformers_wrote_is_read(tmp_path):
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = transformers.BertConfig(
+        vocab_size=61, num_attention_heads=4, max_position_embeddings=20, initializer_range=0.3,
+        **sizes,
+    )  # fmt: skip
+    theirs = transformers.BertForMaskedLM(config).eval()
+    theirs.cls.predictions.bias.normal_()
+    theirs.save_pretrained(tmp_path / "bert")
+    assert theirs.bert.embeddings.token_type_embeddings.weight.abs().sum() > 0
+    ids = some_ids(2, 15)
+    ours = import_transformers(tmp_path / "bert")
+    torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_equals_marian_both_ways(tmp_path):
+    model, folder = exported(MARIAN, tmp_path)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    source, keys = some_ids(3, 9), torch.arange(9) < torch.tensor([[9], [5], [2]])
+    ids = some_ids(3, 7, seed=2)
+    expected = theirs(input_ids=source, attention_mask=keys.long(), decoder_input_ids=ids).logits
+    ours = model(ids, source=source, source_keys=keys)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+    back = import_transformers(folder)
+    assert torch.equal(back(ids, source=source, source_keys=keys), ours)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_marian_that_transformers_wrote_is_read(tmp_path, scaled):
+    torch.manual_seed(6)
+    stacks = {
+        f"{stack}_{key}": value
+        for stack in ("encoder", "decoder")
+        for key, value in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 40))
+    }
+    config = transformers.MarianConfig(
+        vocab_size=61, d_model=32, max_position_embeddings=20, scale_embedding=scaled,
+        activation_function="swish", pad_token_id=1, eos_token_id=0, decoder_start_token_id=0,
+        init_std=0.3, **stacks,
+    )  # fmt: skip
+    theirs = transformers.MarianMTModel(config).eval()
+    theirs.final_logits_bias.normal_()
+    theirs.save_pretrained(tmp_path / "marian")
+    source, ids = some_ids(2, 11), some_ids(2, 6, seed=3)
+    expected = theirs(input_ids=source, decoder_input_ids=ids).logits
+    ours = import_transformers(tmp_path / "marian")
+    torch.testing.assert_close(ours(ids, source=source), expected, atol=1e-4, rtol=0)
+
+
+def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
+    model, folder = exported(MARIAN, tmp_path)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        for bias in (model.head.bias, theirs.final_logits_bias.view(-1)):
+            bias[0] += 1.5  # make the end symbol likely, so that hypotheses do complete
+    sources = [some_ids(n, seed=n).tolist() for n in (8, 3, 5)]
+    together = generate(
+        model, [[0]] * 3, sources=sources, max_new_tokens=9, temperature=0.0, forbid=()
+    )
+    for source, (ours,) in zip(sources, together, strict=True):
+        options = {"do_sample": False, "max_new_tokens": 9}
+        ids = torch.tensor([source])
+        greedy = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        assert ours.ids == greedy[0, 1:].tolist()
+        found = beam_search(
+            ModelScorer(model, [0], source=source, max_new_tokens=9),
+            width=3, max_new_tokens=9, end=0, normalisation="mean", stopping="transformers",
+        )  # fmt: skip
+        expected = theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=3, num_return_sequences=3,
+            length_penalty=1.0, early_stopping=False, return_dict_in_generate=True,
+            output_scores=True, **options,
+        )  # fmt: skip
+        rows = [row[1:].tolist() for row in expected.sequences]
+        rows = [row[: row.index(0) + 1] if 0 in row else row for row in rows]
+        assert [list(h.ids) for h in found] == rows
+        scores = expected.sequences_scores.tolist()
+        assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
+
+
 def test_a_config_without_a_counterpart_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no architecture"):
         export_transformers(
@@ -121,7 +242,7 @@ def test_a_config_without_a_counterpart_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"model_type": "bert"}, "'bert'"),
+        ({"model_type": "t5"}, "'t5'"),
         ({"n_head": 5}, "not divisible"),
         ({"activation_function": "mish"}, "mish"),
         ({"n_layer": 3}, "no tensor"),

@@ -1,0 +1,394 @@
+"""What GPT-2, Llama, BERT and Marian call our tensors and settings in ``transformers``.
+
+One table of names a family serves both directions; configs are translated key by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from model.config import Activation, ModelConfig
+
+ACTIVATIONS: dict[Activation, str] = {
+    "gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu",
+}  # fmt: skip
+OURS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of our tensors and theirs; several of theirs are ours, one upon the other. ``turned``:
+    they store the transpose."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture of transformers whose mathematics are ours.
+
+    model_class    of the model with its output layer
+    base           what the names of the model below the output layer begin with
+    fits           whether a config of ours can be written as one of theirs
+    entries        all tensors of a model
+    written, read  configs, ours to theirs and back; ``read`` raises ValueError or KeyError
+    halves         their sinusoids lie in halves, sines then cosines, ours alternate: the residual
+                   stream's dimensions are permuted
+    """
+
+    model_class: str
+    base: str
+    fits: Callable[[ModelConfig], bool]
+    entries: Callable[[ModelConfig], list[Entry]]
+    written: Callable[[ModelConfig], dict[str, Any]]
+    read: Callable[[dict[str, Any]], ModelConfig]
+    halves: bool = False
+
+
+def _layers(
+    table: Mapping[str, tuple[str, ...]],
+    count: int,
+    ours: str,
+    theirs: str,
+    kinds: Iterable[str] = ("weight", "bias"),
+    turned: Callable[[str], bool] = lambda name: False,
+) -> list[Entry]:
+    """Entries of ``count`` layers: ours and theirs say what stands before a layer's number."""
+    return [
+        Entry(
+            f"{ours}.{i}.{name}.{kind}",
+            tuple(f"{theirs}.{i}.{part}.{kind}" for part in parts),
+            kind == "weight" and turned(name),
+        )
+        for i in range(count)
+        for name, parts in table.items()
+        for kind in kinds
+    ]
+
+
+def _both(ours: str, theirs: str) -> list[Entry]:
+    return [Entry(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for kind in ("weight", "bias")]
+
+
+def _head(config: ModelConfig) -> list[Entry]:
+    return [] if config.tie_embeddings else [Entry("head.weight", ("lm_head.weight",))]
+
+
+def _plain_head(config: ModelConfig) -> bool:
+    return not (config.embedding_norm or config.head_transform or config.head_bias)
+
+
+def _activation(name: str) -> Activation:
+    if name not in OURS:
+        raise ValueError(f"the activation {name!r} is not known.")
+    return OURS[name]
+
+
+# GPT-2 ---------------------------------------------------------------------------------------
+
+GPT2_LAYER = {
+    "attention_norm": ("ln_1",),
+    "attention.qkv": ("attn.c_attn",),
+    "attention.out": ("attn.c_proj",),
+    "feed_forward_norm": ("ln_2",),
+    "feed_forward.up": ("mlp.c_fc",),
+    "feed_forward.down": ("mlp.c_proj",),
+}
+
+
+def _gpt2_fits(c: ModelConfig) -> bool:
+    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
+    same = kinds == ("decoder", "pre", "layernorm", "learned", True) and _plain_head(c)
+    return same and c.activation in ACTIVATIONS and c.kv_heads == c.n_heads
+
+
+def _gpt2_entries(config: ModelConfig) -> list[Entry]:
+    return [
+        Entry("embedding.weight", ("transformer.wte.weight",)),
+        Entry("position_embedding.weight", ("transformer.wpe.weight",)),
+        *_layers(GPT2_LAYER, config.n_layers, "decoder.blocks", "transformer.h",
+                 turned=lambda name: not name.endswith("norm")),
+        *_both("decoder.norm", "transformer.ln_f"),
+        *_head(config),
+    ]  # fmt: skip
+
+
+def _gpt2_written(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "n_positions": config.context,
+        "n_embd": config.d_model,
+        "n_layer": config.n_layers,
+        "n_head": config.n_heads,
+        "n_inner": config.hidden,
+        "activation_function": ACTIVATIONS[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "attn_pdrop": 0.0,
+    }
+
+
+def _gpt2_read(values: dict[str, Any]) -> ModelConfig:
+    if values.get("scale_attn_by_inverse_layer_idx") or not values.get("scale_attn_weights", True):
+        raise ValueError("its attention is scaled in another way.")
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        context=values["n_positions"],
+        d_model=values["n_embd"],
+        n_layers=values["n_layer"],
+        n_heads=values["n_head"],
+        d_ff=values.get("n_inner"),
+        activation=_activation(values.get("activation_function", "gelu_new")),
+        tie_embeddings=values.get("tie_word_embeddings", True),
+        norm_eps=values.get("layer_norm_epsilon", 1e-5),
+    )
+
+
+# Llama ---------------------------------------------------------------------------------------
+
+LLAMA_LAYER = {
+    "attention_norm": ("input_layernorm",),
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.out": ("self_attn.o_proj",),
+    "feed_forward_norm": ("post_attention_layernorm",),
+    "feed_forward.up": ("mlp.gate_proj", "mlp.up_proj"),
+    "feed_forward.down": ("mlp.down_proj",),
+}
+
+
+def _llama_fits(c: ModelConfig) -> bool:
+    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias, c.activation)
+    return kinds == ("decoder", "pre", "rmsnorm", "rope", False, "swiglu") and _plain_head(c)
+
+
+def _llama_entries(config: ModelConfig) -> list[Entry]:
+    return [
+        Entry("embedding.weight", ("model.embed_tokens.weight",)),
+        *_layers(LLAMA_LAYER, config.n_layers, "decoder.blocks", "model.layers", ("weight",)),
+        Entry("decoder.norm.weight", ("model.norm.weight",)),
+        *_head(config),
+    ]
+
+
+def _llama_written(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "max_position_embeddings": config.context,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.hidden,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+def _llama_read(values: dict[str, Any]) -> ModelConfig:
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ValueError("its rotary positions are scaled, which is not supported.")
+    if values.get("attention_bias") or values.get("mlp_bias"):
+        raise ValueError("its matrices have biases, which is not supported.")
+    d_model, heads = values["hidden_size"], values["num_attention_heads"]
+    if (values.get("head_dim") or d_model // heads) * heads != d_model:
+        raise ValueError("its heads together are not as wide as the model.")
+    if values.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"the activation {values['hidden_act']!r} is not SwiGLU's.")
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        context=values["max_position_embeddings"],
+        d_model=d_model,
+        n_layers=values["num_hidden_layers"],
+        n_heads=heads,
+        n_kv_heads=values.get("num_key_value_heads"),
+        d_ff=values["intermediate_size"],
+        norm="rmsnorm",
+        positions="rope",
+        activation="swiglu",
+        bias=False,
+        tie_embeddings=values.get("tie_word_embeddings", False),
+        rope_theta=float(rope.get("rope_theta", values.get("rope_theta", 10_000.0))),
+        norm_eps=values.get("rms_norm_eps", 1e-6),
+    )
+
+
+# BERT ----------------------------------------------------------------------------------------
+
+_SELF = "attention.self"
+BERT_LAYER = {
+    "attention.qkv": (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"),
+    "attention.out": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "feed_forward.up": ("intermediate.dense",),
+    "feed_forward.down": ("output.dense",),
+    "feed_forward_norm": ("output.LayerNorm",),
+}
+#: Added to every position of a text alone; ours has none, so it goes into the positions.
+TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
+
+
+def _bert_fits(c: ModelConfig) -> bool:
+    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
+    same = kinds == ("encoder", "post", "layernorm", "learned", True) and c.kv_heads == c.n_heads
+    extras = c.embedding_norm and c.head_transform and c.head_bias and c.tie_embeddings
+    return same and extras and c.activation in ACTIVATIONS
+
+
+def _bert_entries(config: ModelConfig) -> list[Entry]:
+    return [
+        Entry("embedding.weight", ("bert.embeddings.word_embeddings.weight",)),
+        Entry("position_embedding.weight", ("bert.embeddings.position_embeddings.weight",)),
+        *_both("embedding_norm", "bert.embeddings.LayerNorm"),
+        *_layers(BERT_LAYER, config.n_layers, "encoder.blocks", "bert.encoder.layer"),
+        *_both("transform.0", "cls.predictions.transform.dense"),
+        *_both("transform.2", "cls.predictions.transform.LayerNorm"),
+        Entry("head.bias", ("cls.predictions.bias",)),
+    ]
+
+
+def _bert_written(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "bert",
+        "max_position_embeddings": config.context,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.hidden,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "hidden_act": ACTIVATIONS[config.activation],
+        "layer_norm_eps": config.norm_eps,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "type_vocab_size": 1,
+    }
+
+
+def _bert_read(values: dict[str, Any]) -> ModelConfig:
+    if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
+        raise ValueError("its positions are not absolute, or it is a decoder: not supported.")
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        context=values["max_position_embeddings"],
+        d_model=values["hidden_size"],
+        n_layers=values["num_hidden_layers"],
+        n_heads=values["num_attention_heads"],
+        d_ff=values["intermediate_size"],
+        architecture="encoder",
+        norm_position="post",
+        activation=_activation(values.get("hidden_act", "gelu")),
+        norm_eps=values.get("layer_norm_eps", 1e-12),
+        embedding_norm=True,
+        head_transform=True,
+        head_bias=True,
+    )
+
+
+# Marian --------------------------------------------------------------------------------------
+
+MARIAN_LAYER = {
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.out": ("self_attn.out_proj",),
+    "attention_norm": ("self_attn_layer_norm",),
+    "feed_forward.up": ("fc1",),
+    "feed_forward.down": ("fc2",),
+    "feed_forward_norm": ("final_layer_norm",),
+}
+MARIAN_CROSS = {
+    "cross.qkv": ("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross.out": ("encoder_attn.out_proj",),
+    "cross_norm": ("encoder_attn_layer_norm",),
+}
+MARIAN_BIAS = "final_logits_bias"  # (1, V)
+
+
+def _marian_fits(c: ModelConfig) -> bool:
+    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
+    same = kinds == ("encoder_decoder", "post", "layernorm", "sinusoidal", True)
+    head = c.tie_embeddings and c.head_bias and not (c.embedding_norm or c.head_transform)
+    known = c.activation in ACTIVATIONS and c.norm_eps == 1e-5  # theirs cannot be set
+    return same and head and known and c.kv_heads == c.n_heads
+
+
+def _marian_entries(config: ModelConfig) -> list[Entry]:
+    count = config.n_layers
+    return [
+        Entry("embedding.weight", ("model.shared.weight",)),
+        *_layers(MARIAN_LAYER, count, "encoder.blocks", "model.encoder.layers"),
+        *_layers(MARIAN_LAYER | MARIAN_CROSS, count, "decoder.blocks", "model.decoder.layers"),
+        Entry("head.bias", (MARIAN_BIAS,)),
+        *_head(config),
+    ]
+
+
+def _marian_written(config: ModelConfig) -> dict[str, Any]:
+    stacks = {
+        f"{stack}_{key}": value
+        for stack in ("encoder", "decoder")
+        for key, value in (
+            ("layers", config.n_layers),
+            ("attention_heads", config.n_heads),
+            ("ffn_dim", config.hidden),
+        )
+    }
+    return {
+        "model_type": "marian",
+        "max_position_embeddings": config.context,
+        "d_model": config.d_model,
+        "activation_function": ACTIVATIONS[config.activation],
+        "dropout": config.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "scale_embedding": False,
+        "static_position_embeddings": True,
+        "share_encoder_decoder_embeddings": True,
+        "decoder_vocab_size": config.vocab_size,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+        "is_encoder_decoder": True,
+        **stacks,
+    }
+
+
+def _marian_read(values: dict[str, Any]) -> ModelConfig:
+    for key in ("layers", "attention_heads", "ffn_dim"):
+        if values[f"encoder_{key}"] != values[f"decoder_{key}"]:
+            raise ValueError(f"encoder and decoder differ in {key}, which is not supported.")
+    if not values.get("share_encoder_decoder_embeddings", True):
+        raise ValueError("encoder and decoder have their own embeddings, which is not supported.")
+    return ModelConfig(
+        vocab_size=values["vocab_size"],
+        context=values["max_position_embeddings"],
+        d_model=values["d_model"],
+        n_layers=values["encoder_layers"],
+        n_heads=values["encoder_attention_heads"],
+        d_ff=values["encoder_ffn_dim"],
+        architecture="encoder_decoder",
+        norm_position="post",
+        positions="sinusoidal",
+        activation=_activation(values.get("activation_function", "gelu")),
+        # Scaled embeddings are not what the output layer uses: then it stands apart.
+        tie_embeddings=not values.get("scale_embedding", False),
+        head_bias=True,
+    )
+
+
+FAMILIES = {
+    "gpt2": Family("GPT2LMHeadModel", "transformer.", _gpt2_fits, _gpt2_entries, _gpt2_written,
+                   _gpt2_read),
+    "llama": Family("LlamaForCausalLM", "model.", _llama_fits, _llama_entries, _llama_written,
+                    _llama_read),
+    "bert": Family("BertForMaskedLM", "bert.", _bert_fits, _bert_entries, _bert_written,
+                   _bert_read),
+    "marian": Family("MarianMTModel", "model.", _marian_fits, _marian_entries, _marian_written,
+                     _marian_read, halves=True),
+}  # fmt: skip
