@@ -1,0 +1,119 @@
+"""Decoding speed beside batched, left-padded ``transformers.generate`` on the exported weights.
+
+    python -m benchmarks.decode [--size 5M|124M] [--prompts 64] [--tokens 128] [--repetitions 5]
+
+Greedy, fp32, prompts of mixed length, both with their cache. Both sides decode in turns; prints
+medians of new tokens/s with the ratio, and how many of the texts are equal (they must be, but for
+words whose scores agree to the last bits).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import model  # noqa: F401  before torch: it says how threads wait
+
+# isort: split
+import numpy as np
+import torch
+
+from model.architecture import Transformer
+from model.config import ModelConfig
+from model.convert import export_transformers
+from model.decode import generate
+
+SIZES: dict[str, dict[str, int]] = {
+    "5M": {"vocab_size": 8192, "d_model": 256, "n_layers": 4, "n_heads": 8, "context": 256},
+    "124M": {"vocab_size": 50304, "d_model": 768, "n_layers": 12, "n_heads": 12, "context": 1024},
+}
+
+
+def make_model(size: str) -> Transformer:
+    """Random weights, large enough that words differ clearly in their scores."""
+    torch.manual_seed(0)
+    net = Transformer(ModelConfig(**SIZES[size]))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    return net.eval()
+
+
+def exported(net: Transformer) -> Any:
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Path(folder) / "tokenizer.json"
+        tokenizer.write_text("{}")
+        export_transformers(net, Path(folder) / "c", tokenizer=tokenizer)
+        return transformers.GPT2LMHeadModel.from_pretrained(Path(folder) / "c").eval()
+
+
+def hugging_face(net: Any, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    width = max(map(len, prompts))
+    ids = torch.ones(len(prompts), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, prompt in enumerate(prompts):
+        ids[i, width - len(prompt) :] = torch.tensor(prompt)
+        mask[i, width - len(prompt) :] = 1
+    with torch.inference_mode():
+        out = net.generate(
+            ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+            use_cache=True, pad_token_id=1,
+        )  # fmt: skip
+    return [row[width:].tolist() for row in out]
+
+
+def hallmark(net: Transformer, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    made = generate(net, prompts, max_new_tokens=tokens, temperature=0.0, stop=(), forbid=(0,))
+    return [row[0].ids for row in made]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--size", choices=SIZES, default="5M")
+    for name, value in (("prompts", 64), ("tokens", 128), ("repetitions", 5)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    net = make_model(options.size)
+    peer = exported(net)
+    random = np.random.default_rng(0)
+    prompts = [
+        random.integers(2, net.config.vocab_size, random.integers(8, 97)).tolist()
+        for _ in range(options.prompts)
+    ]
+    hallmark(net, prompts[:4], 4)
+    hugging_face(peer, prompts[:4], 4)
+    speed: dict[str, list[float]] = {"transformers": [], "hallmark": []}
+    equal = 0
+    for _ in range(options.repetitions):
+        start = time.perf_counter()
+        expected = hugging_face(peer, prompts, options.tokens)
+        middle = time.perf_counter()
+        found = hallmark(net, prompts, options.tokens)
+        end = time.perf_counter()
+        new = options.prompts * options.tokens
+        speed["transformers"].append(new / (middle - start))
+        speed["hallmark"].append(new / (end - middle))
+        equal = sum(a == b for a, b in zip(expected, found, strict=True))
+    total = net.parameter_count()["total"]
+    print(
+        f"{total:,} parameters, {options.prompts} prompts of 8 to 96 tokens x {options.tokens} new "
+        f"ones, greedy, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}; "
+        f"{options.repetitions} repetitions; {equal} of {options.prompts} texts equal"
+    )
+    mine = statistics.median(speed["hallmark"])
+    for name, values in speed.items():
+        value = statistics.median(values)
+        spread = f"({min(values):,.0f} to {max(values):,.0f})"
+        ratio = f"hallmark is {mine / value:.2f} times as fast"
+        print(f"{name:<14} {value:9,.0f} tokens/s {spread}, {ratio}")
+
+
+if __name__ == "__main__":
+    main()

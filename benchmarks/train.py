@@ -1,0 +1,208 @@
+"""Training speed beside nanoGPT's and a ``transformers`` loop's: same architecture, data, weights.
+
+    python -m benchmarks.train --nanogpt FOLDER [--precision fp32] [--compile] [--repetitions 5]
+
+FOLDER is a checkout of github.com/karpathy/nanoGPT (its model.py is read, nothing else). All three
+start from the same weights, see the same batches, clip to the same norm and step AdamW with the
+same groups, rate and decay. Steps are timed in turns: a few of ours, a few of theirs, and again.
+Prints medians of tokens/s with ratios, and the last losses, which must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import model  # noqa: F401  before torch: it says how threads wait
+
+# isort: split
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.config import ModelConfig, TrainConfig
+from model.convert import export_transformers
+from model.objectives import causal
+from model.optimise import clip, make_optimizers
+
+Step = Callable[[np.ndarray], float]
+#: In this order: a later name may be a part of an earlier one.
+NANOGPT_NAMES = {
+    "decoder.blocks.": "transformer.h.",
+    "decoder.norm": "transformer.ln_f",
+    "position_embedding": "transformer.wpe",
+    "embedding.": "transformer.wte.",
+    "head.": "lm_head.",
+    "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
+}
+RATE, DECAY, BETAS, CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
+
+
+def autocast(precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def ours(net: Transformer, precision: str, compiled: bool) -> Step:
+    config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
+    (optimizer,) = make_optimizers(net, config)
+    forward = torch.compile(net) if compiled else net
+
+    def step(rows: np.ndarray) -> float:
+        batch = causal(rows)
+        with autocast(precision):
+            loss = forward(batch.ids, targets=batch.targets, weights=batch.weights)
+        loss = loss / batch.weights.sum()
+        loss.backward()
+        clip(net.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def theirs(
+    net: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[Any, Tensor, Tensor], Tensor],
+    precision: str,
+    compiled: bool,
+) -> Step:
+    forward = torch.compile(net) if compiled else net
+
+    def step(rows: np.ndarray) -> float:
+        ids = torch.from_numpy(rows)
+        targets = torch.full_like(ids, -1)
+        targets[:, :-1] = ids[:, 1:]
+        with autocast(precision):
+            loss = loss_of(forward, ids, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def nanogpt(folder: Path, config: ModelConfig, source: Transformer, *how: Any) -> Step:
+    spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    net = module.GPT(
+        module.GPTConfig(
+            block_size=config.context, vocab_size=config.vocab_size, n_layer=config.n_layers,
+            n_head=config.n_heads, n_embd=config.d_model, dropout=0.0, bias=True,
+        )
+    )  # fmt: skip
+    weights = {}
+    for name, tensor in source.state_dict().items():
+        for one, other in NANOGPT_NAMES.items():
+            name = name.replace(one, other)
+        weights[name] = tensor
+    net.load_state_dict(weights)
+    optimizer = net.configure_optimizers(DECAY, RATE, BETAS, "cpu")
+    return theirs(net, optimizer, lambda f, x, y: f(x, y)[1], *how)
+
+
+def hugging_face(source: Transformer, *how: Any) -> Step:
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Path(folder) / "tokenizer.json"
+        tokenizer.write_text("{}")
+        export_transformers(source, Path(folder) / "c", tokenizer=tokenizer)
+        net = transformers.GPT2LMHeadModel.from_pretrained(Path(folder) / "c").train()
+    decayed = [p for p in net.parameters() if p.ndim >= 2]
+    rest = [p for p in net.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS)
+
+    def loss_of(forward: Any, ids: Tensor, targets: Tensor) -> Tensor:
+        logits = forward(input_ids=ids, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1
+        )
+
+    return theirs(net, optimizer, loss_of, *how)
+
+
+def batches(count: int, batch: int, config: ModelConfig) -> list[np.ndarray]:
+    """Rows of a chain in which every token has four likely successors; none is special."""
+    random = np.random.default_rng(0)
+    successors = random.integers(2, config.vocab_size, (config.vocab_size, 4))
+    result = []
+    for _ in range(count):
+        rows = np.empty((batch, config.context), np.int64)
+        rows[:, 0] = random.integers(2, config.vocab_size, batch)
+        for t in range(1, config.context):
+            rows[:, t] = successors[rows[:, t - 1], random.integers(0, 4, batch)]
+        result.append(rows)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--nanogpt", type=Path, required=True)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="timed steps in a turn")
+    parser.add_argument("--batch", type=int, default=8)
+    for name, value in (("d_model", 256), ("n_layers", 4), ("n_heads", 8), ("context", 256),
+                        ("vocab_size", 8192)):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    config = ModelConfig(
+        vocab_size=options.vocab_size, context=options.context, d_model=options.d_model,
+        n_layers=options.n_layers, n_heads=options.n_heads,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = Transformer(config)
+    how = (options.precision, options.compile)
+    sides = {
+        "nanoGPT": nanogpt(options.nanogpt, config, net, *how),
+        "transformers": hugging_face(net, *how),
+        "hallmark": ours(net, *how),  # last: it changes the weights that the others copy
+    }
+    data = batches(2 + options.steps * options.repetitions, options.batch, config)
+    speed: dict[str, list[float]] = {name: [] for name in sides}
+    last = {name: [step(rows) for rows in data[:2]][-1] for name, step in sides.items()}
+    for turn in range(options.repetitions):
+        part = data[2 + turn * options.steps :][: options.steps]
+        for name, step in sides.items():
+            start = time.perf_counter()
+            for rows in part:
+                last[name] = step(rows)
+            seconds = time.perf_counter() - start
+            speed[name].append(len(part) * options.batch * config.context / seconds)
+    total = net.parameter_count()["total"]
+    print(f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
+          f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
+          f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps")  # fmt: skip
+    mine = statistics.median(speed["hallmark"])
+    for name, values in speed.items():
+        middle = statistics.median(values)
+        spread = f"({min(values):,.0f} to {max(values):,.0f})"
+        print(f"{name:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
+              f"as fast; last loss {last[name]:.5f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
