@@ -17,7 +17,8 @@ from model.positions import rotate
 Rotation = tuple[Tensor, Tensor]
 
 # Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
-# times at head size 32: it runs on the matrix units, the fused kernel's small blocks do not.
+# times at head size 32: it runs on the matrix units, the fused kernel's small blocks do not. For a
+# single query, the step of a decoder, it does at every length and in fp32 too.
 CPU_PLAIN_ATTENTION = 512
 
 
@@ -90,7 +91,8 @@ def attend(
     if k.shape[1] != q.shape[1]:  # grouped-query: each key-value head serves H / Hkv queries
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    plain = q.device.type == "cpu" and q.dtype == torch.bfloat16 and keys <= CPU_PLAIN_ATTENTION
+    short = q.dtype == torch.bfloat16 and keys <= CPU_PLAIN_ATTENTION
+    plain = q.device.type == "cpu" and (short or queries == 1)
     if trace is None and not plain:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
     if causal:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.attention import Cache
+from model.attention import Cache, LayerCache
 from model.data import PAD, UInt64
 from model.sampling import (
     draw,
@@ -275,33 +275,42 @@ class _Batch:
     def _read_prompts(self) -> tuple[Tensor, Cache]:
         """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
         lengths = np.array([len(p) for p in self.prompts])
-        windows = [list(p[s:]) for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
+        windows = [p[s:] for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
         capacity = min(self.context, max(map(len, windows)) + self.max_new)
-        logits, cache = self._read(windows, capacity, self.sources)
+        cache = self.model.new_cache(len(windows), capacity)
+        logits = torch.cat([self._read(rows, windows, cache) for rows in self._groups(windows)])
         owner = torch.from_numpy(self.owner).to(self.device)
         if len(self.owner) > len(self.prompts):
             cache.select(owner)
             logits = logits[owner]
         return logits, cache
 
-    def _read(
-        self,
-        windows: Sequence[Sequence[int]],
-        capacity: int,
-        sources: Sequence[Sequence[int]] | None = None,
-    ) -> tuple[Tensor, Cache]:
-        """Run whole windows through the model: logits after each (n, V), and their cache."""
-        ids, _ = padded(windows, self.device)
+    def _groups(self, windows: Sequence[Sequence[int]]) -> list[slice]:
+        """Rows to read together: of like length, so that little of what is read is padding. They
+        stand in the order of their lengths; those with sources are read in one go."""
+        groups = [slice(0, 0)]
+        for i, window in enumerate(windows):
+            first = windows[groups[-1].start]
+            if self.sources is None and not len(first) <= len(window) <= 8 + 1.25 * len(first):
+                groups.append(slice(i, i))
+            groups[-1] = slice(groups[-1].start, i + 1)
+        return groups
+
+    def _read(self, rows: slice, windows: Sequence[Sequence[int]], cache: Cache) -> Tensor:
+        """Run some of the windows through the model into their rows of the cache: logits after
+        each, (n, V)."""
+        ids, _ = padded(windows[rows], self.device)
         width = ids.shape[1]
         given: dict[str, Any] = {}
-        if sources is not None:
-            given["source"], given["source_keys"] = padded(sources, self.device)
-        cache = self.model.new_cache(len(windows), capacity)
-        cache.slots, cache.length = slice(0, width), width
-        hidden = self.model.hidden(ids, cache=cache, **given)
-        ends = torch.tensor([len(w) - 1 for w in windows], device=self.device)
-        rows = torch.arange(len(windows), device=self.device)
-        return self.model.head(hidden[rows, ends]).float(), cache
+        if self.sources is not None:
+            given["source"], given["source_keys"] = padded(self.sources[rows], self.device)
+        views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
+        part = Cache(views, width, slice(0, width))
+        hidden = self.model.hidden(ids, cache=part, **given)
+        cache.memory, cache.memory_keys = part.memory, part.memory_keys
+        ends = torch.tensor([len(w) - 1 for w in windows[rows]], device=self.device)
+        lines = torch.arange(len(ends), device=self.device)
+        return self.model.head(hidden[lines, ends]).float()
 
     def _advance(
         self, active: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache
@@ -328,7 +337,8 @@ class _Batch:
             windows = [
                 self.tokens[active[r], starts[active[r]] : lengths[r]].tolist() for r in rows
             ]
-            fresh, part = self._read(windows, self.context)
+            part = self.model.new_cache(len(windows), self.context)
+            fresh = self._read(slice(None), windows, part)
             index = torch.from_numpy(rows).to(self.device)
             logits[index] = fresh
             for layer, new in zip(cache.layers, part.layers, strict=True):
