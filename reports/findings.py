@@ -144,7 +144,7 @@ class Findings:
         ):
             part = row["slice"].split(", k=")[0]
             best[part] = (row, figure)
-        return [(f"{words(metric)}, {f[0]['slice']}", f) for f in best.values()]
+        return [(", ".join(filter(None, (words(metric), f[0]["slice"]))), f) for f in best.values()]
 
 
 def count(row: dict[str, Any]) -> str:
