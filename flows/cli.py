@@ -111,6 +111,21 @@ def report(run: str = "latest", *, out: Path | None = None, json_: Json = False)
 
 
 @app.command
+def batch(run: str = "latest", *, step: int, json_: Json = False) -> None:
+    """Show which documents, and which characters of them, a training step saw.
+
+    Parameters
+    ----------
+    step
+        The optimizer step, from 1.
+    """
+    from flows.batch import batch_of, render
+    from flows.runs import open_run
+
+    _show(batch_of(open_run(run), step), json_, render)
+
+
+@app.command
 def replay(run: str = "latest", *, store: str | None = None, json_: Json = False) -> None:
     """Run again from run.json into a fresh store and compare every hash.
 

@@ -13,7 +13,7 @@ from tasks.fingerprint import ROOT
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
-COMMANDS = ("run", "audit", "status", "report", "replay", "serve", "doctor")
+COMMANDS = ("run", "audit", "status", "report", "batch", "replay", "serve", "doctor")
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("hallmark ")])

@@ -138,7 +138,7 @@ def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
 
 def test_help_names_every_command(hallmark):
     text = hallmark("--help").stdout
-    for command in ("run", "audit", "status", "report", "replay", "serve", "doctor"):
+    for command in ("run", "audit", "status", "report", "batch", "replay", "serve", "doctor"):
         assert command in text
 
 

@@ -80,6 +80,32 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
             assert rows, finding
 
 
+def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
+    """Against the packed tokens: what they spell is what the characters say."""
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    from flows import open_run
+    from tasks.train_tokenizer import load_tokenizer
+
+    run = open_run(smoke.first)
+    report = smoke.json("batch", smoke.first, "--step", "3")
+    assert len(report["sequences"]) == run.config.pretrain.train.batch_size
+    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    ids = run["pack"]["train"].read(["ids"])["ids"].to_pylist()
+    documents = run["plant"]["documents"].read().to_pylist()
+    texts = {row["doc_id"].hex(): (row["source"], row["text"]) for row in documents}
+    compared = 0
+    for sequence in report["sequences"]:
+        for span in sequence["spans"]:
+            source, text = texts[span["doc_id"]]
+            assert span["source"] == source
+            spelled = tokenizer.decode(ids[sequence["sequence"]][span["start"] : span["end"]])
+            if "\N{REPLACEMENT CHARACTER}" not in spelled:  # a character cut in two
+                assert spelled == text[span["char_start"] : span["char_end"]]
+                compared += 1
+    assert compared > 8
+    assert "trained the steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
+
+
 def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
