@@ -215,7 +215,11 @@ class Transformer(nn.Module):
         output = self.head.weight, self.head.bias
         return linear_cross_entropy(hidden, *output, targets, weights, z_loss)
 
-    def hidden(
+    def hidden(self, ids: Tensor, **inputs: Any) -> Tensor:
+        """What the output layer reads, (B, T, d): the states, transformed where it does that."""
+        return self.transform(self.states(ids, **inputs))  # type: ignore[no-any-return]
+
+    def states(
         self,
         ids: Tensor,
         *,
@@ -228,7 +232,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
-        """What the output layer reads: states of the last layer, transformed, (B, T, d).
+        """States of the last layer, (B, T, d).
 
         ids, source: (B, T) token ids; the source feeds the encoder of an encoder-decoder.
         positions, segments, prefix, keys: see MaskSpec; positions default to 0 ... T-1.
@@ -240,7 +244,7 @@ class Transformer(nn.Module):
             raise ValueError("An encoder-decoder needs a source.")
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        states = self._run(
+        return self._run(
             stack,
             ids,
             _mask(stack.causal, positions, cache, prefix=prefix, keys=keys, segments=segments),
@@ -250,7 +254,6 @@ class Transformer(nn.Module):
             cache=cache,
             trace=trace,
         )
-        return self.transform(states)  # type: ignore[no-any-return]
 
     def encode(
         self, source: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None
