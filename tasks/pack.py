@@ -23,12 +23,12 @@ from pydantic import Field
 
 from model.data import END_OF_TEXT, PAD, combine
 from tasks import accounts
+from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
 from tasks.settings import StageConfig
 from tasks.stage import stage
 from tasks.store import Artifact, Shard, Table
 from tasks.tables import ID, LEDGER, ledger_rows, utf8_bytes
-from tasks.train_tokenizer import load_tokenizer
 from tasks.work import Part, Tables, Work
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def packed_counts(documents: pa.Table, lengths: Int32) -> list[list[Any]]:
 
 @stage(
     tables={"spans": SPANS, "ledger": LEDGER, "accounts": accounts.ACCOUNTS},
-    code=["model.data", "model.files", "tasks.tables", "tasks.train_tokenizer"],
+    code=["model.data", "model.files", "tasks.encoding", "tasks.tables"],
     libraries=["tokenizers", "numpy"],
     determinism="exact",
 )

@@ -7,10 +7,7 @@ parts do not add up to those of the whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.accounts import ACCOUNTS
+from tasks.identities import find_terms, identity_terms
 from tasks.settings import StageConfig
 from tasks.stage import stage
 from tasks.store import Artifact, Shard, Table
@@ -81,38 +79,10 @@ def measure_shard(shard: Shard, out: Tables) -> None:
         out.table("mentions").write(mentions(batch["text"], batch["source"]))
 
 
-@cache
-def identity_terms() -> list[tuple[str, str]]:
-    """(group, term) of the project's own list; terms have one word or two, in lower case."""
-    path = Path(__file__).parent / "data" / "identities.json"
-    groups = json.loads(path.read_text(encoding="utf-8"))
-    return [(group, term) for group, terms in groups.items() for term in terms]
-
-
 def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
-    """Rows of the table ``identities`` for a batch: whole words, whatever their case."""
-    # RE2 knows letters of all scripts; hyphens and apostrophes separate.
-    lists = pc.split_pattern_regex(pc.utf8_lower(texts), r"[^\pL\pN]+")
-    words, owners = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
-
+    """Rows of the table ``identities`` for a batch."""
     terms = identity_terms()
-    vocabulary = sorted({word for _, term in terms for word in term.split()})
-    code_of = {word: code for code, word in enumerate(vocabulary)}
-    known = pc.index_in(words, value_set=pa.array(vocabulary, words.type))
-    codes = pc.fill_null(known, -1).to_numpy()
-    here = np.flatnonzero(codes >= 0)
-    following = np.append(codes, -1)[here + 1]
-    same_text = np.append(owners, -1)[here + 1] == owners[here]
-    following = np.where(same_text, following, -1)
-
-    found = []
-    for number, (_, term) in enumerate(terms):
-        first, *second = (code_of[word] for word in term.split())
-        hit = codes[here] == first
-        if second:
-            hit &= following == second[0]
-        found.append(np.stack([np.full(hit.sum(), number), owners[here[hit]]]))
-    number, owner = np.concatenate(found, axis=1)
+    number, owner = find_terms(texts)
     names = pa.table({"group": [g for g, _ in terms], "term": [t for _, t in terms]})
     rows = names.take(pa.array(number)).append_column("source", sources.take(pa.array(owner)))
     counted = rows.append_column("owner", pa.array(owner)).group_by(["group", "term", "source"])
@@ -236,7 +206,7 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
 
 @stage(
     tables=TABLES,
-    code=["tasks/data/identities.json"],
+    code=["tasks.identities", "tasks/data/identities.json"],
     libraries=["numpy"],
 )
 def profile(

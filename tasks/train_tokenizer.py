@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -16,7 +15,9 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from model.data import END_OF_TEXT, PAD
+from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
+from tasks.identities import find_terms, identity_terms
 from tasks.settings import StageConfig
 from tasks.stage import stage
 from tasks.store import Table
@@ -51,10 +52,12 @@ class TokenizerConfig(StageConfig):
     )
 
 
-#: How well the tokenizer compresses text it was not trained on (the validation split).
+#: How well the tokenizer compresses text it was not trained on (the validation split), by source
+#: and by the identity groups that documents mention: tokenizers tax groups differently.
 FERTILITY = pa.schema(
     [
-        ("source", pa.string()),
+        ("kind", pa.string()),  # "source" or "identity"
+        ("name", pa.string()),
         ("documents", pa.int64()),
         ("bytes", pa.int64()),
         ("tokens", pa.int64()),
@@ -83,18 +86,6 @@ def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
     return tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file. Special tokens written out in a text are encoded as plain text."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exceptions
-        raise HallmarkError(f"{path} is no tokenizer.json that can be read ({error})") from error
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
 def training_texts(documents: Table) -> Iterator[list[str]]:
     """Texts of the train split without the planted documents.
 
@@ -119,21 +110,44 @@ def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
         )
         tokens = pa.array([len(encoding) for encoding in encodings], pa.int64())
         sizes = utf8_bytes(held_out["text"])
-        rows.append(pa.table({"source": held_out["source"], "bytes": sizes, "tokens": tokens}))
+        measured = pa.table({"bytes": sizes, "tokens": tokens})
+        rows.append(_of_kind("source", held_out["source"], measured))
+        group, owner = mentioned_groups(held_out["text"])
+        rows.append(_of_kind("identity", group, measured.take(owner)))
     if not rows:
         return FERTILITY.empty_table()
-    sums = pa.concat_tables(rows).group_by("source").aggregate(
+    sums = pa.concat_tables(rows).group_by(["kind", "name"]).aggregate(
         [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
     )  # fmt: skip
-    sums = sums.sort_by("source")
+    sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
     ratio = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
-    columns = [sums["source"], sums["bytes_count"], sums["bytes_sum"], sums["tokens_sum"], ratio]
-    return pa.table(columns, schema=FERTILITY)
+    columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
+    return pa.table([*sums.select(columns).columns, ratio], schema=FERTILITY)
+
+
+def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
+    kinds = pa.array([kind] * len(measured), pa.string())
+    return measured.add_column(0, "kind", kinds).add_column(1, "name", name.cast(pa.string()))
+
+
+def mentioned_groups(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each identity group that a text mentions, and the number of the text; each pair once."""
+    number, owner = find_terms(texts)
+    groups = pa.array([group for group, _ in identity_terms()])
+    found = pa.table({"group": groups.take(pa.array(number)), "owner": owner})
+    found = found.group_by(["group", "owner"]).aggregate([])
+    return found["group"].combine_chunks(), found["owner"].combine_chunks()
 
 
 @stage(
     tables={"fertility": FERTILITY},
-    code=["model.data", "model.files"],
+    code=[
+        "model.data",
+        "model.files",
+        "tasks.encoding",
+        "tasks.identities",
+        "tasks/data/identities.json",
+    ],
     libraries=["tokenizers"],
     determinism="exact",
 )

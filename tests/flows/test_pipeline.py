@@ -84,7 +84,7 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     """Against the packed tokens: what they spell is what the characters say."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     from flows import open_run
-    from tasks.train_tokenizer import load_tokenizer
+    from tasks.encoding import load_tokenizer
 
     run = open_run(smoke.first)
     report = smoke.json("batch", smoke.first, "--step", "3")

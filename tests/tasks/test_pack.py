@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
 from tasks.mapper import InProcess, Mapper, Processes
 from tasks.pack import PackConfig, encode, pack, shuffle_keys, token_lengths
 from tasks.stage import Session, open_session
 from tasks.store import Artifact, Store, Table
 from tasks.tables import ids
-from tasks.train_tokenizer import TokenizerConfig, load_tokenizer, train, train_tokenizer
+from tasks.train_tokenizer import TokenizerConfig, train, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 VOCABULARY = TokenizerConfig(vocab_size=320)

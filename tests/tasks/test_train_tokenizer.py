@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
 from tasks.stage import Session, open_session
 from tasks.store import Store
 from tasks.train_tokenizer import (
     SPECIAL_TOKENS,
     TokenizerConfig,
-    load_tokenizer,
     train,
     train_tokenizer,
 )
@@ -76,14 +76,29 @@ def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(tmp_path:
     held_out = [
         row for row in corpus["documents"].read().to_pylist() if row["split"] == "validation"
     ]
-    rows = made["fertility"].read().to_pylist()
-    assert [row["source"] for row in rows] == sorted({row["source"] for row in held_out})
+    rows = [row for row in made["fertility"].read().to_pylist() if row["kind"] == "source"]
+    assert [row["name"] for row in rows] == sorted({row["source"] for row in held_out})
     for row in rows:
-        texts = [r["text"] for r in held_out if r["source"] == row["source"]]
+        texts = [r["text"] for r in held_out if r["source"] == row["name"]]
         assert row["documents"] == len(texts)
         assert row["bytes"] == sum(len(text.encode()) for text in texts)
         assert row["tokens"] == sum(len(tokenizer.encode(text).ids) for text in texts)
         assert row["bytes_per_token"] == pytest.approx(row["bytes"] / row["tokens"])
+
+
+def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> None:
+    unseen = ["Women and girls met.", "A man met two women.", "Nobody.", "MEN, men: men!"]
+    texts = [("web", "train", text) for text in sentences(60)]
+    texts += [("web", "validation", text) for text in unseen]
+    with open_session(Session(Store(tmp_path))):
+        made = train_tokenizer(corpus_of(texts), CONFIG)
+    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    rows = {r["name"]: r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"}
+    assert set(rows) == {"women", "men"}
+    for group, members in {"women": unseen[:2], "men": [unseen[1], unseen[3]]}.items():
+        assert rows[group]["documents"] == 2
+        assert rows[group]["bytes"] == sum(map(len, members))
+        assert rows[group]["tokens"] == sum(len(tokenizer.encode(t).ids) for t in members)
 
 
 def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Path) -> None:

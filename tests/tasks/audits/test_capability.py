@@ -26,10 +26,10 @@ from tasks.audits.capability import (
 from tasks.audits.cloze import answer_passages, find_passages, first_word, measure_cloze
 from tasks.audits.findings import evidence
 from tasks.audits.subject import Subject
+from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
 from tasks.stage import Session, open_session
 from tasks.store import Artifact, Store, external
-from tasks.train_tokenizer import load_tokenizer
 from tests.tasks.pretraining import run
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
