@@ -181,6 +181,19 @@ def _settle_prefect() -> None:
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
 
 
+def _check_configured_server() -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    from flows.deployments import HOW, server_answers
+
+    url = PREFECT_API_URL.value() or ""
+    if not server_answers(url):
+        raise HallmarkError(
+            f"no Prefect server answers at {url!r}, which PREFECT_API_URL or Prefect's profile "
+            f"names; {HOW}; or unset it, then each command starts one of its own"
+        )
+
+
 @contextmanager
 def _ready(check: Callable[[], object]) -> Iterator[None]:
     """What a flow needs: a Prefect server, and a view of what its stages do.
@@ -192,8 +205,9 @@ def _ready(check: Callable[[], object]) -> Iterator[None]:
     # It starts on another core while this process imports the same libraries.
     server = None if os.environ.get("PREFECT_API_URL") else LocalServer()
     check()
-    if server and not server.adopt():
+    if not (server and server.adopt()):
         server = None
+        _check_configured_server()
     from flows import pipeline  # noqa: F401
     from flows.console import RunView
     from flows.runs import frontend
@@ -258,6 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
         logging.getLogger("hallmark").setLevel(logging.DEBUG)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except KeyboardInterrupt:
         _fail(STOPPED, 1)
     except CycloptsError as error:
@@ -269,6 +284,9 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, BrokenPipeError):  # nobody reads on, as behind: | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise SystemExit(141) from None
         if isinstance(error, OSError) and error.errno:
             _fail(_about_files(error), 1)
         _fail(

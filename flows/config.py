@@ -72,16 +72,16 @@ class Config(StageConfig):
     @model_validator(mode="after")
     def _tokens_for_the_objective(self) -> Config:
         wanted, made = self.pretrain.train.objective, self.train_tokenizer.objective
-        if made != wanted and wanted in OF_OBJECTIVE:
+        if made != wanted and {made, wanted} & OF_OBJECTIVE.keys():
             raise ValueError(
-                f"pretrain.train.objective {wanted} needs tokens of its own: set "
-                f"train_tokenizer.objective to {wanted} too"
+                f"train_tokenizer.objective is {made}, pretrain.train.objective {wanted}: they "
+                f"have tokens of their own, set both to the same"
             )
         trained, architecture = self.pretrain.model.architecture, OBJECTIVES[wanted]
         if trained != architecture:
             raise ValueError(
-                f"pretrain.train.objective {wanted} trains the architecture {architecture}, not "
-                f"{trained}: set pretrain.model.architecture"
+                f"pretrain.train.objective {wanted} trains the architecture {architecture}, and "
+                f"pretrain.model.architecture is {trained}: set one of them to fit the other"
             )
         return self
 
@@ -144,6 +144,8 @@ def _sentence(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"]) or "the root"
     if problem["type"] == "extra_forbidden" or problem["type"] == "unexpected_keyword_argument":
         return f"{place}: there is no such key"
+    if isinstance(problem["input"], dict | Config):
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     given = repr(problem["input"])
     given = given if len(given) <= 60 else given[:57] + "..."
     return f"{place}: {problem['msg'].removeprefix('Value error, ')} (given: {given})"
@@ -173,7 +175,7 @@ def _set(tree: dict[str, Any], override: str) -> None:
 
 
 def _index(values: list[Any], part: str, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(values):
+    if not part.isdecimal() or int(part) >= len(values):
         raise UsageError(
             f"--set {override!r}: {part!r} is no place in a list of {len(values)} entries"
         )

@@ -51,5 +51,5 @@ def server_answers(url: str) -> bool:
 
     try:
         return httpx.get(f"{url.rstrip('/')}/health", timeout=5).is_success
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
         return False

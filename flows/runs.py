@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -190,12 +191,39 @@ def _read(store: Store, name: str) -> Record:
         record = json.loads(store.get(f"runs/{name}/run.json") or b"")
     except ValueError:
         record = None
-    if not isinstance(record, dict) or not record.keys() >= RECORD or record["run"] != name:
+    if not _is_record(record) or record["run"] != name:
         raise HallmarkError(
             f"run {name} is damaged: its run.json in {store.uri}/runs/{name} is missing or not "
             f"whole; remove that folder (no artifact is lost) and run again"
         )
     return record
+
+
+def _is_record(record: Any) -> bool:
+    """Whether it has all keys of a run.json, of the types that readers rely on."""
+    if not isinstance(record, dict) or not record.keys() >= RECORD:
+        return False
+    texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
+    maybe = [record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")]
+    lists = [record["stages"], record["overrides"]]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(text is None or isinstance(text, str) for text in maybe)
+        and all(isinstance(items, list) for items in lists)
+        and isinstance(record["config"], dict)
+        and isinstance(record["pid"], int)
+        and all(map(_is_entry, record["stages"]))
+    )
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(k), str) for k in ("label", "stage", "artifact", "content"))
+        and re.fullmatch(r"\w+/[0-9a-f]+", entry["artifact"]) is not None
+        and isinstance(entry.get("cached"), bool)
+        and isinstance(entry.get("seconds"), int | float)
+    )
 
 
 def all_runs(store: Store) -> list[Run]:

@@ -10,11 +10,13 @@ command holds open. The same file is the server's program.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
 #: Seconds for the server to answer: 4 to 6 where nothing else runs, more on a busy machine.
@@ -25,18 +27,25 @@ class LocalServer:
     """Started at once; ``adopt`` it, ``wait`` before the first use. It stops with this process."""
 
     def __init__(self) -> None:
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            listening.listen(128)  # requests queue from now on
-            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
-            number = listening.fileno()
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            bound.listen(128)  # requests queue from now on
+            self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/api"
+            # Above the standard streams, of which this process may have been started without.
+            number = fcntl.fcntl(bound.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  read when it does not start
+        try:
             self.process = subprocess.Popen(
                 # -P: the folder of this file is no place for imports.
                 [sys.executable, "-P", __file__, str(number)],
                 stdin=subprocess.PIPE,
+                stdout=self.errors,
+                stderr=self.errors,
                 pass_fds=[number],
                 start_new_session=True,
             )
+        finally:
+            os.close(number)
         # Registered before Prefect's own: its last log lines are sent before this.
         atexit.register(self.stop)
 
@@ -62,9 +71,13 @@ class LocalServer:
         try:
             httpx.get(f"{self.url}/health", timeout=PATIENCE).raise_for_status()
         except httpx.HTTPError as error:
+            self.errors.seek(0)
+            said = self.errors.read().decode("utf-8", "replace").split("\n")
+            last = next((line.strip() for line in reversed(said) if line.strip()), str(error))
             raise HallmarkError(
-                f"Prefect's server did not start ({error or type(error).__name__}); start one "
-                f"yourself with: prefect server start, and name it in PREFECT_API_URL"
+                f"Prefect's server did not start ({last[:300]}); its home PREFECT_HOME "
+                f"(~/.prefect) must be writable and its settings in order; or name a server that "
+                f"runs in PREFECT_API_URL"
             ) from error
 
     def stop(self) -> None:
@@ -86,7 +99,8 @@ def _serve(number: int) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

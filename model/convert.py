@@ -77,9 +77,28 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     """
     folder = Path(folder)
     family, config = _read_config(folder)
+    weights = _read_weights(folder)
+    try:
+        ours = _translated(folder, family, config, weights)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise CheckpointError(
+            f"{folder}: a tensor does not have the shape that its config.json says: "
+            f"{str(error).splitlines()[0]}."
+        ) from error
     model = Transformer(config)
-    expected = model.state_dict()
-    theirs = _prepared(_read_weights(folder), family, config)
+    if config.tie_embeddings:
+        ours["head.weight"] = ours["embedding.weight"]
+    model.load_state_dict(ours)
+    return model.to(device).eval()
+
+
+def _translated(
+    folder: Path, family: Family, config: ModelConfig, weights: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Our tensors of theirs, each of the shape that the config asks for."""
+    with torch.device("meta"):
+        expected = Transformer(config).state_dict()
+    theirs = _prepared(weights, family, config)
     ours: dict[str, Tensor] = {}
     for entry in family.entries(config):
         found = [theirs[part] for part in entry.theirs if part in theirs]
@@ -95,10 +114,7 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
             )
         whole = _permuted(entry.ours, whole, config, to_halves=False) if family.halves else whole
         ours[entry.ours] = whole.contiguous()
-    if config.tie_embeddings:
-        ours["head.weight"] = ours["embedding.weight"]
-    model.load_state_dict(ours)
-    return model.to(device).eval()
+    return ours
 
 
 def _prepared(theirs: dict[str, Tensor], family: Family, config: ModelConfig) -> dict[str, Tensor]:
@@ -107,8 +123,11 @@ def _prepared(theirs: dict[str, Tensor], family: Family, config: ModelConfig) ->
     theirs = {(family.base if bare else "") + name: t.float() for name, t in theirs.items()}
     if family is FAMILIES["bert"] and TYPE_EMBEDDINGS in theirs:
         positions = "bert.embeddings.position_embeddings.weight"
+        types = theirs[TYPE_EMBEDDINGS]
+        if types.ndim != 2 or types.shape[1] != config.d_model:
+            raise TypeError(f"{TYPE_EMBEDDINGS} has the shape {tuple(types.shape)}")
         if positions in theirs:
-            theirs[positions] = theirs[positions] + theirs[TYPE_EMBEDDINGS][0]
+            theirs[positions] = theirs[positions] + types[0]
     if family is FAMILIES["marian"] and "model.shared.weight" in theirs:
         shared = theirs["model.shared.weight"]
         bias = theirs.get(MARIAN_BIAS, torch.zeros(1, len(shared)))
@@ -146,7 +165,7 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
         kind = values["model_type"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(f"{path} describes {kind!r}; {', '.join(FAMILIES)} can be read.")
     try:
         return FAMILIES[kind], FAMILIES[kind].read(values)
@@ -154,6 +173,8 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
         raise CheckpointError(f"{path} has no key {error}.") from error
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} has a value of the wrong type: {error}.") from error
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -167,9 +188,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             )
         weights: dict[str, Tensor] = {}
         for name in files:
-            if Path(name).name != name:
+            if not isinstance(name, str) or Path(name).name != name:
                 raise CheckpointError(f"{index} points outside its folder, at {name!r}.")
             weights.update(load_file(folder / name))
         return weights
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"The weights in {folder} cannot be read: {error}.") from error

@@ -276,6 +276,8 @@ def _bert_written(config: ModelConfig) -> dict[str, Any]:
 def _bert_read(values: dict[str, Any]) -> ModelConfig:
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise ValueError("its positions are not absolute, or it is a decoder: not supported.")
+    if not values.get("tie_word_embeddings", True):
+        raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
     return ModelConfig(
         vocab_size=values["vocab_size"],
         context=values["max_position_embeddings"],
@@ -365,6 +367,12 @@ def _marian_read(values: dict[str, Any]) -> ModelConfig:
             raise ValueError(f"encoder and decoder differ in {key}, which is not supported.")
     if not values.get("share_encoder_decoder_embeddings", True):
         raise ValueError("encoder and decoder have their own embeddings, which is not supported.")
+    if not values.get("tie_word_embeddings", True):
+        raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
+    if (values.get("decoder_vocab_size") or values["vocab_size"]) != values["vocab_size"]:
+        raise ValueError("encoder and decoder have other vocabularies, which is not supported.")
+    if not values.get("static_position_embeddings", True):
+        raise ValueError("its positions are learned, which is not supported.")
     return ModelConfig(
         vocab_size=values["vocab_size"],
         context=values["max_position_embeddings"],

@@ -22,6 +22,7 @@ from pydantic import Field
 from tasks.errors import UsageError
 from tasks.fingerprint import canonical, sha256
 from tasks.readers import NOT_UTF8, TOO_LONG, Record, encodable
+from tasks.settings import PlainName
 from tasks.sources import Source
 from tasks.streams import Meter
 
@@ -30,7 +31,7 @@ class DocumentationSource(Source):
     """Installed packages; each is a source of its own, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
-    name: str = "documentation"
+    name: PlainName = "documentation"
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
 

@@ -77,9 +77,10 @@ class Store:
             if scheme is None or scheme[1] == "file":
                 self.root = Path(uri.removeprefix("file://")).absolute()
                 if not create and not self.root.is_dir():
+                    what = "is no folder" if self.root.exists() else "does not exist"
                     raise UsageError(
-                        f"there is no store at {self.root}; make one with: hallmark run, or name "
-                        f"another in HALLMARK_STORE"
+                        f"there is no store at {self.root}, which {what}; make one with: hallmark "
+                        f"run, or name another in HALLMARK_STORE"
                     )
                 self.root.mkdir(parents=True, exist_ok=True)
                 self.objects: Any = from_url(self.root.as_uri())
@@ -163,7 +164,7 @@ class Store:
             manifest = json.loads(data)
         except ValueError:
             manifest = None
-        if not isinstance(manifest, dict) or not manifest.keys() >= MANIFEST:
+        if not _is_manifest(manifest):
             raise HallmarkError(
                 f"artifact {folder.removeprefix('artifacts/')} is damaged: its manifest.json in "
                 f"{self.uri}/{folder} is not whole; remove the artifact's folder and run again to "
@@ -273,6 +274,18 @@ class Store:
     def secret_id(self) -> str:
         """Names the secret without telling it."""
         return hmac.new(self.secret, b"hallmark secret id", hashlib.sha256).hexdigest()[:16]
+
+
+def _is_manifest(manifest: Any) -> bool:
+    """Whether it has all keys of a manifest, of the types that readers rely on."""
+    texts = ("stage", "fingerprint", "content", "determinism")
+    groups = ("tables", "files", "telemetry", "parts", "lineage")
+    return (
+        isinstance(manifest, dict)
+        and manifest.keys() >= MANIFEST
+        and all(isinstance(manifest[key], str) for key in texts)
+        and all(isinstance(manifest[key], dict) for key in groups)
+    )
 
 
 def _same_file(descriptor: int, path: Path) -> bool:

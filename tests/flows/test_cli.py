@@ -136,6 +136,55 @@ def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
     assert (record["status"], record["error"]) == ("failed", "stopped")
 
 
+def start(hallmark, *arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        env={**os.environ, "HALLMARK_STORE": str(hallmark.store)} | options.pop("env", {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.mark.slow
+def test_a_command_runs_without_standard_input(hallmark, tmp_path):
+    """As cron and daemons start it: descriptor 0 is free, and something else would get it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "Hello."}\n')
+    (tmp_path / "my.toml").write_text(
+        'name = "my"\n[[ingest.sources]]\nkind = "jsonl"\nname = "s"\n'
+        f'path = "{tmp_path}/a.jsonl"\n'
+    )
+    command = ("run", str(tmp_path / "my.toml"), "--until", "ingest")
+    process = start(hallmark, *command, preexec_fn=lambda: os.close(0))
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://127.0.0.1:9/api"])
+def test_a_prefect_server_that_does_not_answer_is_named(hallmark, url):
+    process = start(hallmark, "run", "smoke", env={"PREFECT_API_URL": url})
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    (line,) = stderr.strip().splitlines()
+    assert f"no Prefect server answers at '{url}', which PREFECT_API_URL" in line
+
+
+def test_a_prefect_that_cannot_start_says_why(hallmark):
+    process = start(hallmark, "run", "smoke", env={"PREFECT_HOME": os.devnull})
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = stderr.strip().splitlines()[-1]
+    assert "PREFECT_HOME" in last and "Traceback" not in stderr and "Fatal" not in stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(hallmark):
+    process = start(hallmark, "doctor", "--json")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 141
+    assert process.stderr.read() == ""
+
+
 def test_help_names_every_command(hallmark):
     text = hallmark("--help").stdout
     for command in ("run", "audit", "status", "report", "batch", "replay", "serve", "doctor"):

@@ -46,10 +46,10 @@ def test_several_mistakes_are_told_together():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["pretrain.train.objective=mlm"], "set train_tokenizer.objective to mlm too"),
+        (["pretrain.train.objective=mlm"], "set both to the same"),
         (
             ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
-            "trains the architecture encoder, not decoder: set pretrain.model.architecture",
+            "trains the architecture encoder, and pretrain.model.architecture is decoder",
         ),
         (["pretrain.model.architecture=encoder"], "causal trains the architecture decoder"),
     ],

@@ -27,11 +27,35 @@ def store(tmp_path):
     record |= {"run": "a", "flow": "pipeline", "config_name": "x", "config": {}, "overrides": []}
     record |= {"status": "completed", "host": "h", "pid": 1}
     record["stages"] = [
-        {"label": label, "stage": label, "artifact": artifact.name, "cached": False, "seconds": 1.0}
+        {
+            "label": label,
+            "stage": label,
+            "artifact": artifact.name,
+            "content": artifact.content,
+            "cached": False,
+            "seconds": 1.0,
+        }
         for label, artifact in made.items()
     ]
     store.put("runs/a/run.json", json.dumps(record).encode())
     return store
+
+
+def damaged(store, **changes):
+    record = json.loads(store.get("runs/a/run.json")) | {"run": "b"}
+    return json.dumps(record | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stages": None}, {"stages": [1]}, {"stages": [{"label": "make"}]}, {"overrides": 5},
+     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}],
+)  # fmt: skip
+def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
+    store.put("runs/b/run.json", damaged(store, **changes))
+    with pytest.raises(HallmarkError, match=r"run b is damaged"):
+        open_run("b", store)
+    assert [run.id for run in all_runs(store)] == ["a"]
 
 
 @pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])

@@ -265,3 +265,47 @@ def test_truncated_weights_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="cannot be read"):
         import_transformers(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "word"),
+    [
+        (BERT, {"tie_word_embeddings": False}, "not tied"),
+        (BERT, {"hidden_act": []}, "wrong type"),
+        (BERT, {"max_position_embeddings": 17}, "shape"),
+        (MARIAN, {"tie_word_embeddings": False}, "not tied"),
+        (MARIAN, {"decoder_vocab_size": 9}, "other vocabularies"),
+        (MARIAN, {"static_position_embeddings": False}, "positions are learned"),
+        (FAMILIES["llama"], {"rope_parameters": 5}, "wrong type"),
+        (FAMILIES["llama"], {"num_attention_heads": None}, "wrong type"),
+        (FAMILIES["gpt2"], {"model_type": []}, "can be read"),
+        (FAMILIES["gpt2"], {"vocab_size": 2**24, "n_embd": 2**17}, "shape"),
+    ],
+)
+def test_configs_that_say_what_is_not_so_are_refused(tmp_path, config, changes, word):
+    _, folder = exported(config, tmp_path)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CheckpointError, match=word):
+        import_transformers(folder)
+
+
+@pytest.mark.parametrize("index", ["[]", "null", '{"weight_map": []}', '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index_is_refused(tmp_path, index):
+    _, folder = exported(FAMILIES["gpt2"], tmp_path)
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match=r"cannot be read|points outside"):
+        import_transformers(folder)
+
+
+@pytest.mark.parametrize("config", [FAMILIES["gpt2"], FAMILIES["llama"], BERT, MARIAN])
+def test_tensors_of_another_shape_are_refused(tmp_path, config):
+    from safetensors.torch import load_file, save_file
+
+    _, folder = exported(config, tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    for name in list(weights)[:12]:
+        for wrong in (torch.zeros(()), torch.zeros(3), torch.zeros(2, 3, 4)):
+            save_file({**weights, name: wrong}, folder / "model.safetensors")
+            with pytest.raises(CheckpointError):
+                import_transformers(folder)
