@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import tempfile
 from pathlib import Path
@@ -79,7 +78,7 @@ def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:
     if before.content == now.content:
         return row | {"verdict": "equal"}
     row["differs"] = _differences(before, now)
-    if row["determinism"] == "machine" and not _same_machine(run, before, now):
+    if row["determinism"] == "machine" and not _same_machine(run, again, before, now):
         return row | {"verdict": "other machine"}
     if row["determinism"] == "statistical":
         return row | {"verdict": "within intervals" if _agree(before, now) else "differs"}
@@ -101,9 +100,9 @@ def _differences(before: Artifact, now: Artifact) -> list[str]:
     return found
 
 
-def _same_machine(run: Run, before: Artifact, now: Artifact) -> bool:
+def _same_machine(run: Run, again: Run, before: Artifact, now: Artifact) -> bool:
     same = before.manifest["parts"]["libraries"] == now.manifest["parts"]["libraries"]
-    return same and run.record["platform"] == platform.platform()
+    return same and run.record["platform"] == again.record["platform"]
 
 
 def _agree(before: Artifact, now: Artifact) -> bool:

@@ -319,7 +319,7 @@ def begin(
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": this_machine(),
         "stages": [],
         "error": None,
     }
@@ -362,6 +362,17 @@ def _entry(event: Event, artifact: Artifact) -> Record:
         "cached": event.kind == "cached",
         "seconds": round(event.seconds, 3),
     }
+
+
+def this_machine() -> str:
+    """System, processor and usable cores: what decides the last bits of floating-point results."""
+    model = platform.processor()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+        model = ", ".join(sorted(names)) or model
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.platform()}, {model}, {usable} cores"
 
 
 def _now() -> str:
