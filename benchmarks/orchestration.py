@@ -34,14 +34,14 @@ def measure(store: str) -> None:
 def _run_twice(store: str) -> list[dict[str, float]]:
     from prefect import flow
 
-    from flows import runs
+    from flows import recording
     from tasks.stage import Session, open_session
     from tasks.store import Store
 
     runs_store = Store(store)
     inside: dict[str, float] = {}
 
-    @flow(flow_run_name=runs.flow_run_name)
+    @flow(flow_run_name=recording.flow_run_name)
     def chain() -> None:
         started = time.perf_counter()
         with open_session(Session(runs_store)):

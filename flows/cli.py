@@ -210,7 +210,7 @@ def _ready(check: Callable[[], object]) -> Iterator[None]:
         _check_configured_server()
     from flows import pipeline  # noqa: F401
     from flows.console import RunView
-    from flows.runs import frontend
+    from flows.recording import frontend
 
     with RunView() as frontend.listener:
         if server:
@@ -220,13 +220,13 @@ def _ready(check: Callable[[], object]) -> Iterator[None]:
 
 def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
     """Run a flow with a progress view, build the site, and say where everything is."""
-    from flows.runs import settle
+    from flows.recording import settle
 
     settled = ("config", "overrides", "until", "checkpoint")
     with _ready(lambda: settle(**{k: v for k, v in parameters.items() if k in settled})):
         from flows import pipeline
         from flows.console import stderr
-        from flows.runs import frontend
+        from flows.recording import frontend
 
         done = frontend.runs[getattr(pipeline, flow)(**parameters)]
     index = _site(done.store)

@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
-from flows.runs import begin, flow_run_name
+from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
 from tasks.audits.bias import audit_bias

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows import pipeline
-from flows.runs import Record, Run, frontend
+from flows.recording import frontend
+from flows.runs import Record, Run
 from tasks.errors import UsageError
 from tasks.store import Artifact, Store
 

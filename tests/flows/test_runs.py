@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from flows.recording import settle
 from flows.replay import replay_run
-from flows.runs import all_runs, open_run, settle
+from flows.runs import all_runs, open_run
 from flows.status import render, status_of
 from tasks.errors import HallmarkError
 from tasks.stage import Session, open_session
