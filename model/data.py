@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from model.files import whole_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 END_OF_TEXT = 0  # begins every document
 PAD = 1  # fills the last row
@@ -96,6 +100,7 @@ class PackedRows:
         row = 4 * context
         if size == 0 or size % row:
             raise ValueError(f"{path} is {size:,} bytes, not whole rows of {context} tokens.")
+        self.path = path
         self.ids = np.memmap(path, dtype=np.int32, mode="r", shape=(size // row, context))
 
     def __len__(self) -> int:
@@ -104,6 +109,23 @@ class PackedRows:
     def rows(self, index: Int64) -> Int64:
         """The rows (len(index), context) as int64, copied."""
         return self.ids[index].astype(np.int64)
+
+    def spread(self, count: int) -> Int64:
+        """The numbers of at most ``count`` rows, evenly spread over all."""
+        n = len(self)
+        return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
+
+
+def token_lengths(tokenizer: Tokenizer) -> NDArray[np.int32]:
+    """UTF-8 bytes that each token of a byte-level vocabulary stands for; (V,), special ones 0."""
+    lengths = np.zeros(tokenizer.get_vocab_size(), np.int32)
+    special = tokenizer.get_added_tokens_decoder()
+    # WordPiece marks tokens inside a word, and the mark stands for no byte.
+    mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
+    for token, number in tokenizer.get_vocab().items():
+        spelled = token.removeprefix(mark)
+        lengths[number] = 0 if number in special else len(spelled)  # one letter a byte
+    return lengths
 
 
 def materialise(

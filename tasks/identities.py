@@ -50,3 +50,12 @@ def find_terms(texts: pa.Array) -> tuple[Int64, Int64]:
         found.append(np.stack([np.full(hit.sum(), number), owners[here[hit]]]))
     number, owner = np.concatenate(found, axis=1).astype(np.int64)
     return number, owner
+
+
+def mentioned_groups(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each identity group that a text mentions, and the number of the text; each pair once."""
+    number, owner = find_terms(texts)
+    groups = pa.array([group for group, _ in identity_terms()])
+    found = pa.table({"group": groups.take(pa.array(number)), "owner": owner})
+    found = found.group_by(["group", "owner"]).aggregate([])
+    return found["group"].combine_chunks(), found["owner"].combine_chunks()

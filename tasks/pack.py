@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.data import END_OF_TEXT, PAD, combine
+from model.data import END_OF_TEXT, PAD, combine, token_lengths
 from tasks import accounts
 from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
@@ -82,15 +82,6 @@ def sequences(context: int) -> pa.Schema:
 
 
 # Encoding ------------------------------------------------------------------------------------
-
-
-def token_lengths(tokenizer: Tokenizer) -> Int32:
-    """UTF-8 bytes that each token of a byte-level vocabulary stands for; (V,), special ones 0."""
-    lengths = np.zeros(tokenizer.get_vocab_size(), np.int32)
-    special = tokenizer.get_added_tokens_decoder()
-    for token, number in tokenizer.get_vocab().items():
-        lengths[number] = 0 if number in special else len(token)  # one letter a byte
-    return lengths
 
 
 def encode(texts: pa.LargeStringArray, tokenizer: Tokenizer, lengths: Int32) -> pa.Table:

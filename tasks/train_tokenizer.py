@@ -1,7 +1,7 @@
-"""Train a byte-level BPE tokenizer (Sennrich et al. 2016; Radford et al. 2019) on the train split.
+"""Train a byte-level tokenizer on the train split: BPE, WordPiece or Unigram (tasks/subwords.py).
 
 Every one of the 256 bytes is a token, so every text has an encoding and decodes to itself. The
-merges depend on counts of words alone, not on the order or the batches the text comes in.
+tokens depend on counts of words alone, not on the order or the batches the text comes in.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from model.data import END_OF_TEXT, PAD
 from tasks.encoding import load_tokenizer
 from tasks.errors import HallmarkError
-from tasks.identities import find_terms, identity_terms
+from tasks.identities import mentioned_groups
+from tasks.languages import languages
 from tasks.settings import StageConfig
 from tasks.stage import stage
 from tasks.store import Table
+from tasks.subwords import BYTES, train_bpe, train_unigram, train_wordpiece
 from tasks.tables import utf8_bytes
 from tasks.work import Work
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
-BYTES = 256
 
 #: What objectives need beside them (model/objectives.py).
 OF_OBJECTIVE = {
@@ -38,6 +39,9 @@ OF_OBJECTIVE = {
 
 
 class TokenizerConfig(StageConfig):
+    kind: Literal["bpe", "wordpiece", "unigram"] = Field(
+        "bpe", description="how the vocabulary is found; all three spell bytes"
+    )
     vocab_size: int = Field(
         4096,
         ge=BYTES + len(SPECIAL_TOKENS) + 32,
@@ -45,18 +49,32 @@ class TokenizerConfig(StageConfig):
         description="most tokens of the vocabulary; a small corpus may not fill it",
     )
     min_frequency: int = Field(
-        2, ge=1, description="how often a pair must occur in the corpus to be merged"
+        2,
+        ge=1,
+        description="how often a pair must occur in the corpus to be merged; unigram merges none",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
         "causal", description="what the model is trained for; it decides the special tokens"
     )
 
+    @model_validator(mode="after")
+    def _room_for_the_letters(self) -> TokenizerConfig:
+        special = len(SPECIAL_TOKENS) + len(OF_OBJECTIVE.get(self.objective, []))
+        least = special + 2 * BYTES
+        if self.kind == "wordpiece" and self.vocab_size < least:
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}; wordpiece needs {least}, for every byte at the "
+                f"beginning of a word and inside it"
+            )
+        return self
 
-#: How well the tokenizer compresses text it was not trained on (the validation split), by source
-#: and by the identity groups that documents mention: tokenizers tax groups differently.
+
+#: How well the tokenizer compresses text it was not trained on (the validation split), by source,
+#: by language and by the identity groups that documents mention: tokenizers tax groups differently.
+#: The language is an estimate (tasks/languages.py) and may be "undetermined".
 FERTILITY = pa.schema(
     [
-        ("kind", pa.string()),  # "source" or "identity"
+        ("kind", pa.string()),  # "source", "language" or "identity"
         ("name", pa.string()),
         ("documents", pa.int64()),
         ("bytes", pa.int64()),
@@ -67,23 +85,18 @@ FERTILITY = pa.schema(
 
 
 def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
-    """A tokenizer from batches of texts; memory grows with the distinct words, not the texts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=config.min_frequency,
-        special_tokens=[*SPECIAL_TOKENS, *OF_OBJECTIVE.get(config.objective, [])],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    """A tokenizer from batches of texts."""
+    special = [*SPECIAL_TOKENS, *OF_OBJECTIVE.get(config.objective, [])]
+    match config.kind:
+        case "bpe":
+            made = train_bpe(texts, config.vocab_size, config.min_frequency, special)
+        case "wordpiece":
+            made = train_wordpiece(texts, config.vocab_size, config.min_frequency, special)
+        case "unigram":
+            made = train_unigram(texts, config.vocab_size, special)
     for token, number in SPECIAL_TOKENS.items():
-        assert tokenizer.token_to_id(token) == number, f"{token} must have the id {number}"
-    return tokenizer
+        assert made.token_to_id(token) == number, f"{token} must have the id {number}"
+    return made
 
 
 def training_texts(documents: Table) -> Iterator[list[str]]:
@@ -112,6 +125,7 @@ def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
         sizes = utf8_bytes(held_out["text"])
         measured = pa.table({"bytes": sizes, "tokens": tokens})
         rows.append(_of_kind("source", held_out["source"], measured))
+        rows.append(_of_kind("language", languages(held_out["text"]), measured))
         group, owner = mentioned_groups(held_out["text"])
         rows.append(_of_kind("identity", group, measured.take(owner)))
     if not rows:
@@ -130,15 +144,6 @@ def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
     return measured.add_column(0, "kind", kinds).add_column(1, "name", name.cast(pa.string()))
 
 
-def mentioned_groups(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Each identity group that a text mentions, and the number of the text; each pair once."""
-    number, owner = find_terms(texts)
-    groups = pa.array([group for group, _ in identity_terms()])
-    found = pa.table({"group": groups.take(pa.array(number)), "owner": owner})
-    found = found.group_by(["group", "owner"]).aggregate([])
-    return found["group"].combine_chunks(), found["owner"].combine_chunks()
-
-
 @stage(
     tables={"fertility": FERTILITY},
     code=[
@@ -146,9 +151,11 @@ def mentioned_groups(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
         "model.files",
         "tasks.encoding",
         "tasks.identities",
+        "tasks.languages",
+        "tasks.subwords",
         "tasks/data/identities.json",
     ],
-    libraries=["tokenizers"],
+    libraries=["py3langid", "sentencepiece", "tokenizers"],
     determinism="exact",
 )
 def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> None:

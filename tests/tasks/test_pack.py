@@ -22,19 +22,28 @@ from tasks.train_tokenizer import TokenizerConfig, train, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 VOCABULARY = TokenizerConfig(vocab_size=320)
+KINDS = {
+    "bpe": VOCABULARY,
+    "wordpiece": TokenizerConfig(kind="wordpiece", vocab_size=600),
+    "unigram": TokenizerConfig(kind="unigram", vocab_size=320),
+}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train(iter([sentences(100)]), VOCABULARY).save(str(path))
+    train(iter([sentences(100)]), request.param).save(str(path))
     return load_tokenizer(path)
 
 
-def packed(folder: Path, mapper: Mapper | None = None, **config: int) -> tuple[Artifact, ...]:
+def packed(
+    folder: Path, mapper: Mapper | None = None, kind: str = "bpe", **config: int
+) -> tuple[Artifact, ...]:
     with open_session(Session(Store(folder), mapper or InProcess())):
         corpus = split_corpus()
-        tokenizer = train_tokenizer(corpus, VOCABULARY)
+        tokenizer = train_tokenizer(corpus, KINDS[kind])
         return corpus, tokenizer, pack(corpus, tokenizer, PackConfig(**config))
 
 
@@ -52,8 +61,20 @@ def test_tokens_and_characters_are_those_of_the_library(
         assert spans == [(0, 0), *expected.offsets]
 
 
-def test_every_position_names_its_document_and_characters(tmp_path: Path) -> None:
-    corpus, tokenizer, artifact = packed(tmp_path, context=32, seed=5)
+def test_a_token_is_as_long_as_the_bytes_it_stands_for(tokenizer: Tokenizer) -> None:
+    lengths = token_lengths(tokenizer)
+    assert lengths.shape == (tokenizer.get_vocab_size(),)
+    assert lengths[:2].tolist() == [0, 0] and lengths[2:].min() == 1
+    whole = {number: tokenizer.decode([number]) for number in range(2, len(lengths))}
+    for number, text in whole.items():
+        if "\ufffd" not in text:  # else it is a part of a character
+            assert lengths[number] == len(text.encode())
+    assert lengths.max() == max(len(text.encode()) for text in whole.values()) > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_position_names_its_document_and_characters(kind: str, tmp_path: Path) -> None:
+    corpus, tokenizer, artifact = packed(tmp_path, kind=kind, context=32, seed=5)
     library = load_tokenizer(tokenizer.path("tokenizer.json"))
     documents = corpus["documents"].read().to_pylist()
     for split in ("train", "validation"):

@@ -168,7 +168,7 @@ def test_canary_secrets_are_distinct_random_digits():
 
 
 def test_a_tokenizer_does_not_join_prompt_and_secret(planted):
-    """Byte-level BPE merges within the pieces of its pre-tokenizer only."""
+    """No token reaches over the pieces of the pre-tokenizer, which all kinds begin with."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     splitter = ByteLevel(add_prefix_space=False)
