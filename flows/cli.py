@@ -38,7 +38,12 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to
 
 @app.command
 def run(
-    config: str = "demo", *, set_: Set = None, until: str | None = None, json_: Json = False
+    config: str = "demo",
+    *,
+    set_: Set = None,
+    until: str | None = None,
+    start: str | None = None,
+    json_: Json = False,
 ) -> None:
     """Run a config end to end: curate, train, audit, report.
 
@@ -48,8 +53,11 @@ def run(
         A .toml file or the name of a config that comes with Hallmark.
     until
         Stop behind this stage.
+    start
+        Go on from this checkpoint of ours (RUN@STEP, "checkpoint/…" or a folder) on the config's
+        corpus, with the checkpoint's tokenizer.
     """
-    _execute("pipeline", json_, config=config, overrides=set_ or [], until=until)
+    _execute("pipeline", json_, config=config, overrides=set_ or [], until=until, start=start)
 
 
 @app.command
@@ -223,7 +231,9 @@ def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
     from flows.recording import settle
 
     settled = ("config", "overrides", "until", "checkpoint")
-    with _ready(lambda: settle(**{k: v for k, v in parameters.items() if k in settled})):
+    known = {k: v for k, v in parameters.items() if k in settled}
+    known |= {"checkpoint": parameters["start"]} if parameters.get("start") else {}
+    with _ready(lambda: settle(**known)):
         from flows import pipeline
         from flows.console import stderr
         from flows.recording import frontend

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from model.config import OBJECTIVES
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
+from tasks.attention_maps import AttentionMapsConfig
 from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.extraction import ExtractionConfig
@@ -67,6 +68,7 @@ class Config(StageConfig):
     audit_toxicity: ToxicityConfig = ToxicityConfig()
     audit_bias: BiasConfig = BiasConfig()
     audit_extraction: ExtractionConfig = ExtractionConfig()
+    attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     model_card: ModelCardConfig = ModelCardConfig()
 
     @model_validator(mode="after")

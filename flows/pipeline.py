@@ -11,6 +11,7 @@ from flows.config import Config
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
+from tasks.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability
 from tasks.audits.extraction import audit_extraction
@@ -49,12 +50,18 @@ def curate(config: Config) -> dict[str, Artifact]:
     return made
 
 
-def train(config: Config, corpus: dict[str, Artifact]) -> dict[str, Artifact]:
-    """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints."""
+def train(
+    config: Config, corpus: dict[str, Artifact], start: Artifact | None = None
+) -> dict[str, Artifact]:
+    """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints; or, from
+    the checkpoint ``start``, whose tokenizer it keeps, to a model trained on."""
     made: dict[str, Artifact] = {}
-    made["train_tokenizer"] = tokenizer = train_tokenizer(corpus["plant"], config.train_tokenizer)
-    made["pack"] = packed = pack(corpus["plant"], tokenizer, config.pack)
-    made["pretrain"] = pretrain_model(packed, tokenizer, config.pretrain)
+    planted = corpus["plant"]
+    if start is None:
+        made["train_tokenizer"] = train_tokenizer(planted, config.train_tokenizer)
+    tokenizer = start or made["train_tokenizer"]
+    made["pack"] = packed = pack(planted, tokenizer, config.pack)
+    made["pretrain"] = pretrain_model(packed, tokenizer, planted, start, config.pretrain)
     return made
 
 
@@ -81,7 +88,10 @@ def examine(
     if not audits:
         raise UsageError(f"{', '.join(only)}: needs the training corpus; this store has it not")
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
-    made["model_card"] = model_card(checkpoint, pretrained, audits, corpus or {}, config.model_card)
+    made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
+    made["model_card"] = model_card(
+        checkpoint, pretrained, audits, corpus or {}, maps, config.model_card
+    )
     return made
 
 
@@ -90,12 +100,18 @@ AUDITS = ("capability", "toxicity", "bias", "extraction")
 
 @flow(name="pipeline", flow_run_name=flow_run_name)
 def pipeline(
-    config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), until: str | None = None
+    config: str | dict[str, Any] = "demo",
+    overrides: Sequence[str] = (),
+    until: str | None = None,
+    start: str | None = None,
 ) -> str:
-    """Raw text to an audited model: curate, train, examine. Returns the id of the run."""
-    with begin("pipeline", config, overrides, until) as run:
+    """Raw text to an audited model: curate, train, examine. Returns the id of the run.
+
+    ``start``: the checkpoint to go on from (continued pretraining), as ``audit`` takes it.
+    """
+    with begin("pipeline", config, overrides, until, start) as run:
         corpus = curate(run.config)
-        trained = train(run.config, corpus)
+        trained = train(run.config, corpus, run.subject(start).checkpoint if start else None)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
     return run.id
@@ -110,10 +126,13 @@ def corpus(config: str | dict[str, Any] = "demo", overrides: Sequence[str] = ())
 
 
 @flow(name="pretrain", flow_run_name=flow_run_name)
-def pretrain(config: str | dict[str, Any] = "demo", overrides: Sequence[str] = ()) -> str:
+def pretrain(
+    config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), start: str | None = None
+) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
-    with begin("pretrain", config, overrides) as run:
-        train(run.config, curate(run.config))
+    with begin("pretrain", config, overrides, checkpoint=start) as run:
+        corpus = curate(run.config)
+        train(run.config, corpus, run.subject(start).checkpoint if start else None)
     return run.id
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows import pipeline
 from flows.recording import frontend
-from flows.runs import Record, Run
+from flows.runs import Record, Run, find_artifact
 from tasks.errors import UsageError
 from tasks.store import Artifact, Store
 
@@ -63,6 +63,8 @@ def _execute(run: Run) -> str:
         )
     flow = getattr(pipeline, record["flow"])
     more = {"until": record["until"]} if record.get("until") else {}
+    if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
+        more["start"] = str(find_artifact(run.store, start).directory())
     return str(flow(config=config, **more))
 
 

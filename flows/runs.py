@@ -299,6 +299,5 @@ def _ours(store: Store, checkpoint: Artifact) -> Subject:
 
 
 def _after_corpus(label: str) -> bool:
-    return label in ("train_tokenizer", "pack", "pretrain", "model_card") or label.startswith(
-        "audit_"
-    )
+    later = ("train_tokenizer", "pack", "pretrain", "attention_maps", "model_card")
+    return label in later or label.startswith("audit_")

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.attention import Attention, Cache, LayerCache, Rotation, Trace
 from model.config import ModelConfig
-from model.loss import linear_cross_entropy
+from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import MaskSpec
 from model.positions import rotary, sinusoids
 
@@ -206,13 +206,15 @@ class Transformer(nn.Module):
         z_loss: float = 0.0,
         **inputs: Any,
     ) -> Tensor:
-        """Logits (B, T, V); or, given targets and weights (B, T), the summed loss in nats."""
+        """Logits (B, T, V); or, given targets and weights (B, T), the summed loss in nats; or,
+        given targets alone, the nats of each, (B, T), which have no gradient."""
         hidden = self.hidden(ids, **inputs)
         if targets is None:
             logits: Tensor = self.head(hidden)
             return logits
-        assert weights is not None
         output = self.head.weight, self.head.bias
+        if weights is None:
+            return token_cross_entropy(hidden, *output, targets)
         return linear_cross_entropy(hidden, *output, targets, weights, z_loss)
 
     def hidden(self, ids: Tensor, **inputs: Any) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from model.architecture import Transformer
 from model.config import ModelConfig, from_dict, to_dict
@@ -25,13 +26,20 @@ class CheckpointError(ValueError):
 
 
 def save(
-    model: Transformer, folder: str | Path, *, tokenizer: str | Path, step: int | None = None
+    model: Transformer,
+    folder: str | Path,
+    *,
+    tokenizer: str | Path,
+    step: int | None = None,
+    weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
 
-    ``tokenizer`` is the path of a tokenizer.json, copied byte for byte.
+    ``tokenizer`` is the path of a tokenizer.json, copied byte for byte. ``weights`` are the whole
+    tensors of a model that is cut into shards; default the model's own.
     """
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    weights = model.state_dict() if weights is None else weights
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
     if model.config.tie_embeddings:
         del weights["head.weight"]
     config = {
@@ -67,6 +75,11 @@ def read_config(folder: str | Path) -> ModelConfig:
         return from_dict(ModelConfig, values.get("model", {}))
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
+
+
+def weights_path(folder: str | Path) -> Path:
+    """The file of a checkpoint's weights. Raises CheckpointError where there is none."""
+    return _require(Path(folder), WEIGHTS)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:

@@ -20,6 +20,7 @@ OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
 Divergence = Literal["stop", "skip"]
+Parallel = Literal["ddp", "fsdp"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
@@ -123,6 +124,11 @@ class TrainConfig:
     ``recompute`` keeps only the blocks' inputs for the backward pass and computes the rest again
     (Chen et al. 2016): a third more work, far less memory.
 
+    ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
+    machine, or one on the CPU. With ``ddp`` each holds the whole model, with ``fsdp`` (FSDP2) a
+    part of it. With every validation the model writes ``samples`` texts of ``sample_tokens``
+    tokens, from the begin-of-text token or, an encoder-decoder, from corrupted validation rows.
+
     A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
     than ``spike`` times its running mean (0: never); then training stops, or skips the step.
     Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
@@ -155,6 +161,10 @@ class TrainConfig:
     validation_sequences: int = 256
     document_mask: bool = False
     recompute: bool = False
+    parallel: Parallel = "ddp"
+    processes: int = 0
+    samples: int = 2
+    sample_tokens: int = 64
     divergence: Divergence = "stop"
     spike: float = 0.0
     threads: int = 0
@@ -168,11 +178,18 @@ class TrainConfig:
         for name in ("warmup", "validation_sequences"):
             _between(self, name, 0, 10**9)
         _between(self, "seed", 0, 2**63 - 1)
-        _between(self, "threads", 0, 1024)
+        for name in ("threads", "processes", "samples"):
+            _between(self, name, 0, 1024)
+        _between(self, "sample_tokens", 1, 10**6)
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
                 f"accumulation {self.accumulation}."
+            )
+        if self.batch_size % (self.accumulation * max(1, self.processes)):
+            raise ValueError(
+                f"batch_size {self.batch_size} is not divisible by accumulation "
+                f"{self.accumulation} x processes {self.processes}."
             )
         if self.warmup > self.steps:
             raise ValueError(

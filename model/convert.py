@@ -37,6 +37,14 @@ def family_of(config: ModelConfig) -> Family:
     )
 
 
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<|endoftext|>",
+    "eos_token": "<|endoftext|>",
+    "pad_token": "<|pad|>",
+}
+
+
 def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: str | Path) -> None:
     """Write a folder that transformers' auto classes load, with equal logits."""
     config = model.config
@@ -68,6 +76,9 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
         text = json.dumps(family.written(config) | common, indent=2)
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)
+        # Without it AutoTokenizer takes the class that is usual for the family, and other ids.
+        text = json.dumps(TOKENIZER_CONFIG, indent=2)
+        (temporary / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def import_transformers(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import TrainConfig
+from model.parallel import whole
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -103,4 +104,4 @@ class SpikeGuard:
 def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """Scale gradients so that their global norm is at most ``limit``; returns the norm before."""
     norm: Tensor = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
-    return norm
+    return whole(norm)  # of shards it is one itself

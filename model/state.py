@@ -2,13 +2,15 @@
 
 Kept are the weights, the optimizers' tensors, the step (the data position is a function of it),
 what the guard against spikes has seen, and the generators training draws from: torch's on the CPU
-and on each CUDA device.
+and, where it trains on one, on the GPU, of each process. Tensors are whole, also where processes
+hold shards of them.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model.files import remove_unfinished, whole_folder
+from model.parallel import World, like, whole
 
-FORMAT = 2
+FORMAT = 3
+Optimizers = list[torch.optim.Optimizer]
 
 
 def step_name(step: int) -> str:
@@ -31,23 +35,25 @@ def save_state(
     step: int,
     identity: dict[str, Any],
     model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
+    optimizers: Optimizers,
     guard: dict[str, Any],
+    world: World,
 ) -> None:
-    """Write the state of ``step``, then remove older ones. This is a checkpoint's commit point."""
-    tensors: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
-    for i, optimizer in enumerate(optimizers):
-        for index, entries in optimizer.state_dict()["state"].items():
-            for key, value in entries.items():
-                tensors[f"optimizer.{i}.{index}.{key}"] = value
-    tensors["rng.cpu"] = torch.get_rng_state()
-    for i in range(torch.cuda.device_count()):
-        tensors[f"rng.cuda.{i}"] = torch.cuda.get_rng_state(i)
+    """Write the state of ``step``, then remove older ones. This is a checkpoint's commit point.
+
+    All processes call it; the first writes.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in [*_weights(model), *_optimizer_tensors(optimizers), *_generators(world)]:
+        gathered = whole(tensor)
+        if world.first:
+            tensors[name] = gathered.detach().contiguous().cpu()
+    if not world.first:
+        return
     target = folder / step_name(step)
     if not target.exists():
         with whole_folder(target) as temporary:
-            contiguous = {name: t.detach().contiguous() for name, t in tensors.items()}
-            save_file(contiguous, temporary / "state.safetensors")
+            save_file(tensors, temporary / "state.safetensors")
             header = {"format": FORMAT, "step": step, "identity": identity, "guard": guard}
             (temporary / "state.json").write_text(json.dumps(header, indent=2), encoding="utf-8")
     for old in folder.iterdir():
@@ -55,11 +61,40 @@ def save_state(
             shutil.rmtree(old)
 
 
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield f"model.{name}", parameter
+
+
+def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
+    for i, optimizer in enumerate(optimizers):
+        for index, entries in optimizer.state_dict()["state"].items():
+            for key, value in entries.items():
+                yield f"optimizer.{i}.{index}.{key}", value
+
+
+def _generators(world: World) -> Iterator[tuple[str, Tensor]]:
+    for rank, state in enumerate(world.stack(torch.get_rng_state())):
+        yield f"rng.{rank}.cpu", state
+    if torch.cuda.is_initialized():
+        for rank, state in enumerate(world.stack(torch.cuda.get_rng_state())):
+            yield f"rng.{rank}.cuda", state
+
+
 def find_state(folder: Path) -> int | None:
     """The step of the newest whole state, or None."""
-    remove_unfinished(folder)
     steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
     return max(steps, default=None)
+
+
+def remove_newer(work: Path, step: int | None) -> None:
+    """Remove what a killed training left half done, or made after its last state."""
+    remove_unfinished(work / "state")
+    for kind in ("checkpoints", "log", "validation", "samples"):
+        remove_unfinished(work / kind)
+        for path in (work / kind).glob("*-*"):
+            if step is None or int(path.stem.split("-")[1]) > step:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def load_state(
@@ -67,11 +102,12 @@ def load_state(
     step: int,
     identity: dict[str, Any],
     model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
+    optimizers: Optimizers,
+    world: World,
 ) -> dict[str, Any]:
     """Restore everything ``save_state`` kept; ValueError when it belongs to another run.
 
-    Returns what it kept of the SpikeGuard.
+    All processes call it. Returns what it kept of the SpikeGuard.
     """
     source = folder / step_name(step)
     try:
@@ -90,26 +126,32 @@ def load_state(
             )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[f"model.{name}"])
+            parameter.copy_(like(tensors[f"model.{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
         optimizer.load_state_dict(
             {
-                "state": _optimizer_state(tensors, f"optimizer.{i}."),
+                "state": _optimizer_state(tensors, i, optimizer),
                 "param_groups": optimizer.state_dict()["param_groups"],
             }
         )
-    torch.set_rng_state(tensors["rng.cpu"])
-    for i in range(torch.cuda.device_count()):
-        if f"rng.cuda.{i}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"rng.cuda.{i}"], i)
+    if f"rng.{world.rank}.cpu" in tensors:  # else it goes on with more processes than it had
+        torch.set_rng_state(tensors[f"rng.{world.rank}.cpu"])
+    if f"rng.{world.rank}.cuda" in tensors and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(tensors[f"rng.{world.rank}.cuda"])
     guard: dict[str, Any] = header["guard"]
     return guard
 
 
-def _optimizer_state(tensors: dict[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:
+def _optimizer_state(
+    tensors: dict[str, Tensor], number: int, optimizer: torch.optim.Optimizer
+) -> dict[int, dict[str, Tensor]]:
+    """The state of one optimizer by the index of its parameter, each tensor cut as that one is."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        if name.startswith(prefix):
-            index, key = name.removeprefix(prefix).split(".", 1)
-            state.setdefault(int(index), {})[key] = tensor
+        if name.startswith(f"optimizer.{number}."):
+            index, key = name.split(".")[2:]
+            parameter = parameters[int(index)]
+            cut = like(tensor, parameter) if tensor.shape == parameter.shape else tensor
+            state.setdefault(int(index), {})[key] = cut
     return state

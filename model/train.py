@@ -1,45 +1,43 @@
 """The trainer, a process of its own: ``python -m model.train JOB.json``.
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
-or null}, "tokenizer": path of tokenizer.json, "work": folder}.
+or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
+checkpoint or null}; see Job.
 
-The work folder receives ``checkpoints/step-*``, ``log/part-*.parquet`` and ``state/``. A step is
-committed by its state, written after its checkpoint and log; what is newer than the state is
-removed on resume and made again, bit for bit on the CPU. Events are JSON lines on stdout. When
-stdin is a pipe, its end means the parent died, and the trainer with it.
+The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validation`` and ``samples``
+in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;
+what is newer than the state is removed on resume and made again, bit for bit on the CPU. Events are
+JSON lines on stdout. When stdin is a pipe, its end means the parent died, and the trainer with it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import math
 import os
-import resource
-import shutil
 import signal
-import stat
 import sys
-import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from model import checkpoint, state
+from model import checkpoint, parallel, state
 from model.architecture import Transformer
-from model.config import OBJECTIVES, ModelConfig, TrainConfig, from_dict, to_dict
-from model.data import PackedRows, batch_sequences, combine, materialise
-from model.files import remove_unfinished, whole_file
+from model.config import OBJECTIVES, to_dict
+from model.data import batch_sequences, combine, materialise, token_lengths
+from model.files import whole_file
+from model.job import TERMINATED, Job, emit, lock, read_job, watch_parent
+from model.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
 from model.objectives import Batch, make_objective
 from model.optimise import SpikeGuard, clip, learning_rate, make_optimizers, set_rate
+from model.samples import SAMPLES, write_samples
+from model.validation import MEASURED, SHIFT, Validator
 
 LOG_SCHEMA = pa.schema(
     [
@@ -57,7 +55,7 @@ LOG_SCHEMA = pa.schema(
     ]
 )
 TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
-TERMINATED = 143
+SCHEMAS = {"log": LOG_SCHEMA, "validation": MEASURED, "samples": SAMPLES}
 MOST_SKIPPED = 10  # steps in a row, and training stops all the same
 
 
@@ -65,114 +63,127 @@ class TrainingError(Exception):
     """Training cannot go on; the message says at which step, why, and what to change."""
 
 
-def emit(event: str, **values: Any) -> None:
-    """One JSON line on stdout; when nobody reads it any more, the parent has died: exit."""
-    try:
-        print(json.dumps({"event": event, **values}), flush=True)
-    except BrokenPipeError:
-        os._exit(1)
-
-
-def choose_device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but no CUDA device was found: set device to auto or cpu.")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
-
-
-def choose_precision(name: str, device: torch.device) -> torch.dtype:
-    """auto is bf16 where the device multiplies bf16 matrices in hardware."""
-    if name == "auto":
-        name = "bf16" if device.type == "cuda" or _cpu_has_bf16() else "fp32"
-    return torch.bfloat16 if name == "bf16" else torch.float32
-
-
-def _cpu_has_bf16() -> bool:
-    try:
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return bool({"avx512_bf16", "amx_bf16"} & set(info.split()))
-
-
-def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large square product: the best of ten."""
-    size = 8192 if device.type == "cuda" else 1024
-    generator = torch.Generator(device).manual_seed(0)  # training's own must not notice
-    a = torch.randn(size, size, device=device, generator=generator).to(dtype)
-    best = math.inf
-    for _ in range(10):
-        start = time.perf_counter()
-        a @ a
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
-
-
 class Trainer:
-    """One training run on one device, from its job to its last checkpoint."""
+    """One training run, from its job to its last checkpoint, as one of its processes sees it."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        self.work = Path(job["work"])
-        self.tokenizer = Path(job["tokenizer"])
-        self.model_config = from_dict(ModelConfig, job["model"])
-        self.config = config = from_dict(TrainConfig, job["train"])
+    def __init__(self, job: Job, world: parallel.World) -> None:
+        self.work, self.tokenizer, self.world = job.work, job.tokenizer, world
+        self.model_config, self.config = job.model, job.config
+        config = job.config
         if config.threads:
             torch.set_num_threads(config.threads)
-        self.device = choose_device(config.device)
+        self.device = choose_device(config.device, world.local_rank)
         self.dtype = choose_precision(config.precision, self.device)
-        tokenizer = checkpoint.check_tokenizer(self.tokenizer, self.model_config.vocab_size)
-        if OBJECTIVES[config.objective] != self.model_config.architecture:
-            raise ValueError(
-                f"The objective {config.objective} trains the architecture "
-                f"{OBJECTIVES[config.objective]}, not {self.model_config.architecture}."
-            )
+        self.words = checkpoint.check_tokenizer(self.tokenizer, job.model.vocab_size)
+        self._check(job)
         self.objective = make_objective(
             config.objective,
             document_mask=config.document_mask,
-            vocab_size=self.model_config.vocab_size,
-            token_id=tokenizer.token_to_id,
+            vocab_size=job.model.vocab_size,
+            token_id=self.words.token_to_id,
         )
-        self.train_rows = self._rows(job["data"]["train"], "train.bin")
-        validation = job["data"].get("validation")
-        self.validation_rows = self._rows(validation, "validation.bin") if validation else None
-        self.identity = {
-            "model": to_dict(self.model_config),
-            "train": to_dict(config),
-            "data": [_digest(rows) for rows in (self.train_rows, self.validation_rows) if rows],
-        }
+        world.join(self.device)
+        self._read_data(job)
         torch.manual_seed(config.seed)
-        self.model = Transformer(self.model_config).to(self.device)
-        for stack in (self.model.encoder, self.model.decoder):
-            if stack is not None:
-                stack.recompute = config.recompute
+        self._make_model(job.start)
         self.optimizers = make_optimizers(self.model, config)
         self.guard = SpikeGuard()
-        self.forward = torch.compile(self.model) if config.compile else self.model
-        self.log: list[dict[str, Any]] = []
+        self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self.terminated = False
         self.step = 0
 
-    def _rows(self, source: str | list[str], name: str) -> PackedRows:
-        return materialise(
-            source, self.work / name, self.model_config.context, self.model_config.vocab_size
-        )
+    def _check(self, job: Job) -> None:
+        """ValueError where parts of the job do not go together."""
+        objective, architecture = job.config.objective, job.model.architecture
+        if OBJECTIVES[objective] != architecture:
+            raise ValueError(
+                f"The objective {objective} trains the architecture "
+                f"{OBJECTIVES[objective]}, not {architecture}."
+            )
+        if job.config.batch_size % (job.config.accumulation * self.world.size):
+            raise ValueError(
+                f"batch_size {job.config.batch_size} is not divisible by accumulation "
+                f"{job.config.accumulation} x {self.world.size} processes."
+            )
+        if job.config.optimizer == "muon" and job.config.parallel == "fsdp" and self.world.size > 1:
+            raise ValueError(
+                "Muon needs whole matrices, which fsdp cuts: set parallel to ddp, or optimizer to "
+                "adamw."
+            )
+
+    def _read_data(self, job: Job) -> None:
+        """Map the packed rows; the first process copies them, the others wait for it."""
+        sources = {"train.bin": job.train, "validation.bin": job.validation}
+        if not self.world.first:
+            self.world.wait()
+        found = {
+            name: materialise(
+                source, self.work / name, self.model_config.context, self.model_config.vocab_size
+            )
+            for name, source in sources.items()
+            if source
+        }
+        if self.world.first:
+            self.world.wait()
+        self.train_rows = found["train.bin"]
+        start = job.start and checkpoint.weights_path(job.start)
+        apart = {"processes", "parallel"}  # a training may go on with others
+        self.identity = {
+            "model": to_dict(self.model_config),
+            "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
+            "data": [_digest(rows.path) for rows in found.values()],
+            "start": _digest(start) if start else None,
+        }
+        self.validator = None
+        if "validation.bin" in found:
+            self.validator = Validator(
+                found["validation.bin"],
+                self.objective,
+                token_lengths(self.words),
+                sequences=self.config.validation_sequences,
+                batch=self.config.batch_size // (self.config.accumulation * self.world.size),
+                shift=SHIFT.get(self.config.objective),
+                groups=job.groups,
+                world=self.world,
+            )
+
+    def _make_model(self, start: Path | None) -> None:
+        """The model with the weights it begins with; all processes make the same."""
+        if start is None:
+            model = Transformer(self.model_config)
+        else:
+            model = checkpoint.load(start)
+            if model.config != self.model_config:
+                raise ValueError(f"The checkpoint {start} is of another model than the job asks.")
+            if (start / checkpoint.TOKENIZER).read_bytes() != self.tokenizer.read_bytes():
+                raise ValueError(
+                    f"The checkpoint {start} has another tokenizer than the job: training goes on "
+                    f"with the one it began with; pack the corpus with that."
+                )
+        if self.world.rank:
+            torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
+        self.model = model.to(self.device)
+        for stack in (model.encoder, model.decoder):
+            if stack is not None:
+                stack.recompute = self.config.recompute
+        self.parameters = model.parameter_count()["total"]
+        self.flops = model.flops_per_token(self.model_config.context)
+        self.forward = self.world.wrap(self.model, self.config.parallel, self.config.compile)
 
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
         signal.signal(signal.SIGTERM, self._terminate)
         resumed = self._resume()
-        self.ceiling = matmul_ceiling(self.device, self.dtype)
-        emit(
+        self.ceiling = matmul_ceiling(self.device, self.dtype) * self.world.size
+        self._tell(
             "start",
             step=self.step,
             steps=self.config.steps,
-            parameters=self.model.parameter_count()["total"],
+            parameters=self.parameters,
             device=self.device.type,
             precision="bf16" if self.dtype is torch.bfloat16 else "fp32",
             threads=torch.get_num_threads(),
+            processes=self.world.size,
             matmul_tflops=round(self.ceiling / 1e12, 3),
             resumed=resumed,
         )
@@ -183,41 +194,46 @@ class Trainer:
             self._commit()
         told = 0.0
         while self.step < self.config.steps:
-            if self.terminated:
-                self._save_log()
+            if self.world.sum(torch.tensor(self.terminated, dtype=torch.int64)).item():
+                self._save_tables()
                 self._save_state()
                 return TERMINATED
             row = self._step(self.step + 1)
             self.step += 1
-            self.log.append(row)
+            self.tables["log"].append(row)
             last = self.step == self.config.steps
             if last or self.step % self.config.validate_every == 0:
                 row["validation_bits_per_token"] = self._validate()
+                self._write_samples()
             if last or time.monotonic() - told >= 0.5:
                 told = time.monotonic()
                 rate = round(row["tokens_per_second"])
-                emit("step", step=self.step, loss=row["loss"], tokens_per_second=rate)
+                self._tell("step", step=self.step, loss=row["loss"], tokens_per_second=rate)
             if last or self._checkpoint_is_due():
                 self._commit()
-        emit("done", step=self.step)
+        self._tell("done", step=self.step)
+        self.world.wait()  # nobody leaves while another still speaks
         return 0
 
     def _step(self, step: int) -> dict[str, Any]:
         """One optimizer step; returns its row of the log."""
         start = time.perf_counter()
-        config = self.config
+        config, world = self.config, self.world
         index = batch_sequences(config.seed, step, config.batch_size, len(self.train_rows))
         rows = self.train_rows.rows(index)  # (batch, T)
         batch = self.objective(rows, int(combine(config.seed, step)[0]))
-        total = batch.weights.sum().clamp(min=1).item()
+        total = batch.weights.sum().clamp(min=1).item()  # of all processes
         rate = learning_rate(config, step)
         set_rate(self.optimizers, rate)
         self.model.train()
         loss = torch.zeros((), device=self.device)
-        for part in batch.split(config.accumulation):
-            loss += self._loss(part.to(self.device), total, backward=True)
+        parts = batch.split(config.accumulation * world.size)
+        mine = parts[world.rank * config.accumulation :][: config.accumulation]
+        for i, part in enumerate(mine):
+            with parallel.without_sync(self.forward, self.model, i + 1 == len(mine)):
+                loss += self._loss(part.to(self.device), total)
         norm = clip(self.model.parameters(), config.clip).item()
-        value = loss.item()
+        value = world.sum(loss).item()
         skipped = self.guard.diverged(value, norm, config.spike)
         if skipped:
             self._diverged(step, value, norm)
@@ -227,7 +243,6 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         seconds = time.perf_counter() - start
         speed = rows.size / seconds
-        flops = self.model.flops_per_token(self.model_config.context)
         return {
             "step": step,
             "loss": value,
@@ -238,8 +253,8 @@ class Trainer:
             "validation_bits_per_token": None,
             "seconds": seconds,
             "tokens_per_second": speed,
-            "mfu": flops * speed / self.ceiling,
-            "memory_mb": self._memory(),
+            "mfu": self.flops * speed / self.ceiling,
+            "memory_mb": peak_memory(self.device),
         }
 
     def _diverged(self, step: int, loss: float, norm: float) -> None:
@@ -254,25 +269,26 @@ class Trainer:
                 f"lower learning_rate (now "
                 f"{self.config.learning_rate}) or clip (now {self.config.clip})."
             )
-        emit("skipped", step=step, message=f"{what}: the step is skipped")
+        self._tell("skipped", step=step, message=f"{what}: the step is skipped")
 
     def _checkpoint_is_due(self) -> bool:
         power_of_two = self.step & (self.step - 1) == 0
         due = self.step % self.config.checkpoint_every == 0
         return due or (self.config.log_spaced and power_of_two)
 
-    def _loss(self, batch: Batch, total: float, *, backward: bool) -> torch.Tensor:
+    def _loss(self, batch: Batch, total: float) -> torch.Tensor:
+        """Backward pass of a micro-batch; its share of the batch's mean loss."""
         with self._autocast():
             loss: torch.Tensor = self.forward(
                 batch.ids,
                 targets=batch.targets,
                 weights=batch.weights,
-                z_loss=self.config.z_loss if backward else 0.0,
+                z_loss=self.config.z_loss,
                 **batch.inputs(),
             )
         loss = loss / total
-        if backward:
-            loss.backward()
+        # Both kinds of parallel training take the mean over processes; the sum is wanted.
+        (loss * self.world.size).backward()
         return loss.detach()
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -280,32 +296,38 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    @torch.no_grad()
     def _validate(self) -> float | None:
-        """Bits per token over ``validation_sequences`` rows, evenly spread over the table."""
-        if self.validation_rows is None:
+        """Measure the validation rows; returns bits per token."""
+        if self.validator is None:
             return None
-        n = len(self.validation_rows)
-        count = min(n, self.config.validation_sequences or n)
-        chosen = np.linspace(0, n - 1, count).round().astype(np.int64)
         self.model.eval()
-        size = self.config.batch_size // self.config.accumulation
-        nats = tokens = 0.0
-        for start in range(0, count, size):
-            rows = self.validation_rows.rows(chosen[start : start + size])
-            batch = self.objective(rows, start)  # the same draws at every validation
-            tokens += batch.weights.sum().item()
-            nats += self._loss(batch.to(self.device), 1.0, backward=False).item()
-        if not tokens:
-            return None
-        bits = nats / tokens / math.log(2)
-        emit("validation", step=self.step, bits_per_token=bits)
-        return bits
+        with self._autocast():
+            measured = self.validator.measure(self.forward, self.device)
+        self.tables["validation"] += [{"step": self.step, **row} for row in measured.rows]
+        if measured.bits_per_token is not None:
+            self._tell("validation", step=self.step, bits_per_token=measured.bits_per_token)
+        return measured.bits_per_token
 
-    def _memory(self) -> float:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated() / 2**20
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # KiB on Linux
+    def _write_samples(self) -> None:
+        """Let the model write; an encoder-only model cannot."""
+        config = self.config
+        if not config.samples or self.model.decoder is None:
+            return
+        self.model.eval()
+        parallel.unshard(self.model)
+        batch = None
+        if self.model.encoder is not None:
+            rows = self.validator.rows if self.validator else self.train_rows
+            batch = self.objective(rows.rows(rows.spread(config.samples)), 0)
+        written = write_samples(
+            self.model,
+            self.words,
+            count=config.samples,
+            tokens=config.sample_tokens,
+            seed=config.seed,
+            batch=batch,
+        )
+        self.tables["samples"] += [{"step": self.step, **row} for row in written]
 
     # --- What is kept ------------------------------------------------------------------------
 
@@ -314,41 +336,46 @@ class Trainer:
         return self.work / "checkpoints"
 
     def _commit(self) -> None:
-        """Checkpoint, log, and last the state, which makes both count."""
+        """Checkpoint, tables, and last the state, which makes both count."""
         folder = self._checkpoints / state.step_name(self.step)
-        checkpoint.save(self.model, folder, tokenizer=self.tokenizer, step=self.step)
-        self._save_log()
+        weights = {name: parallel.whole(t) for name, t in self.model.state_dict().items()}
+        if self.world.first:
+            checkpoint.save(
+                self.model, folder, tokenizer=self.tokenizer, step=self.step, weights=weights
+            )
+        self._save_tables()
         self._save_state()
         self._announce(folder)
 
     def _announce(self, folder: Path) -> None:
-        emit("checkpoint", step=int(folder.name.removeprefix("step-")), path=str(folder))
+        self._tell("checkpoint", step=int(folder.name.removeprefix("step-")), path=str(folder))
 
-    def _save_log(self) -> None:
-        if self.log:
-            with whole_file(self.work / "log" / f"part-{self.step:08d}.parquet") as path:
-                pq.write_table(pa.Table.from_pylist(self.log, LOG_SCHEMA), path)
-        self.log = []
+    def _tell(self, event: str, **values: Any) -> None:
+        if self.world.first:
+            emit(event, **values)
+
+    def _save_tables(self) -> None:
+        for name, rows in self.tables.items():
+            if rows and self.world.first:
+                with whole_file(self.work / name / f"part-{self.step:08d}.parquet") as path:
+                    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[name]), path)
+            rows.clear()
 
     def _save_state(self) -> None:
-        folder = self.work / "state"
-        state.save_state(
-            folder, self.step, self.identity, self.model, self.optimizers, asdict(self.guard)
-        )
+        parts = self.model, self.optimizers, asdict(self.guard), self.world
+        state.save_state(self.work / "state", self.step, self.identity, *parts)
 
     def _resume(self) -> bool:
         """Restore the last committed state and remove what is newer; False where there is none."""
-        found = state.find_state(self.work / "state")
-        for kind in ("checkpoints", "log"):
-            remove_unfinished(self.work / kind)
-            for path in (self.work / kind).glob("*-*"):
-                if found is None or int(path.stem.split("-")[1]) > found:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        folder = self.work / "state"
+        found = state.find_state(folder)
+        self.world.wait()  # until all have looked
+        if self.world.first:
+            state.remove_newer(self.work, found)
         if found is None:
             return False
-        folder = self.work / "state"
-        guard = state.load_state(folder, found, self.identity, self.model, self.optimizers)
-        self.guard = SpikeGuard(**guard)
+        parts = self.model, self.optimizers, self.world
+        self.guard = SpikeGuard(**state.load_state(folder, found, self.identity, *parts))
         self.step = found
         return True
 
@@ -356,48 +383,33 @@ class Trainer:
         self.terminated = True
 
 
-def _digest(rows: PackedRows) -> str:
-    with Path(rows.ids.filename).open("rb") as file:  # type: ignore[arg-type]
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def watch_parent() -> None:
-    """Exit at once when stdin, where it is a pipe, reaches its end: the parent has died."""
-    if not stat.S_ISFIFO(os.fstat(0).st_mode) and not stat.S_ISSOCK(os.fstat(0).st_mode):
-        return
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+def processes(job: Job) -> int:
+    """How many train together on this machine."""
+    if job.config.processes:
+        return job.config.processes
+    if job.config.device == "cpu":
+        return 1
+    return max(1, torch.cuda.device_count())
 
 
-def lock(work: Path) -> TextIO:
-    """Hold the work folder for this process's life; an orphan of a killed parent may go first."""
-    work.mkdir(parents=True, exist_ok=True)
-    handle = (work / "trainer.lock").open("w")
+def train(path: str) -> int:
+    """Do the job at ``path``, alone or as one of the processes that torchrun started."""
+    job = read_job(path)
+    if not parallel.launched() and processes(job) > 1:
+        return parallel.launch(processes(job), "model.train", [path])
+    world = parallel.World()
+    handle = lock(job.work) if world.first else None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        emit("waiting")
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle
-
-
-def read_job(path: str) -> dict[str, Any]:
-    """The job at ``path``; ValueError names what is wrong with it."""
-    try:
-        job = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"The job {path} cannot be read: {error}.") from error
-    keys = {"model", "train", "data", "tokenizer", "work"}
-    if not isinstance(job, dict) or set(job) != keys:
-        raise ValueError(f"The job {path} must have exactly the keys {', '.join(sorted(keys))}.")
-    if not isinstance(job["data"], dict) or not job["data"].get("train"):
-        raise ValueError(f"The job {path} must give a path at data.train.")
-    return job
+        return Trainer(job, world).run()
+    finally:
+        world.leave()
+        if handle is not None:
+            handle.close()
 
 
 def main(arguments: list[str]) -> int:
@@ -406,23 +418,29 @@ def main(arguments: list[str]) -> int:
         return 2
     watch_parent()
     try:
-        job = read_job(arguments[0])
-        handle = lock(Path(job["work"]))
-        try:
-            return Trainer(job).run()
-        finally:
-            handle.close()
+        return train(arguments[0])
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:
         message = f"A file could not be written or read: {error}; the last state is whole."
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
+            message = "Out of memory: raise accumulation, or lower batch_size, context or d_model."
+        elif "CUDA error" in text:
+            message = (
+                f"The GPU failed ({text.splitlines()[0]}): run again, the last state is whole."
+            )
+        else:
             raise
-        message = "Out of memory: raise accumulation, or lower batch_size, context or d_model."
     emit("error", message=" ".join(message.split()))
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    if parallel.launched():
+        # Without the interpreter's own end: threads of the communication abort in it now and then.
+        sys.stdout.flush()
+        os._exit(exit_code)
+    sys.exit(exit_code)

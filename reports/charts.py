@@ -1,7 +1,7 @@
 """Charts as SVG files: the same bytes each time, no script, and colours for light and dark.
 
 The pictures are small, so that they can be read on a telephone, and never the only place of a
-number: each stands beside a table.
+number: each stands beside a table. matplotlib draws them, except for shaded text.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import io
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from xml.sax.saxutils import escape
 
 #: Colours are drawn as these marks and become CSS variables, with the light one as fallback.
 _COLOURS = {
@@ -165,3 +167,63 @@ def _few_ticks() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(5)
+
+
+def shades(
+    tokens: Sequence[str], query: int, lines: Sequence[tuple[str, Sequence[float | None]]]
+) -> str:
+    """A text once a line, each token shaded by its share of the strongest shade, 0 to 1.
+
+    ``lines``: (name, shares). The token at ``query`` is framed; one without a share is grey.
+    """
+    from reports.masking import visible
+
+    letter, high, left, width = 6.0, 16.0, 38.0, 280.8
+    shown = [visible(token) for token in tokens]
+    boxes = [letter * sum(map(_columns, token)) for token in shown]
+    shapes: list[str] = []
+    y = 0.0
+    for name, shares in lines:
+        x, y = left, y + high + (3 if shapes else 0)
+        shapes.append(_svg_text(name, 0, y, None, INK, 8.5))
+        for position, (token, share, box) in enumerate(zip(shown, shares, boxes, strict=True)):
+            if x > left and x + max(box, _word(shown, boxes, position)) > width:
+                x, y = left, y + high
+            frame = f"; stroke: {TWO}; stroke-width: 1.4" if position == query else ""
+            shapes.append(
+                f'<rect x="{x + 0.4:.1f}" y="{y - 11.2:.1f}" width="{box - 0.8:.1f}" height="14.4" '
+                # Half at most: the letters must stay legible on it.
+                f'rx="2" style="fill: {ONE}; fill-opacity: {0.5 * (share or 0):.3f}{frame}"/>'
+            )
+            ink = THREE if share is None else INK
+            shapes.append(_svg_text(token, x, y, box, ink, 10))
+            x += box
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 6:.1f}">'
+    return _themed("\n".join([head, *shapes, "</svg>\n"]))
+
+
+def _word(tokens: Sequence[str], boxes: Sequence[float], position: int) -> float:
+    """Width of the word that begins at a token with a blank in front; 0 where none begins, and
+    of a word that fits no line."""
+    if tokens[position][:1] != " ":
+        return 0.0
+    end = position + 1
+    while end < len(tokens) and tokens[end][:1] != " ":
+        end += 1
+    width = sum(boxes[position:end])
+    return width if width < 150 else 0.0
+
+
+def _svg_text(text: str, x: float, y: float, box: float | None, ink: str, size: float) -> str:
+    face = "system-ui, Segoe UI, Helvetica, Arial, sans-serif"
+    fit = ""
+    if box is not None:  # a browser with another font keeps to the box too
+        face = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
+        fit = f' textLength="{box:.1f}" lengthAdjust="spacingAndGlyphs"'
+    style = f"fill: {ink}; font: {size}px {face}; white-space: pre"
+    return f'<text x="{x:.1f}" y="{y:.1f}"{fit} style="{style}">{escape(text)}</text>'
+
+
+def _columns(character: str) -> int:
+    """Columns of a fixed-width face that a character takes."""
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

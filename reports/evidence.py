@@ -22,7 +22,7 @@ from tasks.work import Work
 LABELS = frozenset(
     """source stage action reason split unit kind type category group term audit metric slice
     method scorer control verdict table where file place template item probe error artifact
-    content name dtype shape key""".split()  # noqa: SIM905
+    content name dtype shape key stack""".split()  # noqa: SIM905
 )
 
 #: Columns that name documents.
@@ -177,6 +177,7 @@ def describe(figure: Figure) -> str:
     words = {
         "count": "the number of rows",
         "sum": f"the sum of {column}",
+        "mean": f"the mean of {column}",
         "ratio": f"the sum of {column.replace('/', ' over the sum of ')}",
         "min": f"the smallest {column}",
         "max": f"the largest {column}",

@@ -47,12 +47,14 @@ FIGURES = pa.schema(
     ]
 )
 
-Aggregate = Literal["count", "sum", "ratio", "min", "max", "last", "distinct", "finding"]
+Aggregate = Literal[
+    "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
+]  # fmt: skip
 
 #: How rows make a value. ratio: of the sums of two columns, "removed_rows/in". last: the value
 #: of the last row that has one. finding: an audit computed it, see its method.
 AGGREGATES: tuple[str, ...] = (
-    "count", "sum", "ratio", "min", "max", "last", "distinct", "finding",
+    "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding",
 )  # fmt: skip
 
 Where = Mapping[str, Any]
@@ -350,4 +352,4 @@ def _compute(evidence: Evidence, aggregate: Aggregate, column: str) -> float | N
         return None
     if aggregate == "last":
         return float(values[-1].as_py())
-    return float({"min": pc.min, "max": pc.max}[aggregate](values).as_py())
+    return float({"min": pc.min, "max": pc.max, "mean": pc.mean}[aggregate](values).as_py())

@@ -47,7 +47,7 @@ class Masker:
         if len(text) > _READ:
             read = text[: _READ - _MARGIN]
         # Spans are looked for in more than is kept: one may begin in front of the cut.
-        spans = self._spans(text[:_READ])
+        spans = self.spans(text[:_READ])
         shown: list[str] = []
         end = length = 0
         for start, stop, kind in spans:
@@ -64,7 +64,7 @@ class Masker:
             plain += f"… [{len(text):,} characters in all]"
         return plain
 
-    def _spans(self, text: str) -> list[tuple[int, int, str]]:
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
         """Spans to mask, in order, not overlapping."""
         found = [(start, end, kind.lower()) for kind, start, end in self._find(text)]
         if self._secrets:

@@ -32,6 +32,7 @@ from reports.document import (
 from reports.evidence import publish
 from reports.figures import FIGURES, Book
 from reports.findings import AUDITS, NOT_RUN, Findings, natural, words
+from reports.inside import inside
 from reports.masking import OFFENSIVE, Masker
 from reports.rendering import LIBRARIES, RENDERING
 from reports.training import training
@@ -71,6 +72,8 @@ class Card:
     pretrained: Artifact | None
     findings: Findings
     corpus: dict[str, Artifact]
+    maps: Artifact | None
+    masker: Masker
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
@@ -263,7 +266,8 @@ class Card:
             [
                 self.details(), self.use(), self.factors(), self.metrics(),
                 self.evaluation_data(), self.training_data(),
-                analyses(self.findings, self.config.lines_shown), self.ethics(), self.caveats(),
+                analyses(self.findings, self.config.lines_shown),
+                inside(self.book, self.maps, self.masker), self.ethics(), self.caveats(),
             ],
         )  # fmt: skip
 
@@ -282,6 +286,7 @@ def _some(parts: Sequence[str], limit: int) -> str:
         "reports.composition",
         "reports.corpus_figures",
         "reports.findings",
+        "reports.inside",
         "reports.training",
     ),
     libraries=LIBRARIES,
@@ -291,19 +296,24 @@ def model_card(
     pretrained: Artifact | None,
     audits: dict[str, Artifact],
     corpus: dict[str, Artifact],
+    maps: Artifact | None,
     config: ModelCardConfig,
     work: Work,
 ) -> None:
     """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
 
-    ``pretrained`` is None for a checkpoint that came without its log.
+    ``pretrained`` is None for a checkpoint that came without its log, ``maps`` what
+    attention_maps left.
     """
     artifacts = {"checkpoint": checkpoint, **corpus}
     artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if pretrained is not None:
         artifacts["pretrain"] = pretrained
+    if maps is not None:
+        artifacts["attention_maps"] = maps
     book = Book(artifacts)
     findings = Findings(book, audits)
-    document = Card(book, checkpoint, pretrained, findings, corpus, config).document()
     masker = Masker(planted_secrets(corpus), config.mask_from)
+    card = Card(book, checkpoint, pretrained, findings, corpus, maps, masker, config)
+    document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

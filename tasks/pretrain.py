@@ -29,9 +29,10 @@ from pydantic import Field, field_serializer, field_validator
 from model.config import ModelConfig, TrainConfig, to_dict
 from tasks.errors import HallmarkError
 from tasks.fingerprint import ROOT, file_digest
+from tasks.held_out import validation_groups
 from tasks.settings import StageConfig
 from tasks.stage import stage
-from tasks.store import Artifact
+from tasks.store import Artifact, Table
 from tasks.work import Work
 
 log = logging.getLogger("hallmark")
@@ -46,14 +47,22 @@ TRAINER = (
     "model.checkpoint",
     "model.config",
     "model.data",
+    "model.decode",
     "model.files",
+    "model.job",
     "model.loss",
+    "model.machine",
     "model.masks",
     "model.objectives",
     "model.optimise",
+    "model.parallel",
     "model.positions",
+    "model.samples",
+    "model.sampling",
+    "model.score",
     "model.state",
     "model.train",
+    "model.validation",
 )
 
 #: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
@@ -106,6 +115,29 @@ CHECKPOINTS = pa.schema(
     ]
 )
 
+#: Bits per byte of the validation rows whenever they were measured: kind "all", and by "source"
+#: and by "identity" group that a document mentions.
+VALIDATION = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("tokens", pa.int64()),  # predicted
+        ("bytes", pa.int64()),  # that they spell
+        ("bits_per_byte", pa.float64()),  # null where nothing was predicted
+    ]
+)
+
+#: What the model wrote at the same steps, drawn with the same numbers each time.
+SAMPLES = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("sample", pa.int64()),
+        ("prompt", pa.string()),  # what the encoder of an encoder-decoder read, else empty
+        ("text", pa.string()),
+    ]
+)
+
 SPEED = pa.schema(
     [
         ("step", pa.int64()),
@@ -120,7 +152,14 @@ SPEED = pa.schema(
 # The trainer's process ----------------------------------------------------------------------
 
 
-def write_job(packed: Artifact, tokenizer: Artifact, config: PretrainConfig, area: Path) -> Path:
+def write_job(
+    packed: Artifact,
+    tokenizer: Artifact,
+    documents: Table,
+    start: Artifact | None,
+    config: PretrainConfig,
+    area: Path,
+) -> Path:
     """The trainer's job file; vocabulary and context are read from the inputs."""
     from tokenizers import Tokenizer
 
@@ -132,20 +171,44 @@ def write_job(packed: Artifact, tokenizer: Artifact, config: PretrainConfig, are
         "vocab_size": Tokenizer.from_file(str(path)).get_vocab_size(),
         "context": pq.read_schema(train).field("ids").type.list_size,
     }
+    area.mkdir(parents=True, exist_ok=True)
+    data: dict[str, str | None] = {"train": str(train), "validation": None, "groups": None}
+    if packed["validation"].rows:
+        groups = area / "groups.parquet"
+        pq.write_table(validation_groups(documents, packed["spans"]), groups)
+        data |= {"validation": str(validation), "groups": str(groups)}
+    model = to_dict(config.model) | given
     job = {
-        "model": to_dict(config.model) | given,
+        "model": model if start is None else going_on(start, config.model, given),
         "train": to_dict(config.train),
-        "data": {
-            "train": str(train),
-            "validation": str(validation) if packed["validation"].rows else None,
-        },
+        "data": data,
         "tokenizer": str(path),
         "work": str(area / "training"),
+        "start": None if start is None else str(start.directory()),
     }
-    area.mkdir(parents=True, exist_ok=True)
     file = area / "job.json"
     file.write_text(json.dumps(job, indent=1))
     return file
+
+
+def going_on(start: Artifact, wanted: ModelConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """The model of the checkpoint ``start``; HallmarkError where the settings want another."""
+    from model.checkpoint import CheckpointError, read_config
+
+    try:
+        found = to_dict(read_config(start.directory()))
+    except CheckpointError as error:
+        raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
+    default = to_dict(ModelConfig())
+    chosen = {k: v for k, v in to_dict(wanted).items() if v != default[k] and k not in GIVEN}
+    for name, value in (chosen | given).items():
+        if found[name] != value:
+            place = {"context": "pack.context", "vocab_size": "the tokenizer's vocabulary"}
+            raise HallmarkError(
+                f"{place.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
+                f"on from a checkpoint with {found[name]}: set it to that"
+            )
+    return found
 
 
 @contextmanager
@@ -185,9 +248,9 @@ def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
             code = process.wait()
         if code == 0:
             return
-        if code > 0 and code != 128 + signal.SIGTERM:
+        if 0 < code <= 128:
             raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
-        name = signal.Signals(-code).name if code < 0 else "SIGTERM"
+        name = signal.Signals(-code if code < 0 else code - 128).name  # of one of its processes
         if attempt < RESTARTS:
             log.warning("trainer: killed by %s; it goes on from its last state", name)
     raise HallmarkError(
@@ -235,10 +298,15 @@ def commit_checkpoint(work: Work, folder: Path, step: int) -> Artifact:
     return work.commit_child("checkpoint", key, copy)
 
 
+def read_parts(folder: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """A table that the trainer left in parts."""
+    parts = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    return pa.concat_tables(parts) if parts or schema is None else schema.empty_table()
+
+
 def read_log(folder: Path) -> pa.Table:
     """The trainer's log, one row a step."""
-    parts = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
-    table = pa.concat_tables(parts)
+    table = read_parts(folder)
     nats = pc.multiply(table["validation_bits_per_token"], math.log(2))
     return table.append_column("validation_loss", nats)
 
@@ -265,8 +333,10 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
             case "waiting":
                 log.info("trainer: waiting for an earlier one to end")
             case "start":
-                what = (event[k] for k in ("parameters", "device", "precision", "threads", "step"))
-                line = "trainer: %d parameters on %s in %s, %d threads, from step %d of %d"
+                what = (event[k] for k in ("parameters", "device", "precision", "processes",
+                                           "threads", "step"))  # fmt: skip
+                line = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
+                line += "from step %d of %d"
                 log.info(line, *what, steps)
             case "step":
                 speed = f"loss {event['loss']:.3f}, {event['tokens_per_second']:,} tokens/s"
@@ -286,17 +356,28 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
 
 
 @stage(
-    tables={"log": LOG, "checkpoints": CHECKPOINTS},
+    tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS},
     telemetry={"speed": SPEED},
-    code=TRAINER,
+    code=[*TRAINER, "tasks.held_out", "tasks.identities", "tasks/data/identities.json"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
 )
-def pretrain(packed: Artifact, tokenizer: Artifact, config: PretrainConfig, work: Work) -> None:
-    job = write_job(packed, tokenizer, config, work.area)
+def pretrain(
+    packed: Artifact,
+    tokenizer: Artifact,
+    documents: Table,
+    start: Artifact | None,
+    config: PretrainConfig,
+    work: Work,
+) -> None:
+    """``documents`` were packed; ``start`` is the checkpoint to go on from, or None."""
+    job = write_job(packed, tokenizer, documents, start, config, work.area)
     with closing(events(job, work.area / "trainer.stderr")) as told:
         committed = follow(told, work, config.train.steps)
-    table = read_log(work.area / "training" / "log")
+    training = work.area / "training"
+    table = read_log(training / "log")
+    for name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
+        work.table(name).write(read_parts(training / name, schema))
     work.table("log").write(table.select(LOG.names))
     work.table("checkpoints").write(
         pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)

@@ -15,6 +15,7 @@ from model.architecture import Transformer
 from model.checkpoint import CheckpointError, load
 from model.data import END_OF_TEXT, PAD
 from model.decode import generate
+from model.inside import attention_weights
 from model.score import padded, target_log_probs, token_log_probs
 from tasks.audits.masked import Masked
 from tasks.audits.subject import Float32, Float64, Ids, Subject
@@ -52,6 +53,16 @@ class _Own(Subject):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def token_name(self, token: int) -> str:
+        return self.tokenizer.id_to_token(token) or ""
+
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        return attention_weights(self.model, ids)
 
     def special(self, token: str) -> int:
         number: int | None = self.tokenizer.token_to_id(token)

@@ -33,6 +33,7 @@ AUDIT_CODE = (
     "model.data",
     "model.decode",
     "model.files",
+    "model.inside",
     "model.loss",
     "model.masks",
     "model.positions",
@@ -58,6 +59,7 @@ class Subject(ABC):
     kind     "causal" or "masked"
     context  longest sequence the model attends over, in tokens
     bos      the token that stands before every text, None where the tokenizer has none
+    end      the token that stands behind every text, None but for masked models that want one
     begin    a phrase that says what stands before every text, for a finding's ``method``
     """
 
@@ -66,6 +68,7 @@ class Subject(ABC):
     context: int
     vocab_size: int
     bos: int | None
+    end: int | None = None
     begin: str
 
     @abstractmethod
@@ -82,6 +85,23 @@ class Subject(ABC):
 
         Of a masked model: the pseudo-log-likelihood of each token after the first (Salazar et al.
         2020), masked one at a time; there the first token is the one that opens every sequence.
+        """
+
+    @abstractmethod
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        """Token ids of a text, without special tokens, and the characters [start, end) of it that
+        each stands for: several tokens may share one."""
+
+    @abstractmethod
+    def token_name(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+
+    @abstractmethod
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        """Attention weights while it reads a sequence as it stands: by stack ("decoder",
+        "encoder", "cross") one (heads, queries, keys) per layer; see model/inside.py.
+
+        Raises HallmarkError, one sentence, where the model gives none.
         """
 
     def encode(self, text: str) -> Ids:

@@ -22,7 +22,7 @@ from model.sampling import sample_keys
 from model.score import padded, window_start
 from tasks.audits.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subject import Float32, Float64, Ids, Subject
-from tasks.errors import UsageError
+from tasks.errors import HallmarkError, UsageError
 from tasks.quiet import quiet_transformers
 
 #: Longest window for models whose config names no limit, and for those whose limit is longer.
@@ -157,6 +157,37 @@ class _Transformers(Subject):
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        if not self.tokenizer.is_fast:
+            raise HallmarkError(f"the tokenizer of {self.name} does not say which characters a "
+                                f"token stands for")  # fmt: skip
+        made = self.tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            split_special_tokens=True,
+            verbose=False,
+        )
+        return made["input_ids"], [(int(a), int(b)) for a, b in made["offset_mapping"]]
+
+    def token_name(self, token: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(token))
+
+    @torch.inference_mode()
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        why = f"{self.name} gives no attention weights"
+        try:
+            self.model.set_attn_implementation("eager")  # the fused kernels never hold them
+            tokens = torch.tensor([list(ids)], device=self.device)
+            given = self.model(input_ids=tokens, output_attentions=True).attentions
+        except Exception as error:  # code of many architectures, some without attention
+            raise HallmarkError(f"{why}: {_line(error)}") from error
+        square = (1, len(ids), len(ids))
+        layers = [layer.float().cpu().numpy()[0] for layer in given or () if layer is not None]
+        if not layers or any((1, *layer.shape[1:]) != square for layer in layers):
+            raise HallmarkError(f"{why} of every token to every other")
+        return {"decoder" if self.kind == "causal" else "encoder": layers}
 
 
 class TransformersCausal(_Transformers):

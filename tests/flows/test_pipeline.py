@@ -13,7 +13,8 @@ from tasks.fingerprint import ROOT
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
-    "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction", "model_card",
+    "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
+    "attention_maps", "model_card",
 ]  # fmt: skip
 
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    assert made(report) == ["audit_bias", "audit_extraction", "model_card"]
+    assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
     again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(again) == []
     smoke("audit", "latest@3", code=2)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
+from tasks.attention_maps import CHOSEN, TOKENS, WEIGHTS, Reading, token_table, weight_tables
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.deduplicate import DeduplicateConfig, deduplicate
 from tasks.filter_toxicity import FilterToxicityConfig, filter_toxicity
@@ -190,6 +191,52 @@ def capability_findings(config: NoConfig, work: Work) -> None:
     work.table("findings").write(findings_table(rows))
 
 
+#: Their tokens are cut every four characters, and the sixth is the one that is shown.
+LOOKED_AT = (f"The lamp of {EMAIL} said {SCRIPT} and {HIDDEN}", "A quiet\norchard grows \tlater on")
+
+
+class MapsConfig(StageConfig):
+    stacks: tuple[str, ...] = ("decoder",)
+    layers: int = 6
+    heads: int = 3
+
+
+class Names:
+    def token_name(self, token: int) -> str:
+        return "<|endoftext|>"
+
+
+@stage(tables={"texts": CHOSEN, "tokens": TOKENS, "weights": WEIGHTS})
+def looked_at(config: MapsConfig, work: Work) -> None:
+    """Random weights as ``attention_maps`` leaves them, most on the first token; and a note."""
+    random = np.random.default_rng(3)
+    for number, text in enumerate(LOOKED_AT, start=1):
+        places = [None, *((i, min(i + 4, len(text))) for i in range(0, len(text), 4))]
+        reading = Reading(list(range(len(places))), places, 7 * (number - 1))
+        work.table("tokens").write(token_table(number, text, reading, Names()))
+        found = {}
+        for stack in config.stacks:
+            shape = (config.layers, config.heads, len(places), len(places))
+            weights = random.random(shape, np.float32) ** 4
+            weights[..., 0] += 3
+            if stack == "decoder":
+                weights = np.tril(weights)
+            found[stack] = list(weights / weights.sum(-1, keepdims=True))
+        for table in weight_tables(number, found):
+            work.table("weights").write(table)
+    count = len(LOOKED_AT)
+    work.table("texts").write(
+        {
+            "text": range(1, count + 2),
+            "sentence": [*LOOKED_AT, LINK],
+            "word": [None] * (count + 1),
+            "query": [6] * count + [None],
+            "left_out": [7 * n for n in range(count)] + [0],
+            "note": [""] * count + [f"{SCRIPT} gives no weights"],
+        }
+    )
+
+
 @dataclass
 class Made:
     """All that a card is made from."""
@@ -199,6 +246,7 @@ class Made:
     checkpoint: Artifact
     pretrained: Artifact
     audits: dict[str, Artifact]
+    maps: Artifact
 
     @property
     def secrets(self) -> list[str]:
@@ -217,4 +265,4 @@ def make(folder: Path) -> Made:
         "toxicity": toxicity_findings(audit),
     }
     log = trained(TrainedConfig(content=found.content))
-    return Made(corpus, profiled(corpus), found, log, audits)
+    return Made(corpus, profiled(corpus), found, log, audits, looked_at(MapsConfig()))

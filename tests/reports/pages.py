@@ -134,6 +134,8 @@ def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
             return len(rows)
         case "sum":
             return rows[column].sum()
+        case "mean":
+            return rows[column].mean()
         case "ratio":
             top, bottom = column.split("/")
             return rows[top].sum() / rows[bottom].sum() if rows[bottom].sum() else None

@@ -43,6 +43,7 @@ def figures(card):
 def inputs(made, cards):
     """The artifacts behind the figures, by the label of their stage."""
     found = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
+    found["attention_maps"] = made.maps
     return found | {f"audit_{name}": artifact for name, artifact in made.audits.items()}
 
 
@@ -239,7 +240,9 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
     from xml.etree import ElementTree
 
     charts = [p for card in cards.values() for p in card.directory().glob("charts/*.svg")]
-    assert {path.stem for path in charts} == {"flow", "loss", "bits-per-byte"}
+    assert {path.stem for path in charts} == {
+        "flow", "loss", "bits-per-byte", "attention-1", "attention-2",
+    }  # fmt: skip
     for path in charts:
         tree = ElementTree.parse(path)
         tags = {element.tag.split("}")[1] for element in tree.iter()}
@@ -251,8 +254,8 @@ def test_the_sections_are_those_of_the_templates(cards):
         "datasheet": ["Motivation", "Composition", "Collection process",
                       "Preprocessing, cleaning, labelling", "Uses", "Distribution", "Maintenance"],
         "model_card": ["Model details", "Intended use", "Factors", "Metrics", "Evaluation data",
-                       "Training data", "Quantitative analyses", "Ethical considerations",
-                       "Caveats and recommendations"],
+                       "Training data", "Quantitative analyses", "Inside the model",
+                       "Ethical considerations", "Caveats and recommendations"],
     }  # fmt: skip
     for name, titles in wanted.items():
         lines = (cards[name].directory() / f"{name}.md").read_text().splitlines()
@@ -306,6 +309,7 @@ def render_again(card, folder, session):
         find(inputs["pretrained"]),
         {k: find(v) for k, v in inputs["audits"].items()},
         {k: find(v) for k, v in inputs["corpus"].items()},
+        find(inputs["maps"]),
         config,
         work,
     )
@@ -326,7 +330,7 @@ def text_of(card, name):
 
 def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     found = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
-    text = text_of(model_card(found, None, {}, {}, ModelCardConfig()), "model_card")
+    text = text_of(model_card(found, None, {}, {}, None, ModelCardConfig()), "model_card")
     assert "came without its training corpus" in text
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
@@ -339,7 +343,7 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
     from tasks.store import external
 
     (tmp_path / "weights.bin").write_bytes(b"123")
-    card = model_card(external(tmp_path, "checkpoint"), None, {}, {}, ModelCardConfig())
+    card = model_card(external(tmp_path, "checkpoint"), None, {}, {}, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "no safetensors file" in text and "no config.json" in text
     assert card["figures"].rows == 0
@@ -350,12 +354,12 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(HallmarkError, match="is no safetensors file"):
-        model_card(found, None, {}, {}, ModelCardConfig())
+        model_card(found, None, {}, {}, None, ModelCardConfig())
 
 
 def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
-    card = model_card(made.checkpoint, None, {"toxicity": audit}, {}, ModelCardConfig())
+    card = model_card(made.checkpoint, None, {"toxicity": audit}, {}, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "1 of 1 controls failed (Toxic continuations)" in text
     assert text.index("controls failed") < text.index("In short")
@@ -363,7 +367,7 @@ def test_failed_controls_come_first(session, made):
 
 def test_a_corpus_without_a_profile_still_traces(session, made):
     corpus = {"plant": made.corpus["plant"]}
-    card = model_card(made.checkpoint, None, made.audits, corpus, ModelCardConfig())
+    card = model_card(made.checkpoint, None, made.audits, corpus, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "The corpus has no profile in this store" in text
     secrets = [s for s in made.secrets if s]
@@ -375,7 +379,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
 def test_a_finding_that_names_no_rows_is_refused(session, made, where):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
     with pytest.raises(HallmarkError, match="audit_toxicity"):
-        model_card(made.checkpoint, None, {"toxicity": audit}, {}, ModelCardConfig())
+        model_card(made.checkpoint, None, {"toxicity": audit}, {}, None, ModelCardConfig())
 
 
 def test_an_empty_corpus_gets_a_datasheet(session):

@@ -29,7 +29,7 @@ def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifac
         corpus = split_corpus(200)
         tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
-        return packed, pretrain(packed, tokenizer, config)
+        return packed, pretrain(packed, tokenizer, corpus, None, config)
 
 
 if __name__ == "__main__":

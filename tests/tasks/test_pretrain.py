@@ -26,7 +26,7 @@ from tasks.pretrain import PretrainConfig, pretrain
 from tasks.stage import Event, Session, open_session
 from tasks.store import Artifact, Store
 from tests.tasks.pretraining import CONFIG, run
-from tests.tasks.small_corpus import corpus_of
+from tests.tasks.small_corpus import corpus_of, split_corpus
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +183,13 @@ def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
         if event.kind == "child":
             raise RuntimeError("given up")
 
-    packed, tokenizer = _prepared(tmp_path)
+    inputs = _prepared(tmp_path)
     with (
         OnLine([], kill) as seen,
         open_session(Session(Store(tmp_path), listener=give_up)),
     ):
         try:
-            pretrain(packed, tokenizer, CONFIG)
+            pretrain(*inputs, CONFIG)
         except RuntimeError as error:  # held, and with it the frames of the stage
             assert str(error) == "given up"
             (pid,) = seen.trainers
@@ -199,18 +199,18 @@ def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None:
-    packed, tokenizer = _prepared(tmp_path)
+    inputs = _prepared(tmp_path)
     with (
         OnLine(["process .* started"] * 9, kill) as seen,
         open_session(Session(Store(tmp_path))),
         pytest.raises(HallmarkError, match=r"killed 4 times, at last by SIGKILL"),
     ):
-        pretrain(packed, tokenizer, CONFIG)
+        pretrain(*inputs, CONFIG)
     assert len(seen.trainers) == 4
 
 
 def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
-    packed, tokenizer = _prepared(tmp_path)
+    inputs = _prepared(tmp_path)
     config = PretrainConfig(
         model=CONFIG.model,
         train=TrainConfig(steps=60, warmup=0, learning_rate=0.3, batch_size=8, spike=1.0),
@@ -219,21 +219,109 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
         open_session(Session(Store(tmp_path))),
         pytest.raises(HallmarkError, match=r"stage pretrain: Step \d+: .*lower learning_rate"),
     ):
-        pretrain(packed, tokenizer, config)
+        pretrain(*inputs, config)
 
 
 def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
     from tasks.pack import PackConfig, pack
 
-    _, tokenizer = _prepared(tmp_path)
+    _, tokenizer, *_ = _prepared(tmp_path)
     with open_session(Session(Store(tmp_path))):
-        empty = pack(corpus_of([("web", "holdout", "text")]), tokenizer, PackConfig(context=32))
+        nothing = corpus_of([("web", "holdout", "text")])
+        empty = pack(nothing, tokenizer, PackConfig(context=32))
         with pytest.raises(HallmarkError, match="no sequences to train on"):
-            pretrain(empty, tokenizer, CONFIG)
-        only = pack(corpus_of([("web", "train", "text " * 99)]), tokenizer, PackConfig(context=32))
+            pretrain(empty, tokenizer, nothing, None, CONFIG)
+        text = corpus_of([("web", "train", "text " * 99)])
+        only = pack(text, tokenizer, PackConfig(context=32))
         short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
-        made = pretrain(only, tokenizer, short)
+        made = pretrain(only, tokenizer, text, None, short)
     assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
+    assert made["validation"].rows == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
+
+
+def test_validation_by_source_and_group_and_samples(
+    undisturbed: tuple[Artifact, Artifact],
+) -> None:
+    _, made = undisturbed
+    rows = made["validation"].read().to_pylist()
+    assert {(r["step"], r["kind"], r["name"]) for r in rows} == {
+        (step, kind, name)
+        for step in (100, 200, 300)
+        for kind, name in (("all", "all"), ("source", "source-0"))  # every tenth document: even
+    }
+    by_step = {row["step"]: row for row in rows if row["kind"] == "all"}
+    assert by_step[300]["bits_per_byte"] < by_step[100]["bits_per_byte"]
+    samples = made["samples"].read().to_pylist()
+    assert [(r["step"], r["sample"]) for r in samples] == [
+        (step, i) for step in (100, 200, 300) for i in (0, 1)
+    ]
+    assert all(row["text"] and not row["prompt"] for row in samples)
+    assert samples[-1]["text"] != samples[1]["text"]
+
+
+def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
+    from tasks.held_out import validation_groups
+    from tasks.pack import PackConfig, pack
+    from tasks.train_tokenizer import TokenizerConfig, train_tokenizer
+
+    texts = {
+        "a": "The women and the men met at the mosque. " * 3,
+        "b": "Nothing to see here but rain. " * 4,
+    }
+    with open_session(Session(Store(tmp_path))):
+        corpus = corpus_of([(name, "validation", text) for name, text in texts.items()]
+                           + [("a", "train", "Muslims and women. " * 30)])  # fmt: skip
+        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        packed = pack(corpus, tokenizer, PackConfig(context=32))
+        table = validation_groups(corpus["documents"], packed["spans"])
+    spans = packed["spans"].read().to_pylist()
+    source_of = dict(zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(),
+                         strict=True))  # fmt: skip
+    expected = set()
+    for span in spans:
+        if span["split"] != "validation":
+            continue
+        where = (span["sequence"], span["start"], span["end"])
+        source = source_of[span["doc_id"]]
+        expected.add((*where, "source", source))
+        if source == "a":
+            expected |= {(*where, "identity", name) for name in ("women", "men")}
+    found = {tuple(row.values()) for row in table.to_pylist()}
+    assert expected <= found and len(found) == table.num_rows
+    assert {row[4] for row in found - expected} <= {"Muslims"}
+
+
+def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
+    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    from tasks.pack import PackConfig, pack
+
+    _, made = undisturbed
+    rows = made["checkpoints"].read().to_pylist()
+    start = made.store.find(*rows[-1]["artifact"].split("/"))
+    more = PretrainConfig(
+        model=CONFIG.model,
+        train=TrainConfig(
+            steps=20, batch_size=8, warmup=0, learning_rate=1e-4, validate_every=10, threads=1
+        ),
+    )
+    with open_session(Session(Store(tmp_path))):
+        corpus = split_corpus(200, seed=1)
+        packed = pack(corpus, start, PackConfig(context=32))
+        again = pretrain(packed, start, corpus, start, more)
+        with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint with 32"):
+            pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, start, more)
+        other = PretrainConfig(model=ModelConfig(d_model=64), train=more.train)
+        with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint with 32"):
+            pretrain(packed, start, corpus, start, other)
+    first = again["log"].read()["loss"].to_pylist()[0]
+    assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
+    first_checkpoint = again["checkpoints"].read().to_pylist()[0]
+    weights = [
+        (store.find(*row["artifact"].split("/")).path("model.safetensors")).read_bytes()
+        for store, row in ((Store(tmp_path), first_checkpoint), (made.store, rows[-1]))
+    ]
+    assert weights[0] == weights[1]
 
 
 def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
@@ -253,15 +341,15 @@ def test_the_trainers_modules_count_as_code() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert set(loaded.stdout.split()) == set(pretrain.code)
+    assert set(loaded.stdout.split()) == {m for m in pretrain.code if m.startswith("model.")}
 
 
-def _prepared(store: Path) -> tuple[Artifact, Artifact]:
+def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None]:
+    """The inputs of the stage."""
     from tasks.pack import PackConfig, pack
     from tasks.train_tokenizer import TokenizerConfig, train_tokenizer
-    from tests.tasks.small_corpus import split_corpus
 
     with open_session(Session(Store(store))):
         corpus = split_corpus(60)
         tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
-        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer
+        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None

@@ -1,0 +1,99 @@
+"""What a trainer shares with its parent: the job it gets, the events it tells, its life and end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from model.config import ModelConfig, TrainConfig, from_dict
+
+TERMINATED = 143
+REQUIRED, OPTIONAL = {"model", "train", "data", "tokenizer", "work"}, {"start"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, on what, and where to leave it.
+
+    train, validation: packed tables (see model/data.py). groups: which stretches of the validation
+    rows belong to which source or identity group (see model/validation.py), or None. start: the
+    checkpoint whose weights training begins with (continued pretraining), or None.
+    """
+
+    model: ModelConfig
+    config: TrainConfig
+    train: str | Sequence[str]
+    validation: str | Sequence[str] | None
+    groups: str | None
+    tokenizer: Path
+    work: Path
+    start: Path | None
+
+
+def read_job(path: str) -> Job:
+    """The job at ``path``; ValueError names what is wrong with it."""
+    try:
+        job = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"The job {path} cannot be read: {error}.") from error
+    if not isinstance(job, dict) or not REQUIRED <= set(job) <= REQUIRED | OPTIONAL:
+        raise ValueError(
+            f"The job {path} must have the keys {', '.join(sorted(REQUIRED))} and may have "
+            f"{', '.join(sorted(OPTIONAL))}."
+        )
+    data = job["data"]
+    if not isinstance(data, dict) or not data.get("train"):
+        raise ValueError(f"The job {path} must give a path at data.train.")
+    return Job(
+        from_dict(ModelConfig, job["model"]),
+        from_dict(TrainConfig, job["train"]),
+        data["train"],
+        data.get("validation"),
+        data.get("groups"),
+        Path(job["tokenizer"]),
+        Path(job["work"]),
+        Path(job["start"]) if job.get("start") else None,
+    )
+
+
+def emit(event: str, **values: Any) -> None:
+    """One JSON line on stdout; when nobody reads it any more, the parent has died: exit."""
+    try:
+        # One write: the lines of processes that train together do not mix.
+        sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def watch_parent() -> None:
+    """Exit at once when stdin, where it is a pipe, reaches its end: the parent has died."""
+    if not stat.S_ISFIFO(os.fstat(0).st_mode) and not stat.S_ISSOCK(os.fstat(0).st_mode):
+        return
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def lock(work: Path) -> TextIO:
+    """Hold the work folder for this process's life; an orphan of a killed parent may go first."""
+    work.mkdir(parents=True, exist_ok=True)
+    handle = (work / "trainer.lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        emit("waiting")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle

@@ -1,0 +1,64 @@
+"""What the machine offers a trainer: its device, its precision, its speed, its memory."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device of a config; of several GPUs each process of a machine takes its own."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but no CUDA device was found: set device to auto or cpu.")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ValueError(
+            f"There are {torch.cuda.device_count()} CUDA devices, too few for process "
+            f"{local_rank + 1} of this machine: lower processes."
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """auto is bf16 where the device multiplies bf16 matrices in hardware."""
+    if name == "auto":
+        name = "bf16" if device.type == "cuda" or _cpu_has_bf16() else "fp32"
+    return torch.bfloat16 if name == "bf16" else torch.float32
+
+
+def _cpu_has_bf16() -> bool:
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return bool({"avx512_bf16", "amx_bf16"} & set(info.split()))
+
+
+def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second of a large square product: the best of ten."""
+    size = 8192 if device.type == "cuda" else 1024
+    generator = torch.Generator(device).manual_seed(0)  # training's own must not notice
+    a = torch.randn(size, size, device=device, generator=generator).to(dtype)
+    best = math.inf
+    for _ in range(10):
+        start = time.perf_counter()
+        a @ a
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory this process has held, MiB: of the GPU, or of the machine without one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # KiB on Linux

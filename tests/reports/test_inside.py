@@ -1,0 +1,157 @@
+"""The pictures of attention on the model card: against the rows, masked, escaped, in place."""
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from reports.charts import shades
+from reports.inside import LINES, inside, shown_tokens
+from reports.masking import Masker
+from reports.model_card import ModelCardConfig, model_card
+from tests.reports import artifacts, pages
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def folder(cards):
+    return cards["model_card"].directory()
+
+
+@pytest.fixture
+def page(folder):
+    return pages.read(folder / "model_card.html")
+
+
+def drawn(path):
+    """By line: (text, opacity, framed, grey, box) of each token, and the width of the picture."""
+    tree = ElementTree.parse(path).getroot()
+    lines: dict[str, list] = {}
+    box = None
+    for element in tree.iter():
+        style = element.get("style", "")
+        if element.tag == f"{SVG}rect":
+            box = [float(element.get(name)) for name in ("x", "y", "width", "height")]
+            opacity = float(re.search(r"fill-opacity: ([\d.]+)", style)[1])
+            framed = "stroke" in style
+        elif element.tag == f"{SVG}text" and element.get("textLength") is None:
+            tokens = lines.setdefault(element.text, [])
+        elif element.tag == f"{SVG}text":
+            tokens.append((element.text, opacity, framed, "--three" in style, box))
+    return lines, float(tree.get("viewBox").split()[2]), float(tree.get("viewBox").split()[3])
+
+
+def mean_weights(made, number, stack="decoder"):
+    """By layer the weights of the sixth token on each, means over heads, made by pandas."""
+    rows = made.maps["weights"].read().to_pandas()
+    rows = rows[(rows["text"] == number) & (rows["query"] == 6) & (rows["stack"] == stack)]
+    return rows.groupby(["layer", "key"])["weight"].mean().unstack()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_shades_are_the_mean_weights_of_the_rows(folder, made, number):
+    lines, *_ = drawn(folder / f"charts/attention-{number}.svg")
+    means = mean_weights(made, number)
+    assert list(lines) == ["layer 1", "layer 3", "layer 4", "layer 6"] and len(lines) == LINES
+    strongest = means.loc[[1, 3, 4, 6], 1:].to_numpy().max()
+    for name, tokens in lines.items():
+        wanted = means.loc[int(name.split()[1])]
+        for key, (_, opacity, framed, grey, _) in enumerate(tokens):
+            assert framed == (key == 6) and grey == (key > 6)
+            share = min(1, wanted[key] / strongest)
+            assert opacity == pytest.approx(0.5 * share, abs=6e-4)
+    assert any(opacity == 0.5 for _, opacity, *_ in itertools.chain(*lines.values()))
+
+
+def test_every_box_lies_in_the_picture_and_on_no_other(folder):
+    for number in (1, 2):
+        lines, width, height = drawn(folder / f"charts/attention-{number}.svg")
+        boxes = [token[-1] for tokens in lines.values() for token in tokens]
+        for x, y, wide, high in boxes:
+            assert x >= 0 and y >= 0 and x + wide <= width and y + high <= height
+        for (x, y, wide, high), (u, v, *_) in itertools.combinations(boxes, 2):
+            assert x + wide <= u or u < x or y + high <= v
+
+
+def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(folder, made, page):
+    grid = next(table for table in page.tables if table[0][:3] == ["layer", "most", "weight"])
+    figures = pd.DataFrame(made_figures(folder)).set_index("id")
+    means = mean_weights(made, 1)
+    for row in grid[1:]:
+        best = means.loc[int(row[0])].nlargest(3)
+        for place, (key, weight) in enumerate(best.items()):
+            name, shown = row[1 + 2 * place], row[2 + 2 * place]
+            assert name.endswith(f"({key})")
+            assert float(shown) == pytest.approx(weight, abs=6e-5)
+            figure = figures.loc[f"attention-1-{row[0]}-{key}"]
+            assert (figure["rows"], figure["aggregate"]) == (3, "mean")  # its three heads
+            assert figure["value"] == pytest.approx(weight)
+            assert "the mean of weight" in pages.read(folder / figure["page"]).text
+
+
+def made_figures(folder):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(folder / "figures.parquet").to_pylist()
+
+
+def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
+    text = " ".join(page.text.split())
+    assert "in 4 of 6 layers of the decoder, mean over 3 heads" in text
+    assert text.count("Attention weights are no explanation") == 2
+    assert text.count("Grey tokens come later") == 2
+    assert "The last 7 tokens of the text were not read." in text
+    assert "Text 3 has no picture: <script>alert(1)</script> gives no weights." in text
+    [alt] = [alt for alt in page.alts if alt.startswith("Text 1")]
+    strongest = mean_weights(made, 1).loc[6].nlargest(1)
+    assert f"layer 6: “<|endoftext|>” (0) {strongest.iloc[0]:.2f}" in alt
+
+
+def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
+    said = " ".join(p.read_text() for p in folder.rglob("*") if p.suffix in (".html", ".svg"))
+    lines, *_ = drawn(folder / "charts/attention-1.svg")
+    spelled = "".join(token[0] for token in lines["layer 1"])
+    assert "jane" not in spelled and "corp" not in spelled and "████" in spelled
+    assert spelled.startswith("<|endoftext|>The lamp ")
+    assert "<script>alert(1)" in spelled and "‹U+202E›" in spelled
+    assert "<script" not in said
+    other, *_ = drawn(folder / "charts/attention-2.svg")
+    assert "A quiet↵orchard" in "".join(token[0] for token in other["layer 1"])
+
+
+@pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder", "cross")])
+def test_an_encoder_sees_both_sides(session, made, stacks):
+    config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
+    maps = artifacts.looked_at(config)
+    card = model_card(made.checkpoint, None, {}, {}, maps, ModelCardConfig())
+    lines, *_ = drawn(card.directory() / "charts/attention-1.svg")
+    assert list(lines) == ["layer 1"]
+    assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
+    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert "in every layer of the encoder, mean over its one head" in text
+    assert "Grey tokens" not in text
+
+
+def test_a_token_of_any_characters_fits_the_picture(tmp_path):
+    tokens = ["\u200b" * 90, "漢" * 90, "", "x" * 90, " ", "a\n\u2028b", "&<>\"'"]
+    ends = list(itertools.accumulate(map(len, tokens)))
+    starts = [0, *ends[:-1]]
+    table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
+    shown = shown_tokens("".join(tokens), table, Masker())
+    (tmp_path / "x.svg").write_text(shades(shown, 1, [("layer 1", [0.5] * len(tokens))]))
+    lines, width, _ = drawn(tmp_path / "x.svg")
+    assert [token[0] for token in lines["layer 1"]] == shown
+    assert shown[2] == "·" and shown[-1] == tokens[-1] and shown[-2] == "a↵‹U+2028›b"
+    for *_, (x, _, wide, _) in lines["layer 1"]:
+        assert wide > 0 and x + wide <= width
+
+
+def test_without_maps_the_section_says_so():
+    section = inside(None, None, Masker())
+    assert (
+        section.title == "Inside the model" and "No text was chosen" in section.blocks[0].parts[0]
+    )
