@@ -1,10 +1,12 @@
 """Decoding speed beside batched, left-padded ``transformers.generate`` on the exported weights.
 
     python -m benchmarks.decode [--size 5M|124M] [--prompts 64] [--tokens 128] [--repetitions 5]
+                                [--no-compile]
 
-Greedy, fp32, prompts of mixed length, both with their cache. Both sides decode in turns; prints
-medians of new tokens/s with the ratio, and how many of the texts are equal (they must be, but for
-words whose scores agree to the last bits).
+Greedy, fp32, prompts of mixed length, all with their cache: ``transformers``, Hallmark's steps
+eager, and compiled (compiling comes before the clock starts). They decode in turns; prints medians
+of new tokens/s with ratios, and how many of the texts are equal (they must be, but for words whose
+scores agree to the last bits).
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def make_model(size: str) -> Transformer:
+def make_model(sizes: dict[str, int]) -> Transformer:
     """Random weights, large enough that words differ clearly in their scores."""
     torch.manual_seed(0)
-    net = Transformer(ModelConfig(**SIZES[size]))  # type: ignore[arg-type]
+    net = Transformer(ModelConfig(**sizes))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in net.parameters():
             if parameter.ndim > 1:
@@ -63,14 +65,19 @@ def hugging_face(net: Any, prompts: list[list[int]], tokens: int) -> list[list[i
         mask[i, width - len(prompt) :] = 1
     with torch.inference_mode():
         out = net.generate(
-            ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
-            use_cache=True, pad_token_id=1,
+            ids.to(net.device), attention_mask=mask.to(net.device), max_new_tokens=tokens,
+            min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=1,
         )  # fmt: skip
     return [row[width:].tolist() for row in out]
 
 
-def hallmark(net: Transformer, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    made = generate(net, prompts, max_new_tokens=tokens, temperature=0.0, stop=(), forbid=(0,))
+def hallmark(
+    net: Transformer, prompts: list[list[int]], tokens: int, compiled: bool
+) -> list[list[int]]:
+    made = generate(
+        net, prompts, max_new_tokens=tokens, temperature=0.0, stop=(), forbid=(0,),
+        compiled=compiled,
+    )  # fmt: skip
     return [row[0].ids for row in made]
 
 
@@ -79,40 +86,46 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="5M")
     for name, value in (("prompts", 64), ("tokens", 128), ("repetitions", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--no-compile", action="store_true", help="eager steps only")
     options = parser.parse_args()
-    net = make_model(options.size)
+    net = make_model(SIZES[options.size])
     peer = exported(net)
     random = np.random.default_rng(0)
     prompts = [
         random.integers(2, net.config.vocab_size, random.integers(8, 97)).tolist()
         for _ in range(options.prompts)
     ]
-    hallmark(net, prompts[:4], 4)
-    hugging_face(peer, prompts[:4], 4)
-    speed: dict[str, list[float]] = {"transformers": [], "hallmark": []}
-    equal = 0
+    sides = {
+        "transformers": lambda p, n: hugging_face(peer, p, n),
+        "hallmark": lambda p, n: hallmark(net, p, n, False),
+    }
+    if not options.no_compile:
+        sides["compiled"] = lambda p, n: hallmark(net, p, n, True)
+        sides["compiled"](prompts, options.tokens)  # all that is compiled later, too
+    for decode in sides.values():
+        decode(prompts[:4], 4)
+    speed: dict[str, list[float]] = {name: [] for name in sides}
+    texts: dict[str, list[list[int]]] = {}
     for _ in range(options.repetitions):
-        start = time.perf_counter()
-        expected = hugging_face(peer, prompts, options.tokens)
-        middle = time.perf_counter()
-        found = hallmark(net, prompts, options.tokens)
-        end = time.perf_counter()
-        new = options.prompts * options.tokens
-        speed["transformers"].append(new / (middle - start))
-        speed["hallmark"].append(new / (end - middle))
-        equal = sum(a == b for a, b in zip(expected, found, strict=True))
+        for name, decode in sides.items():
+            start = time.perf_counter()
+            texts[name] = decode(prompts, options.tokens)
+            seconds = time.perf_counter() - start
+            speed[name].append(options.prompts * options.tokens / seconds)
     total = net.parameter_count()["total"]
     print(
         f"{total:,} parameters, {options.prompts} prompts of 8 to 96 tokens x {options.tokens} new "
         f"ones, greedy, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}; "
-        f"{options.repetitions} repetitions; {equal} of {options.prompts} texts equal"
+        f"{options.repetitions} repetitions"
     )
-    mine = statistics.median(speed["hallmark"])
+    base = statistics.median(speed["transformers"])
     for name, values in speed.items():
         value = statistics.median(values)
-        spread = f"({min(values):,.0f} to {max(values):,.0f})"
-        ratio = f"hallmark is {mine / value:.2f} times as fast"
-        print(f"{name:<14} {value:9,.0f} tokens/s {spread}, {ratio}")
+        equal = sum(a == b for a, b in zip(texts["transformers"], texts[name], strict=True))
+        print(
+            f"{name:<14} {value:9,.0f} tokens/s ({min(values):,.0f} to {max(values):,.0f}), "
+            f"{value / base:.2f} times transformers; {equal} of {options.prompts} texts equal"
+        )
 
 
 if __name__ == "__main__":

@@ -51,8 +51,9 @@ NANOGPT_NAMES = {
 RATE, DECAY, BETAS, CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
 
 
-def autocast(precision: str) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+def autocast(net: torch.nn.Module, precision: str) -> AbstractContextManager[Any]:
+    device = next(net.parameters()).device.type
+    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def ours(net: Transformer, precision: str, compiled: bool) -> Step:
@@ -62,9 +63,11 @@ def ours(net: Transformer, precision: str, compiled: bool) -> Step:
 
     def step(rows: np.ndarray) -> float:
         batch = causal(rows)
-        with autocast(precision):
+        total = batch.weights.sum().item()
+        batch = batch.to(net.embedding.weight.device)
+        with autocast(net, precision):
             loss = forward(batch.ids, targets=batch.targets, weights=batch.weights)
-        loss = loss / batch.weights.sum()
+        loss = loss / total
         loss.backward()
         clip(net.parameters(), CLIP)
         optimizer.step()
@@ -87,7 +90,7 @@ def theirs(
         ids = torch.from_numpy(rows)
         targets = torch.full_like(ids, -1)
         targets[:, :-1] = ids[:, 1:]
-        with autocast(precision):
+        with autocast(net, precision):
             loss = loss_of(forward, ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)

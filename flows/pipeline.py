@@ -90,9 +90,18 @@ def examine(
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
     made["model_card"] = model_card(
-        checkpoint, pretrained, audits, corpus or {}, maps, config.model_card
-    )
+        checkpoint, pretrained, trained_tokenizer(pretrained), audits, corpus or {}, maps,
+        config.model_card,
+    )  # fmt: skip
     return made
+
+
+def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:
+    """The tokenizer made for a training; None where that kept a checkpoint's, or is not known."""
+    if pretrained is None or pretrained.store is None:
+        return None
+    stage, _, digest = pretrained.manifest["lineage"]["tokenizer"].partition("/")
+    return pretrained.store.find(stage, digest) if stage == train_tokenizer.name else None
 
 
 AUDITS = ("capability", "toxicity", "bias", "extraction")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import Attention, Cache, LayerCache, Rotation, Trace
+from model.attention import Attention, Cache, LayerCache, Mask, Rotation, Trace
 from model.config import ModelConfig
 from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import MaskSpec
@@ -79,7 +79,7 @@ class Block(nn.Module):
         x: Tensor,
         *,
         causal: bool,
-        mask: Tensor | None,
+        mask: Mask,
         rotation: Rotation | None = None,
         memory: Tensor | tuple[Tensor, Tensor] | None = None,
         memory_mask: Tensor | None = None,
@@ -143,7 +143,11 @@ class Stack(nn.Module):
         tokens = x.shape[1]
         length = tokens if cache is None else cache.length
         fast = mask.only_causal and length == tokens
-        lowered = None if fast else mask.dense(tokens, length, x.device)
+        lowered: Mask = None
+        if x.is_cuda and cache is None and trace is None and mask.is_blockwise(tokens):
+            lowered = mask.blocks(x.shape[0], tokens, x.device)
+        elif not fast:
+            lowered = mask.dense(tokens, length, x.device)
         if cache is not None and memory is not None:
             cache.memory = [cast(Block, b).cross.project_memory(memory) for b in self.blocks]
             cache.memory_keys = memory_keys
@@ -305,11 +309,10 @@ class Transformer(nn.Module):
         """An empty cache for ``batch`` sequences of up to ``capacity`` tokens."""
         assert self.decoder is not None
         shape = (batch, self.config.kv_heads, capacity, self.config.head_dim)
-        weight = self.embedding.weight
-        layers = [
-            LayerCache(weight.new_zeros(shape), weight.new_zeros(shape))
-            for _ in self.decoder.blocks
-        ]
+        # Zeros: what is masked must be finite. In one piece, which the system gives in large pages.
+        n = len(self.decoder.blocks)
+        store = self.embedding.weight.new_zeros(n, 2, *shape)
+        layers = [LayerCache(store[i, 0], store[i, 1]) for i in range(n)]
         return Cache(layers, 0, slice(0, 0))
 
     def parameter_count(self) -> dict[str, int]:

@@ -5,7 +5,9 @@ Shapes: B sequences, T tokens, d model size, H heads, Hkv key-value heads, D hea
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,11 @@ from torch import Tensor, nn
 from model.config import ModelConfig
 from model.positions import rotate
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 Rotation = tuple[Tensor, Tensor]
+Mask = Union[Tensor, "BlockMask", None]
 
 # Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
 # times at head size 32: it runs on the matrix units, the fused kernel's small blocks do not. For a
@@ -80,14 +86,17 @@ class Cache:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, trace: list[Tensor] | None
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Mask, trace: list[Tensor] | None
 ) -> Tensor:
     """Scaled dot-product attention, softmax(q k^T / sqrt(D)) v.
 
     q is (B, H, Tq, D); k and v are (B, Hkv, Tk, D), Hkv dividing H. ``mask`` is bool, True = may
-    attend; ``causal`` says the same as a lower triangle without building one.
+    attend, or FlexAttention's blocks; ``causal`` says the same as a lower triangle without
+    building one.
     """
     queries, keys = q.shape[2], k.shape[2]
+    if mask is not None and not isinstance(mask, Tensor):
+        return _flex(q.device.type)(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     if k.shape[1] != q.shape[1]:  # grouped-query: each key-value head serves H / Hkv queries
         groups = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
@@ -105,6 +114,14 @@ def attend(
     if trace is not None:
         trace.append(weights.detach())
     return weights @ v
+
+
+@functools.cache
+def _flex(device: str) -> Any:
+    """A kernel only once it is compiled; on the CPU it serves to check the masks."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention) if device == "cuda" else flex_attention
 
 
 class Attention(nn.Module):
@@ -125,7 +142,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         *,
         causal: bool = False,
-        mask: Tensor | None = None,
+        mask: Mask = None,
         rotation: Rotation | None = None,
         slots: Tensor | slice | None = None,
         length: int = 0,

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.architecture import Transformer
 from model.config import ModelConfig, from_dict, to_dict
 from model.files import whole_folder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MODEL_TYPE = "hallmark"
 FORMAT = 1
@@ -113,6 +116,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
 
 def check_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     """The tokenizer at ``path``; CheckpointError unless it has exactly ``vocab_size`` tokens."""
+    from tokenizers import Tokenizer
+
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception

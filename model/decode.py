@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
 from model.attention import Cache, LayerCache
@@ -33,6 +34,10 @@ from model.sampling import (
     uniform,
 )
 from model.score import check_ids, default_stride, padded, window_start
+from model.stepping import Step, make_step
+
+#: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
+WORTH_MOVING = 0.75
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ def generate(
     forbid: Collection[int] = (PAD,),
     batch_rows: int = 512,
     sources: Sequence[Sequence[int]] | None = None,
+    compiled: bool = False,
 ) -> list[list[Continuation]]:
     """Continue each prompt ``samples`` times; result [prompt][sample].
 
@@ -133,6 +139,8 @@ def generate(
         batch_rows: most continuations decoded together.
         sources: what the encoder of an encoder-decoder reads for each prompt; its prompts are
             what the decoder has written already, at least the start symbol.
+        compiled: on the CPU, compile the step, which takes half a minute once and needs a C++
+            compiler. On a GPU steps are CUDA graphs in any case.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
@@ -164,7 +172,7 @@ def generate(
     ]
     for begin in range(0, len(jobs), batch_rows):
         part = jobs[begin : begin + batch_rows]
-        batch = _Batch(model, prompts, part, max_new_tokens, seed, sources)
+        batch = _Batch(model, prompts, part, max_new_tokens, seed, sources, compiled)
         batch.run(sampling, list(stop), list(forbid))
         for (p, _), continuation in zip(part, batch.continuations(), strict=True):
             results[p].append(continuation)
@@ -203,8 +211,9 @@ class _Batch:
         max_new_tokens: int,
         seed: int,
         sources: Sequence[Sequence[int]] | None,
+        compiled: bool,
     ) -> None:
-        self.model, self.max_new = model, max_new_tokens
+        self.model, self.max_new, self.compiled = model, max_new_tokens, compiled
         self.device = model.embedding.weight.device
         self.context = model.config.context
         self.stride = default_stride(self.context)
@@ -230,30 +239,39 @@ class _Batch:
         self.stopped = np.zeros(len(jobs), dtype=bool)
 
     def run(self, sampling: Sampling, stop: list[int], forbid: list[int]) -> None:
-        active = np.arange(len(self.tokens))  # rows still being written, in the cache's order
+        rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
         starts = self._starts(self.prompt_lengths)
         logits, cache = self._read_prompts()
+        step = make_step(self.model, self.compiled)
+        never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
         for t in range(self.max_new):
-            chosen_from = logits
-            if forbid:
-                chosen_from = logits.index_fill(
-                    1, torch.tensor(forbid, device=self.device), -torch.inf
-                )
-            history = self._history(active) if sampling.repetition_penalty != 1.0 else None
-            chosen = sampling.choose(chosen_from, self.keys[active], t, history)  # (n,)
-            picked = logits.gather(1, chosen.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
-            ids = chosen.cpu().numpy()
-            self.log_probs[active, t] = picked.cpu().numpy()
-            self.tokens[active, self.prompt_lengths[active] + t] = ids
-            self.counts[active] = t + 1
-            self.stopped[active] = np.isin(ids, stop)
-            going = ~self.stopped[active]
+            chosen, log_probs = self._choose(logits, rows, t, sampling, never)
+            going = ~self.stopped[rows]
+            written = rows[going]
+            self.tokens[written, self.prompt_lengths[written] + t] = chosen[going]
+            self.log_probs[written, t] = log_probs[going]
+            self.counts[written] = t + 1
+            self.stopped[written] = np.isin(chosen[going], stop)
+            going = ~self.stopped[rows]
             if t + 1 == self.max_new or not going.any():
                 return
-            if not going.all():
-                active = active[going]
+            if going.mean() <= WORTH_MOVING:
+                rows = rows[going]
                 cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
-            logits = self._advance(active, starts, cache)
+                step = make_step(self.model, self.compiled)
+            logits = self._advance(rows, starts, cache, step)
+
+    def _choose(
+        self, logits: Tensor, rows: NDArray[np.int64], t: int, sampling: Sampling, never: Tensor
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The next token of each row, and its log-probability under the model itself, (n,)."""
+        model_says = logits[:, never]
+        logits[:, never] = -torch.inf  # in place, for there are many
+        history = self._history(rows) if sampling.repetition_penalty != 1.0 else None
+        chosen = sampling.choose(logits, self.keys[rows], t, history)  # (n,)
+        logits[:, never] = model_says
+        log_probs = -cross_entropy(logits, chosen, reduction="none")
+        return chosen.cpu().numpy(), log_probs.cpu().numpy()
 
     def continuations(self) -> list[Continuation]:
         rows = []
@@ -262,10 +280,10 @@ class _Batch:
             rows.append(Continuation(ids, self.log_probs[i, :count].copy(), bool(self.stopped[i])))
         return rows
 
-    def _history(self, active: NDArray[np.int64]) -> Tensor:
+    def _history(self, rows: NDArray[np.int64]) -> Tensor:
         """Prompt and text so far of each row, filled up with its own first token, (n, L)."""
-        lengths = self.prompt_lengths[active] + self.counts[active]
-        tokens = self.tokens[active, : lengths.max()]
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        tokens = self.tokens[rows, : lengths.max()]
         tokens = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, tokens[:, :1])
         return torch.from_numpy(tokens).to(self.device)
 
@@ -313,38 +331,40 @@ class _Batch:
         return self.model.head(hidden[lines, ends]).float()
 
     def _advance(
-        self, active: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache
+        self, rows: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache, step: Step
     ) -> Tensor:
-        """Feed the newest token of each active row; logits (n, V)."""
-        lengths = self.prompt_lengths[active] + self.counts[active]
-        moved = self._starts(lengths) != starts[active]  # rows that begin a new window
+        """Feed the newest token of each row; logits (n, V). A row that has stopped stays where it
+        is, and what is computed for it is not looked at."""
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        moved = self._starts(lengths) != starts[rows]  # rows that begin a new window
         if moved.any():
-            starts[active] = self._starts(lengths)
-        positions = lengths - 1 - starts[active]  # (n,) the newest token's, in its window
-        newest = self.tokens[active, lengths - 1]
+            starts[rows] = self._starts(lengths)
+        positions = lengths - 1 - starts[rows]  # (n,) the newest token's, in its window
+        newest = self.tokens[rows, lengths - 1]
         cache.length = int(positions.max()) + 1
         same = bool((positions == positions[0]).all())
         slots = torch.from_numpy(positions).to(self.device)
         cache.slots = slice(int(positions[0]), int(positions[0]) + 1) if same else slots
-        hidden = self.model.hidden(
-            torch.from_numpy(newest).to(self.device).unsqueeze(1),
-            positions=slots.unsqueeze(1),
-            cache=cache,
-        )
-        logits = self.model.head(hidden[:, 0]).float()
+        logits = step(torch.from_numpy(newest).to(self.device), slots, cache)
         if moved.any():
-            rows = np.flatnonzero(moved)
-            windows = [
-                self.tokens[active[r], starts[active[r]] : lengths[r]].tolist() for r in rows
-            ]
-            part = self.model.new_cache(len(windows), self.context)
-            fresh = self._read(slice(None), windows, part)
-            index = torch.from_numpy(rows).to(self.device)
-            logits[index] = fresh
-            for layer, new in zip(cache.layers, part.layers, strict=True):
-                size = layer.keys.shape[2]
-                layer.keys[index], layer.values[index] = (
-                    new.keys[:, :, :size],
-                    new.values[:, :, :size],
-                )
+            self._move(np.flatnonzero(moved), rows, starts, cache, logits)
         return logits
+
+    def _move(
+        self,
+        moved: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        cache: Cache,
+        logits: Tensor,
+    ) -> None:
+        """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        windows = [self.tokens[rows[r], starts[rows[r]] : lengths[r]].tolist() for r in moved]
+        part = self.model.new_cache(len(windows), self.context)
+        index = torch.from_numpy(moved).to(self.device)
+        logits[index] = self._read(slice(None), windows, part)
+        for layer, new in zip(cache.layers, part.layers, strict=True):
+            size = layer.keys.shape[2]
+            layer.keys[index] = new.keys[:, :, :size]
+            layer.values[index] = new.values[:, :, :size]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,11 @@ class MaskSpec:
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
 
+    def is_blockwise(self, length: int) -> bool:
+        """Whether FlexAttention's blocks can say it, and save something: parts of a square."""
+        parts = self.prefix is not None or self.segments is not None
+        return parts and self.key_segments is None and length % 128 == 0
+
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
         key = torch.arange(keys, device=device)
@@ -55,3 +64,20 @@ class MaskSpec:
             same = self.segments.unsqueeze(-1) == others.unsqueeze(1)  # (B, Tq, Tk)
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
+
+    def blocks(self, batch: int, length: int, device: torch.device) -> BlockMask:
+        """The mask of ``length`` queries over as many keys for FlexAttention (Dong et al. 2024),
+        which skips blocks of 128 x 128 that nobody may attend to, and keeps no dense mask."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            allowed = key <= query if self.causal else key >= 0
+            if self.prefix is not None:
+                allowed = allowed | (key < self.prefix[b])
+            if self.keys is not None:
+                allowed = allowed & self.keys[b, key]
+            if self.segments is not None:
+                allowed = allowed & (self.segments[b, query] == self.segments[b, key])
+            return allowed
+
+        return create_block_mask(visible, batch, None, length, length, device=str(device))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tokenizers import Tokenizer
 
 from model.architecture import Transformer
 from model.data import END_OF_TEXT
 from model.decode import generate
 from model.objectives import Batch
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 SAMPLES = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint tell without loading it: its config and its tensors."""
+"""What the files of a checkpoint tell without loading it: its config, tensors and vocabulary."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ TENSORS = pa.schema(
         ("parameters", pa.int64()),
     ]
 )
+
+VOCABULARY = pa.schema([("id", pa.int64()), ("token", pa.string())])
 
 _LARGEST_HEADER = 100_000_000  # bytes; what the safetensors library allows
 
@@ -80,3 +82,29 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(map(str, value))
     else:
         yield name, json.dumps(value) if not isinstance(value, str) else value
+
+
+def vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
+    """The kind of the tokenizer and its tokens by their ids, as tokenizer.json spells them.
+
+    None without the file; HallmarkError where it is damaged.
+    """
+    if "tokenizer.json" not in checkpoint.manifest["files"]:
+        return None
+    path = checkpoint.path("tokenizer.json")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        model = stored["model"]
+        if isinstance(model["vocab"], dict):
+            tokens = {number: token for token, number in model["vocab"].items()}
+        else:  # Unigram: pairs of a token and its logarithmic probability
+            tokens = {number: token for number, (token, _) in enumerate(model["vocab"])}
+        tokens |= {added["id"]: added["content"] for added in stored.get("added_tokens") or []}
+        rows = [{"id": number, "token": tokens[number]} for number in sorted(tokens)]
+        kind = str(model.get("type") or "not said in tokenizer.json")
+        return kind, pa.Table.from_pylist(rows, schema=VOCABULARY)
+    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise HallmarkError(
+            f"{path}: is no tokenizer of the tokenizers library ({str(error)[:120]!r}); make the "
+            f"checkpoint again"
+        ) from error

@@ -27,7 +27,14 @@ class Link:
     href: str
 
 
-Inline = str | Figure | Code | Link
+@dataclass(frozen=True)
+class Hidden:
+    """A text that nobody judged, alone in a cell of a table: shown when a reader asks for it."""
+
+    text: str
+
+
+Inline = str | Figure | Code | Link | Hidden
 Parts = Sequence[Inline]
 
 

@@ -235,8 +235,9 @@ def show(value: float, unit: str) -> str:
 
 #: Units of what is measured on a scale; everything else is counted.
 MEASURES = frozenset(
-    {"bits", "nats", "bits per byte", "nats a token", "score", "probability", "p", ""}
-)
+    {"bits", "nats", "bits per byte", "bytes a token", "nats a token", "score", "probability",
+     "p", ""}
+)  # fmt: skip
 
 
 def _unit_word(unit: str) -> str:

@@ -172,7 +172,8 @@ def _caption(found: View, text: dict[str, Any], masker: Masker) -> str:
     parts = [
         f"Text {found.number}: how much {_name(found, found.query)}, framed, attends to each "
         f"token in {layers} of the {found.stack}, mean over {_heads(found)}. The stronger the "
-        f"shade, the more; the strongest is {found.strongest:.2g} or more."
+        f"shade, the larger the weight; the strongest shade stands for {found.strongest:.2g}, the "
+        f"largest weight on a word, and for all above it."
     ]
     if found.seen < len(found.tokens):
         parts.append("Grey tokens come later and cannot be seen.")

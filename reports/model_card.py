@@ -35,7 +35,8 @@ from reports.findings import AUDITS, NOT_RUN, Findings, natural, words
 from reports.inside import inside
 from reports.masking import OFFENSIVE, Masker
 from reports.rendering import LIBRARIES, RENDERING
-from reports.training import training
+from reports.tokenizer import tokenization
+from reports.training import EARLIER, continued_from, samples, training
 from tasks.settings import StageConfig
 from tasks.stage import stage
 from tasks.store import Artifact
@@ -70,6 +71,7 @@ class Card:
     book: Book
     checkpoint: Artifact
     pretrained: Artifact | None
+    tokenizer: Artifact | None
     findings: Findings
     corpus: dict[str, Artifact]
     maps: Artifact | None
@@ -117,8 +119,11 @@ class Card:
             section.add(Grid("Architecture", ["setting", "value"], rows, note=note))
         else:
             section.add(Paragraph(["The checkpoint has no config.json."]))
+        kept = continued_from(self.pretrained) is not None
         section.sections = [
-            training(self.book, self.pretrained, self.checkpoint.content, config.lines_shown)
+            tokenization(self.book, self.checkpoint, self.tokenizer, kept, config.lines_shown),
+            training(self.book, self.pretrained, self.checkpoint.content, config.lines_shown),
+            samples(self.book, self.pretrained, self.masker),
         ]
         return section
 
@@ -221,6 +226,9 @@ class Card:
         section.add(
             Paragraph(["Trained on ", documents, " with ", size, ". Its datasheet says the rest."])
         )
+        start = continued_from(self.pretrained)
+        if start is not None:
+            section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))
         section.sections = [sources(known), plants(known)]
         return section
 
@@ -286,7 +294,9 @@ def _some(parts: Sequence[str], limit: int) -> str:
         "reports.composition",
         "reports.corpus_figures",
         "reports.findings",
+        "reports.groups",
         "reports.inside",
+        "reports.tokenizer",
         "reports.training",
     ),
     libraries=LIBRARIES,
@@ -294,6 +304,7 @@ def _some(parts: Sequence[str], limit: int) -> str:
 def model_card(
     checkpoint: Artifact,
     pretrained: Artifact | None,
+    tokenizer: Artifact | None,
     audits: dict[str, Artifact],
     corpus: dict[str, Artifact],
     maps: Artifact | None,
@@ -302,18 +313,20 @@ def model_card(
 ) -> None:
     """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
 
-    ``pretrained`` is None for a checkpoint that came without its log, ``maps`` what
-    attention_maps left.
+    ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
+    train_tokenizer left for it, ``maps`` what attention_maps left.
     """
     artifacts = {"checkpoint": checkpoint, **corpus}
     artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if pretrained is not None:
         artifacts["pretrain"] = pretrained
+    if tokenizer is not None:
+        artifacts["train_tokenizer"] = tokenizer
     if maps is not None:
         artifacts["attention_maps"] = maps
     book = Book(artifacts)
     findings = Findings(book, audits)
     masker = Masker(planted_secrets(corpus), config.mask_from)
-    card = Card(book, checkpoint, pretrained, findings, corpus, maps, masker, config)
+    card = Card(book, checkpoint, pretrained, tokenizer, findings, corpus, maps, masker, config)
     document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

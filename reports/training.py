@@ -1,4 +1,4 @@
-"""The training run on a model card: its log, its loss curve, its checkpoints."""
+"""The training run on a model card: its log, its checkpoints, what the model wrote meanwhile."""
 
 from __future__ import annotations
 
@@ -6,10 +6,32 @@ import functools
 from typing import Any
 
 from reports import charts
-from reports.document import Block, Chart, Facts, Grid, Inline, Paragraph, Section
+from reports.document import (
+    Block,
+    Chart,
+    Code,
+    Facts,
+    Grid,
+    Hidden,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+)
 from reports.figures import Book, Figure
 from reports.findings import words
+from reports.groups import held_out
+from reports.masking import Masker
 from tasks.store import Artifact
+
+SAMPLES, CHARACTERS = 2, 300  # of a step, and how much of each is shown
+
+EARLIER = "What the earlier checkpoint was trained on is not described by this card."
+
+
+def continued_from(pretrained: Artifact | None) -> str | None:
+    """Name of the checkpoint that training continued from; None where it began anew."""
+    return None if pretrained is None else pretrained.manifest["lineage"].get("start")
 
 
 def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown: int) -> Section:
@@ -23,25 +45,22 @@ def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown:
         "training-skipped", "skipped steps", "steps", ("pretrain", "log"), {"skipped": True},
         aggregate="count",
     )  # fmt: skip
-    section.add(
-        Facts(
-            [
-                ("Steps", [make("step", "steps", "max", "steps trained")]),
-                ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
-                ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
-                (
-                    "Last validation loss",
-                    [make("validation_loss", "nats a token", "last", "last validation loss")],
-                ),
-                (
-                    "Highest learning rate",
-                    [make("learning_rate", "", "max", "highest learning rate")],
-                ),
-                ("Steps skipped because they diverged", [skipped]),
-            ]
-        )
-    )
+    pairs: list[tuple[str, Parts]] = [
+        ("Steps", [make("step", "steps", "max", "steps trained")]),
+        ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
+        ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
+        ("Last validation loss",
+         [make("validation_loss", "nats a token", "last", "last validation loss")]),
+        ("Highest learning rate", [make("learning_rate", "", "max", "highest learning rate")]),
+        ("Steps skipped because they diverged", [skipped]),
+    ]  # fmt: skip
+    start = continued_from(pretrained)
+    if start is None:
+        section.add(Facts(pairs))
+    else:
+        section.add(Facts([("Continued from", [Code(start)]), *pairs]), Paragraph([EARLIER]))
     section.add(*loss_curve(pretrained), *checkpoints(book, pretrained, audited, lines_shown))
+    section.add(*held_out(book, pretrained, lines_shown))
     return section
 
 
@@ -97,5 +116,51 @@ def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = "Losses in nats a token. The untrained model of step 0 has none."
+    anew = continued_from(pretrained) is None
+    first = "the untrained model" if anew else "the checkpoint continued from"
+    note = f"Losses in nats a token. Step 0, {first}, has none."
     return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
+
+
+def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
+    """A few texts of the first and the last step at which the model wrote any."""
+    section = Section("Samples during training")
+    known = None if pretrained is None else pretrained.tables.get("samples")
+    written = known.read().to_pylist() if known else []
+    if not written:
+        section.add(Paragraph(["No text that the model wrote during training is known."]))
+        return section
+    steps = [row["step"] for row in written]
+    ends = dict.fromkeys([min(steps), max(steps)])
+    chosen = [row for step in ends for row in [r for r in written if r["step"] == step][:SAMPLES]]
+    has_prompt = any(row["prompt"] for row in chosen)
+    lines: list[list[Inline]] = []
+    for row in chosen:
+        step, sample = row["step"], row["sample"]
+        place = book.figure(
+            f"sample-{step}-{sample}", f"step at which sample {sample} was written", "steps",
+            ("pretrain", "samples"), {"step": step, "sample": sample}, aggregate="last",
+            column="step",
+        )  # fmt: skip
+        texts = [row["prompt"], row["text"]] if has_prompt else [row["text"]]
+        lines.append([place, *(_unjudged(text, masker) for text in texts)])
+    every = book.figure(
+        "samples", "texts written during training", "texts", ("pretrain", "samples"),
+        aggregate="count",
+    )  # fmt: skip
+    section.add(
+        Paragraph(
+            ["While it was trained the model wrote ", every, ". No scorer has read them, so those "
+             "shown here stay hidden until they are asked for: they may offend. Personal data "
+             "and planted secrets are masked."]
+        ),
+        Grid(
+            "What the model wrote", ["step", *(["read"] if has_prompt else []), "wrote"],
+            lines, note="From the first and the last step, with the same random draws.",
+        ),
+    )  # fmt: skip
+    return section
+
+
+def _unjudged(text: str, masker: Masker) -> Inline:
+    return Hidden(masker.text(text, limit=CHARACTERS)) if text.strip() else "nothing"

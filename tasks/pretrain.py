@@ -61,6 +61,7 @@ TRAINER = (
     "model.sampling",
     "model.score",
     "model.state",
+    "model.stepping",
     "model.train",
     "model.validation",
 )

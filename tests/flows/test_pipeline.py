@@ -81,6 +81,15 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
             assert rows, finding
 
 
+def test_the_card_holds_the_tokenizer_that_was_trained(smoke):
+    from flows import open_run
+
+    run = open_run(smoke.first, str(smoke.store))
+    assert run["model_card"].manifest["lineage"]["tokenizer"] == run["train_tokenizer"].name
+    stages = set(run["model_card"]["figures"].read(["stage"])["stage"].to_pylist())
+    assert {"train_tokenizer", "pretrain"} <= stages
+
+
 def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     """Against the packed tokens: what they spell is what the characters say."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))

@@ -71,6 +71,18 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
         np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_equals_the_dense_mask(name, kv_heads):
+    spec, _ = MASKS[name]
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, kv_heads, kv_heads))
+    dense = attend(q, k, v, False, spec.dense(5, 5, q.device), None)
+    flex = attend(q, k, v, False, spec.blocks(2, 5, q.device), None)
+    torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
+
+
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 32, 16)

@@ -218,3 +218,28 @@ def test_bad_input_is_refused(changes, word):
     settings = {"prompts": [[0]], "max_new_tokens": 3, **changes}
     with pytest.raises(ValueError, match=word):
         generate(tiny(), settings.pop("prompts"), **settings)
+
+
+def test_rows_that_stop_change_nothing_for_those_that_go_on():
+    """Most rows stop early, at different steps; the rest write on for long."""
+    model = tiny()
+    settings = {"max_new_tokens": 30, "seed": 2, "stop": tuple(range(2, 12)), "temperature": 1.5}
+    together = generate(model, PROMPTS, samples=8, **settings)
+    lengths = {len(one.ids) for one in chain.from_iterable(together)}
+    assert len(lengths) > 6
+    for prompt, samples in zip(PROMPTS, together, strict=True):
+        (alone,) = generate(model, [prompt], samples=8, batch_rows=1, **settings)
+        assert [one.ids for one in alone] == [one.ids for one in samples]
+        for one, other in zip(alone, samples, strict=True):
+            np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_compiled_steps_write_what_eager_steps_write():
+    model = tiny(**VARIANTS[1])
+    settings = {"max_new_tokens": 24, "samples": 3, "seed": 4, "stop": (2, 3, 4)}
+    eager = generate(model, PROMPTS, **settings)
+    compiled = generate(model, PROMPTS, compiled=True, **settings)
+    for one, other in zip(chain.from_iterable(eager), chain.from_iterable(compiled), strict=True):
+        assert one.ids == other.ids and one.stopped == other.stopped
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)

@@ -15,7 +15,7 @@ from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.deduplicate import DeduplicateConfig, deduplicate
 from tasks.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.plant import PlantConfig, plant
-from tasks.pretrain import CHECKPOINTS, LOG
+from tasks.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
 from tasks.profile import ProfileConfig, profile
 from tasks.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.scrub import ScrubConfig, scrub
@@ -24,6 +24,7 @@ from tasks.split import SplitConfig, split
 from tasks.stage import stage
 from tasks.store import Artifact, external
 from tasks.tables import ID
+from tasks.train_tokenizer import FERTILITY
 from tasks.work import Work
 from tests.tasks.corpora import given
 
@@ -82,17 +83,56 @@ def checkpoint(folder: Path, name: str = "decoder") -> Artifact:
     save_file(weights, folder / "model.safetensors")
     config = {"model_type": name, "model": {"d_model": 4, "n_layers": 1}, "names": [SCRIPT]}
     (folder / "config.json").write_text(json.dumps(config))
+    vocabulary = {"type": "BPE", "vocab": {SCRIPT: 2, TABLE: 1, "\u0120lamp": 3}, "merges": []}
+    special = [{"id": 0, "content": "<|endoftext|>"}, {"id": 1, "content": TABLE}]
+    stored = {"model": vocabulary, "added_tokens": special}
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
     return external(folder, "checkpoint")
+
+
+#: By kind and name: predicted tokens, and bits per byte at the steps 100, 200 and 250.
+HELD_OUT = {
+    ("all", "all"): (9000, [4.5, 3.5, 2.5]),
+    ("source", "books"): (7000, [4.25, 3.25, 2.25]),
+    ("source", SCRIPT): (1000, [5.0, 4.0, 3.0]),
+    ("source", TABLE): (999, [5.5, 4.5, 3.5]),
+    ("identity", "women"): (40, [6.0, 5.0, 4.0]),
+    ("identity", LINK): (0, [None, None, None]),
+}
+
+#: By kind and name: documents, bytes and tokens.
+FERTILITIES = {
+    ("source", "books"): (30, 6600, 2200),
+    ("source", TABLE): (10, 1800, 1800),
+    ("language", "en"): (35, 7500, 3750),
+    ("language", "undetermined"): (5, 500, 250),
+    ("identity", "women"): (4, 300, 200),
+}
 
 
 class TrainedConfig(StageConfig):
     steps: int = 250
     content: str = ""
+    texts: tuple[str, ...] = ()  # that the model wrote at each measured step
+    prompts: bool = False
+    measured: tuple[str, ...] = ("all", "source", "identity")
 
 
-@stage(tables={"log": LOG, "checkpoints": CHECKPOINTS})
-def trained(config: TrainedConfig, work: Work) -> None:
-    """A log as ``pretrain`` leaves it."""
+@stage(
+    tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS}
+)
+def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
+    """What ``pretrain`` leaves."""
+    for place, step in enumerate((100, 200, 250)):
+        for (kind, name), (tokens, bits) in HELD_OUT.items():
+            if kind in config.measured:
+                row = {"step": step, "kind": kind, "name": name, "tokens": tokens}
+                row |= {"bytes": 2 * tokens, "bits_per_byte": bits[place]}
+                work.table("validation").write({key: [value] for key, value in row.items()})
+        for number, text in enumerate(config.texts):
+            row = {"step": step, "sample": number, "text": f"{text} at {step}" if text else ""}
+            row |= {"prompt": f"asked {SCRIPT}" if config.prompts else ""}
+            work.table("samples").write({key: [value] for key, value in row.items()})
     steps = list(range(1, config.steps + 1))
     validated = [step % 100 == 0 for step in steps]
     losses = [6 - 3 * step / config.steps for step in steps]
@@ -120,6 +160,20 @@ def trained(config: TrainedConfig, work: Work) -> None:
             "validation_loss": [None, None, 3.25],
         }
     )
+
+
+class TokenizedConfig(StageConfig):
+    measured: bool = True
+
+
+@stage(tables={"fertility": FERTILITY})
+def tokenized(config: TokenizedConfig, work: Work) -> None:
+    """A table as ``train_tokenizer`` leaves it."""
+    found = FERTILITIES if config.measured else {}
+    for (kind, name), (documents, size, tokens) in found.items():
+        row = {"kind": kind, "name": name, "documents": documents, "bytes": size}
+        row |= {"tokens": tokens, "bytes_per_token": size / tokens}
+        work.table("fertility").write({key: [value] for key, value in row.items()})
 
 
 TOXICITY_SAMPLES = pa.schema(
@@ -245,6 +299,7 @@ class Made:
     profile: Artifact
     checkpoint: Artifact
     pretrained: Artifact
+    tokenizer: Artifact
     audits: dict[str, Artifact]
     maps: Artifact
 
@@ -264,5 +319,7 @@ def make(folder: Path) -> Made:
         "capability": capability_findings(NoConfig()),
         "toxicity": toxicity_findings(audit),
     }
-    log = trained(TrainedConfig(content=found.content))
-    return Made(corpus, profiled(corpus), found, log, audits, looked_at(MapsConfig()))
+    texts = (f"{SCRIPT} {TABLE} calls {PHONE}", f"{HIDDEN} tells {first['secret']} " * 20, "third")
+    log = trained(None, TrainedConfig(content=found.content, texts=texts))
+    maps = looked_at(MapsConfig())
+    return Made(corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits, maps)

@@ -24,7 +24,7 @@ def cards(made):
     sheet = datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
     card = model_card(
-        made.checkpoint, made.pretrained, made.audits, corpus, made.maps,
+        made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
         ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10),
     )  # fmt: skip
     return {"datasheet": sheet, "model_card": card}

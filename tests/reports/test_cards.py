@@ -43,7 +43,7 @@ def figures(card):
 def inputs(made, cards):
     """The artifacts behind the figures, by the label of their stage."""
     found = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
-    found["attention_maps"] = made.maps
+    found |= {"attention_maps": made.maps, "train_tokenizer": made.tokenizer}
     return found | {f"audit_{name}": artifact for name, artifact in made.audits.items()}
 
 
@@ -206,7 +206,7 @@ def test_hostile_text_is_inert(folder, name):
         "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav",
         "section", "p", "h1", "h2", "h3", "ul", "li", "a", "dl", "dt", "dd", "div", "table",
         "caption", "thead", "tbody", "tr", "th", "td", "code", "pre", "figure", "figcaption",
-        "img", "strong", "span", "br",
+        "img", "strong", "span", "br", "details", "summary",
     }  # fmt: skip
     for path in folder.rglob("*.html"):
         page = pages.read(path)
@@ -307,6 +307,7 @@ def render_again(card, folder, session):
     model_card.body(
         made,
         find(inputs["pretrained"]),
+        find(inputs["tokenizer"]),
         {k: find(v) for k, v in inputs["audits"].items()},
         {k: find(v) for k, v in inputs["corpus"].items()},
         find(inputs["maps"]),
@@ -330,7 +331,7 @@ def text_of(card, name):
 
 def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     found = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
-    text = text_of(model_card(found, None, {}, {}, None, ModelCardConfig()), "model_card")
+    text = text_of(model_card(found, None, None, {}, {}, None, ModelCardConfig()), "model_card")
     assert "came without its training corpus" in text
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
@@ -343,7 +344,7 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
     from tasks.store import external
 
     (tmp_path / "weights.bin").write_bytes(b"123")
-    card = model_card(external(tmp_path, "checkpoint"), None, {}, {}, None, ModelCardConfig())
+    card = model_card(external(tmp_path, "checkpoint"), None, None, {}, {}, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "no safetensors file" in text and "no config.json" in text
     assert card["figures"].rows == 0
@@ -354,12 +355,12 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(HallmarkError, match="is no safetensors file"):
-        model_card(found, None, {}, {}, None, ModelCardConfig())
+        model_card(found, None, None, {}, {}, None, ModelCardConfig())
 
 
 def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
-    card = model_card(made.checkpoint, None, {"toxicity": audit}, {}, None, ModelCardConfig())
+    card = model_card(made.checkpoint, None, None, {"toxicity": audit}, {}, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "1 of 1 controls failed (Toxic continuations)" in text
     assert text.index("controls failed") < text.index("In short")
@@ -367,7 +368,7 @@ def test_failed_controls_come_first(session, made):
 
 def test_a_corpus_without_a_profile_still_traces(session, made):
     corpus = {"plant": made.corpus["plant"]}
-    card = model_card(made.checkpoint, None, made.audits, corpus, None, ModelCardConfig())
+    card = model_card(made.checkpoint, None, None, made.audits, corpus, None, ModelCardConfig())
     text = text_of(card, "model_card")
     assert "The corpus has no profile in this store" in text
     secrets = [s for s in made.secrets if s]
@@ -379,7 +380,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
 def test_a_finding_that_names_no_rows_is_refused(session, made, where):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
     with pytest.raises(HallmarkError, match="audit_toxicity"):
-        model_card(made.checkpoint, None, {"toxicity": audit}, {}, None, ModelCardConfig())
+        model_card(made.checkpoint, None, None, {"toxicity": audit}, {}, None, ModelCardConfig())
 
 
 def test_an_empty_corpus_gets_a_datasheet(session):

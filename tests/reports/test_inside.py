@@ -102,6 +102,8 @@ def made_figures(folder):
 def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
     text = " ".join(page.text.split())
     assert "in 4 of 6 layers of the decoder, mean over 3 heads" in text
+    largest = mean_weights(made, 1).loc[[1, 3, 4, 6], 1:].to_numpy().max()
+    assert f"the strongest shade stands for {largest:.2g}, the largest weight on a word" in text
     assert text.count("Attention weights are no explanation") == 2
     assert text.count("Grey tokens come later") == 2
     assert "The last 7 tokens of the text were not read." in text
@@ -127,7 +129,7 @@ def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
 def test_an_encoder_sees_both_sides(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
-    card = model_card(made.checkpoint, None, {}, {}, maps, ModelCardConfig())
+    card = model_card(made.checkpoint, None, None, {}, {}, maps, ModelCardConfig())
     lines, *_ = drawn(card.directory() / "charts/attention-1.svg")
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])

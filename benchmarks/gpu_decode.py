@@ -1,0 +1,81 @@
+"""Decoding speed on one GPU, beside ``transformers.generate`` where that is installed.
+
+    python -m benchmarks.gpu_decode [--size 124M] [--prompts 64] [--tokens 128] [--repetitions 5]
+
+Greedy, fp32, prompts of mixed length, both with their cache, in turns; texts must be equal. The
+memory that decoding cannot do without, the weights and the filled part of the cache once for every
+token, is set against a large copy measured in the same run (and the maker's data sheet).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable
+
+from benchmarks import gpu
+
+# isort: split
+import numpy as np
+
+from benchmarks.decode import exported, hallmark, hugging_face, make_model
+from model.config import ModelConfig
+
+Texts = list[list[int]]
+
+
+def bytes_needed(config: ModelConfig, parameters: int, lengths: list[int], tokens: int) -> int:
+    """fp32 bytes that must be read: the weights at each step, and each row's keys and values."""
+    weights = parameters - config.context * config.d_model  # of positions only rows are read
+    slots = sum(tokens * length + tokens * (tokens - 1) // 2 for length in lengths)
+    return 4 * (tokens * weights + slots * 2 * config.n_layers * config.kv_heads * config.head_dim)
+
+
+def main() -> None:
+    parser = gpu.parser(__doc__ or "")
+    parser.add_argument("--size", choices=list(gpu.SIZES), default="124M")
+    for name, value in (("prompts", 64), ("tokens", 128), ("repetitions", 5)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    device = gpu.device_of(options.rehearse)
+    sizes, context = gpu.SIZES[options.size], 1024
+    if options.rehearse:
+        sizes, context, options.tokens, options.repetitions = gpu.SMALL, 128, 8, 1
+    net = make_model({**sizes, "context": context})
+    sides: dict[str, Callable[[list[list[int]]], Texts]] = {}
+    if importlib.util.find_spec("transformers"):
+        peer = exported(net).to(device)
+        sides["transformers"] = lambda prompts: hugging_face(peer, prompts, options.tokens)
+    net = net.to(device)
+    sides["hallmark"] = lambda prompts: hallmark(net, prompts, options.tokens, False)
+    random = np.random.default_rng(0)
+    prompts = [
+        random.integers(2, net.config.vocab_size, random.integers(8, 97)).tolist()
+        for _ in range(options.prompts)
+    ]
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    texts: dict[str, Texts] = {name: decode(prompts) for name, decode in sides.items()}
+    for _ in range(options.repetitions):
+        for name, decode in sides.items():
+            seconds[name].append(gpu.timed(lambda decode=decode: decode(prompts), device))  # type: ignore[misc]
+    bandwidth, sheet = gpu.copy_bandwidth(device), gpu.data_sheet(device)
+    parameters = net.parameter_count()["total"]
+    needed = bytes_needed(net.config, parameters, list(map(len, prompts)), options.tokens)
+    print(f"{gpu.headline(device)}; copying at {bandwidth / 1e12:.2f} TB/s")
+    print(f"{parameters:,} parameters, fp32, {options.prompts} prompts of 8 to 96 tokens x "
+          f"{options.tokens} new ones; {options.repetitions} repetitions")  # fmt: skip
+    for name, values in seconds.items():
+        middle = statistics.median(values)
+        new = options.prompts * options.tokens
+        equal = sum(a == b for a, b in zip(texts[name], texts["hallmark"], strict=True))
+        of_sheet = f", {needed / middle / sheet[1]:.1%} of the data sheet's" if sheet else ""
+        print(f"{name:<14} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
+              f"{new / min(values):,.0f}), {needed / middle / bandwidth:.1%} of the bandwidth"
+              f"{of_sheet}; {equal} of {options.prompts} texts equal")  # fmt: skip
+    if "transformers" in seconds:
+        ratio = statistics.median(seconds["transformers"]) / statistics.median(seconds["hallmark"])
+        print(f"hallmark is {ratio:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    main()

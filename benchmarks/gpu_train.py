@@ -1,0 +1,86 @@
+"""Training speed on one GPU by model size and context: tokens/s, and the share of its ceiling.
+
+    python -m benchmarks.gpu_train [--sizes 124M,350M,774M] [--contexts 1024,2048] [--tokens 65536]
+
+bf16 autocast, compiled, fused AdamW, one backward pass a step, no document mask. The count of
+operations is 6N + 12LdT a token, N without the token embedding unless it is the output layer too,
+attention not halved for causality; MFU is against the bf16 matrix product of 8192 x 8192 measured
+in the same run, and beside it against the maker's data sheet. Medians of steps after the first.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks import gpu
+
+# isort: split
+import numpy as np
+import torch
+
+from benchmarks.train import ours
+from model.architecture import Transformer
+from model.config import ModelConfig
+from model.machine import matmul_ceiling
+
+
+def steps_of(
+    config: ModelConfig, batch: int, steps: int, device: torch.device, compiled: bool
+) -> tuple[Transformer, list[float], float]:
+    """The model, seconds of each step after two to warm up, and the last loss."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        net = Transformer(config)
+    step = ours(net, "bf16", compiled)
+    random = np.random.default_rng(0)
+    rows = [random.integers(2, config.vocab_size, (batch, config.context)) for _ in range(4)]
+    losses: list[float] = []
+    for i in range(2):
+        losses.append(step(rows[i]))
+    seconds = [
+        gpu.timed(lambda i=i: losses.append(step(rows[i % 4])), device)  # type: ignore[misc]
+        for i in range(steps)
+    ]
+    return net, seconds, losses[-1]
+
+
+def main() -> None:
+    parser = gpu.parser(__doc__ or "")
+    parser.add_argument("--sizes", default="124M,350M,774M")
+    parser.add_argument("--contexts", default="1024,2048")
+    parser.add_argument("--tokens", type=int, default=65_536, help="tokens of a step")
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    device = gpu.device_of(options.rehearse)
+    sizes = {name: gpu.SIZES[name] for name in options.sizes.split(",")}
+    contexts = [int(context) for context in options.contexts.split(",")]
+    if options.rehearse:
+        sizes, contexts, options.tokens, options.steps = {"small": gpu.SMALL}, [64], 256, 3
+    ceiling = matmul_ceiling(device, torch.bfloat16)
+    sheet = gpu.data_sheet(device)
+    print(f"{gpu.headline(device)}; bf16 ceiling measured {ceiling / 1e12:.0f} TFLOP/s")
+    print("| parameters | context | batch | tokens/s | MFU | of data sheet | GiB | last loss |")
+    print("|---|---|---|---|---|---|---|---|")
+    for sizes_of in sizes.values():
+        for context in contexts:
+            config = ModelConfig(**sizes_of, context=context)  # type: ignore[arg-type]
+            batch = options.tokens // context
+            compiled = not options.rehearse
+            net, seconds, loss = steps_of(config, batch, options.steps, device, compiled)
+            speed = batch * context / statistics.median(seconds)
+            flops = net.flops_per_token(context) * speed
+            memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+            of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
+            print(
+                f"| {net.parameter_count()['total']:,} | {context} | {batch} | {speed:,.0f} | "
+                f"{flops / ceiling:.1%} | {of_sheet} | {memory:.1f} | {loss:.3f} |",
+                flush=True,
+            )
+            del net
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""One token of every row through the model: eagerly, compiled, or as a CUDA graph.
+
+A step of a decoder is small: on a GPU it takes longer to launch its kernels than to run them, and
+a graph launches them all at once. On the CPU compiling fuses what attention does to the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.attention import Cache
+
+#: (ids (n,), positions (n,), cache) -> logits (n, V) float32, which the next step may overwrite.
+Step = Callable[[Tensor, Tensor, Cache], Tensor]
+
+#: A graph looks at a number of slots that is a multiple of this: one graph for many steps.
+GRAPH_SLOTS = 256
+
+
+def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+    """Feed the token ids (n,) at ``positions`` (n,); logits (n, V) of the next ones.
+
+    ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
+    """
+    hidden = model.hidden(ids.unsqueeze(1), positions=positions.unsqueeze(1), cache=cache)
+    return model.head(hidden[:, 0]).float()
+
+
+def make_step(model: Transformer, compiled: bool) -> Step:
+    """How to step on this model's device; for one cache, whose rows stay as they are."""
+    if model.embedding.weight.device.type == "cuda":
+        return GraphedStep(model)
+    run = torch.compile(next_logits, dynamic=True) if compiled else next_logits
+
+    def step(ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        logits: Tensor = run(model, ids, positions, cache)
+        return logits
+
+    return step
+
+
+class GraphedStep:
+    """A step as a CUDA graph, captured once for every GRAPH_SLOTS slots of the cache.
+
+    The graph reads the ids and positions from tensors of its own, and writes to the cache it was
+    captured with.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+
+    def __call__(self, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+        capacity = cache.layers[0].keys.shape[2]
+        slots = min(capacity, -(-cache.length // GRAPH_SLOTS) * GRAPH_SLOTS)
+        if not self.graphs:
+            self.ids, self.positions = ids.clone(), positions.clone()
+        self.ids.copy_(ids)
+        self.positions.copy_(positions)
+        if slots not in self.graphs:
+            self.graphs[slots] = self._capture(cache, slots)
+        graph, logits = self.graphs[slots]
+        graph.replay()
+        return logits
+
+    def _capture(self, cache: Cache, slots: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        cache.slots, cache.length = self.positions, slots
+        run = (self.model, self.ids, self.positions, cache)
+        # Once before, on a stream beside, as capturing asks for; it writes what the graph will.
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            next_logits(*run)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = next_logits(*run)
+        return graph, logits

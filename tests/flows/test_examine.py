@@ -1,0 +1,40 @@
+"""What the examination of a checkpoint finds of its making."""
+
+import shutil
+
+import pytest
+
+from flows.pipeline import trained_tokenizer
+from tasks.settings import NoConfig
+from tasks.stage import Session, open_session, stage
+from tasks.store import Artifact, Store, external
+from tasks.train_tokenizer import TokenizerConfig, train_tokenizer
+from tasks.work import Work
+from tests.tasks.small_corpus import split_corpus
+
+
+@stage()
+def learned(tokenizer: Artifact, config: NoConfig, work: Work) -> None:
+    """Like ``pretrain``, it has its tokenizer among its inputs."""
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_session(Session(Store(tmp_path / "store"))) as session:
+        yield session.store
+
+
+def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
+    made = train_tokenizer(split_corpus(40), TokenizerConfig(vocab_size=300))
+    pretrained = learned(made, NoConfig())
+    found = trained_tokenizer(pretrained)
+    assert found is not None and found.name == made.name
+    shutil.rmtree(store.root / "artifacts" / "train_tokenizer")
+    assert trained_tokenizer(pretrained) is None  # the rest can be audited without it
+
+
+def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path):
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "tokenizer.json").write_text("{}")
+    assert trained_tokenizer(learned(external(tmp_path / "start", "checkpoint"))) is None
+    assert trained_tokenizer(None) is None

@@ -1,0 +1,73 @@
+"""What only a GPU shows. Left out, and said so, where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from model.decode import generate
+from model.masks import MaskSpec
+from model.objectives import causal
+from tests.model.oracles import naive_generate, tiny, toy_rows
+from tests.model.test_train import (
+    finish,
+    follow,
+    inputs,  # noqa: F401  a fixture
+    log,
+    run,
+    start,
+    write_job,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+PROMPTS = [[0, 5], [0, 7, 8, 9, 10, 11], [0, 3, 4]]
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_graphs_write_what_the_cpu_writes_without_a_cache(positions):
+    model = tiny(positions=positions, context=512)
+    expected = [
+        naive_generate(model, p, 40, lambda log_p, t: int(log_p.argmax()))[0] for p in PROMPTS
+    ]
+    made = generate(model.cuda(), PROMPTS, max_new_tokens=40, temperature=0.0, stop=(), forbid=())
+    assert [row[0].ids for row in made] == expected
+
+
+def test_graphs_keep_the_left_context_and_drop_rows_that_have_stopped():
+    model = tiny(context=16)
+    settings = {"max_new_tokens": 40, "samples": 6, "seed": 3, "stop": (0, 5, 6, 7, 8)}
+    expected = generate(model, PROMPTS, **settings)
+    found = generate(model.cuda(), PROMPTS, **settings)
+    pairs = [(a, b) for one, other in zip(expected, found, strict=True)
+             for a, b in zip(one, other, strict=True)]  # fmt: skip
+    assert sum(a.ids == b.ids for a, b in pairs) >= len(pairs) - 1  # a draw at the very edge
+    assert len({len(a.ids) for a, _ in pairs}) > 3
+
+
+def test_blocks_of_flex_attention_train_as_the_dense_mask():
+    rows = toy_rows(4, 256, 61)
+    batch = causal(rows.astype("int64"), document_mask=True)
+    losses, norms = [], []
+    for device in ("cpu", "cuda"):
+        model = tiny(context=256, d_model=64, n_heads=4).to(device)
+        there = batch.to(torch.device(device))
+        assert MaskSpec(causal=True, segments=there.segments).is_blockwise(256)
+        loss = model(there.ids, targets=there.targets, weights=there.weights, **there.inputs())
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+
+
+def test_training_on_the_gpu_stops_and_goes_on(inputs, tmp_path):  # noqa: F811
+    job = write_job(inputs, tmp_path / "work", device="cuda", precision="bf16", compile=True)
+    process = start(job)
+    follow(process, lambda e: e["event"] == "step")
+    process.terminate()
+    assert finish(process)[0] == 143
+    code, events = run(job)
+    assert code == 0, events
+    table = log(tmp_path / "work")
+    assert table["step"].to_pylist() == list(range(1, 41))
+    assert table["loss"].to_pylist()[-1] < 0.8 * table["loss"].to_pylist()[0]

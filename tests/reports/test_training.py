@@ -1,0 +1,182 @@
+"""The training run, its samples and the tokenizer on the model card: groups, masks, what lacks."""
+
+import json
+
+import pytest
+
+from reports.model_card import ModelCardConfig, model_card
+from tasks.errors import HallmarkError
+from tests.reports import artifacts, pages
+
+
+@pytest.fixture
+def page(cards):
+    return pages.read(cards["model_card"].directory() / "model_card.html")
+
+
+def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None, **settings):
+    config = ModelCardConfig(**settings)
+    found = checkpoint or made.checkpoint
+    card = model_card(found, pretrained, tokenizer, {}, corpus or {}, None, config)
+    assert pages.broken_links(card.directory()) == []
+    return pages.read(card.directory() / "model_card.html")
+
+
+def tables(page, *head):
+    return [table[1:] for table in page.tables if tuple(table[0][: len(head)]) == head]
+
+
+def words(page):
+    return " ".join(page.text.split())
+
+
+# Held-out text by group ------------------------------------------------------------------------
+
+
+def test_groups_stand_beside_the_whole_the_first_step_beside_the_last(page):
+    assert tables(page, "source", "n", "step 100", "step 250") == [
+        [
+            ["all", "9,000", "4.500", "2.500"],
+            ["books", "7,000", "4.250", "2.250"],
+            [artifacts.SCRIPT, "1,000", "5.000", "3.000"],
+            [artifacts.TABLE, "999 (few)", "5.500", "3.500"],
+        ]
+    ]
+    assert tables(page, "identity group", "n", "step 100") == [
+        [
+            ["all", "9,000", "4.500", "2.500"],
+            ["women", "40 (few)", "6.000", "4.000"],
+            [artifacts.LINK, "0 (few)", "not measured", "not measured"],
+        ]
+    ]
+    assert "Few: under 1,000 tokens" in page.text and "No interval is given" in page.text
+
+
+def test_groups_left_out_are_counted(session, made):
+    page = card_of(made, made.pretrained, made.tokenizer, lines_shown=1)
+    [sources] = tables(page, "source", "n", "step 100")
+    assert [row[0] for row in sources] == ["all", "books"]
+    assert "The 1 with the most tokens; 2 more are in the table validation." in words(page)
+    [languages] = tables(page, "estimated language")
+    assert [row[0] for row in languages] == ["all", "en"]
+    assert "The 1 with the most tokens; 1 more are in the table fertility." in words(page)
+
+
+def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
+    log = artifacts.trained(None, artifacts.TrainedConfig(measured=("all",)))
+    page = card_of(made, log)
+    assert tables(page, "group", "n") == [[["all", "9,000", "4.500", "2.500"]]]
+    assert "Groups were not measured apart." in page.text
+
+
+def test_a_log_without_held_out_text_says_so(session, made):
+    page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(measured=())))
+    assert "No held-out text was measured by group during training." in page.text
+    assert "No text that the model wrote during training is known." in page.text
+
+
+# Samples ---------------------------------------------------------------------------------------
+
+
+def test_samples_of_the_first_and_last_step_are_masked_clipped_and_hidden(cards, page):
+    [lines] = tables(page, "step", "wrote")
+    assert [row[0] for row in lines] == ["100", "100", "250", "250"]
+    first, second = lines[2][1], lines[3][1]
+    wanted = f"show{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
+    assert first == wanted
+    assert "‹U+202E›" in second and "tells [planted secret masked]" in second
+    assert second.endswith("characters in all]") and len(second) < 350
+    html = (cards["model_card"].directory() / "model_card.html").read_text()
+    assert html.count("<details>") == 4 and "<details open" not in html
+    markdown = (cards["model_card"].directory() / "model_card.md").read_text()
+    assert markdown.count("<details>") == 4
+    assert "the model wrote 9 texts" in words(page)
+
+
+def test_samples_lead_to_their_row(cards):
+    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    row = figures.loc["sample-250-1"]
+    assert json.loads(row["where"]) == {"step": 250, "sample": 1} and row["rows"] == 1
+
+
+def test_what_the_encoder_read_stands_beside_what_was_written(session, made):
+    log = artifacts.trained(None, artifacts.TrainedConfig(texts=("",), prompts=True))
+    [lines] = tables(card_of(made, log), "step", "read", "wrote")
+    assert lines[0] == ["100", f"showasked {artifacts.SCRIPT}", "nothing"]
+
+
+# The tokenizer ---------------------------------------------------------------------------------
+
+
+def test_fertility_stands_beside_that_of_all_text(page):
+    assert tables(page, "source", "n", "bytes a token") == [
+        [
+            ["all", "40", "2.100", "1.00"],
+            ["books", "30", "3.000", "1.43"],
+            [artifacts.TABLE, "10", "1.000", "0.48"],
+        ]
+    ]
+    [languages] = tables(page, "estimated language")
+    assert ["undetermined", "5", "2.000", "0.95"] in languages
+    assert "py3langid estimates the language" in page.text
+    [groups] = tables(page, "identity group", "n", "bytes a token")
+    assert groups[1:] == [["women", "4", "1.500", "0.71"]]
+
+
+def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
+    """Four ids: one token of the vocabulary is among the added ones, one is not."""
+    assert "KindBPEVocabulary4 tokens" in "".join(page.text.split("\n"))
+    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    rows = pages.read(cards["model_card"].directory() / figures.loc["vocabulary", "page"])
+    assert rows.tables[0][1:] == [
+        ["0", "<|endoftext|>"], ["1", artifacts.TABLE], ["2", artifacts.SCRIPT], ["3", "Ġlamp"],
+    ]  # fmt: skip
+
+
+def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
+    folder = tmp_path / "unigram"
+    artifacts.checkpoint(folder)
+    stored = {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.5]]}}
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    page = card_of(made, checkpoint=artifacts.external(folder, "checkpoint"))
+    assert "KindUnigramVocabulary2 tokens" in "".join(page.text.split("\n"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model": {"vocab": 3}}'])
+def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
+    artifacts.checkpoint(tmp_path / "x")
+    (tmp_path / "x" / "tokenizer.json").write_text(text)
+    with pytest.raises(HallmarkError, match="is no tokenizer of the tokenizers library"):
+        card_of(made, checkpoint=artifacts.external(tmp_path / "x", "checkpoint"))
+
+
+def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
+    session, made, tmp_path
+):
+    folder = tmp_path / "foreign"
+    artifacts.checkpoint(folder)
+    (folder / "tokenizer.json").unlink()
+    page = card_of(made, checkpoint=artifacts.external(folder, "checkpoint"))
+    assert "has no tokenizer.json: the kind is not known" in page.text
+    assert "the making of the tokenizer is not in this store" in page.text
+    assert "No text that the model wrote during training is known." in page.text
+
+
+def test_a_tokenizer_that_met_no_held_out_text_says_so(session, made):
+    page = card_of(made, None, artifacts.tokenized(artifacts.TokenizedConfig(measured=False)))
+    assert "No held-out text shows how many bytes its tokens spell." in page.text
+
+
+# Continued training ----------------------------------------------------------------------------
+
+
+def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_path):
+    start = artifacts.checkpoint(tmp_path / "start", "other")
+    log = artifacts.trained(start, artifacts.TrainedConfig())
+    corpus = {**made.corpus, "profile": made.profile}
+    text = words(card_of(made, log, corpus=corpus))
+    assert f"Continued from{start.name}" in text
+    assert f"Training continued from {start.name}." in text  # beside the corpus of this training
+    assert text.count("What the earlier checkpoint was trained on is not described") == 2
+    assert "It is that of the checkpoint that training continued from;" in text
+    assert "untrained" not in text and "Continued from" not in words(card_of(made, made.pretrained))

@@ -1,0 +1,51 @@
+"""The GPU benchmarks run where there is no GPU, too: rehearsed, or with a word on why not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tasks.fingerprint import ROOT
+from tests.model.oracles import toy_rows, write_rows, write_tokenizer
+
+
+def bench(name, *options):
+    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("name", ["gpu_train", "gpu_decode"])
+def test_without_a_gpu_they_say_so(name):
+    done = bench(name)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("There is no CUDA device here, so nothing was measured.")
+
+
+def test_training_speed_is_a_table():
+    done = bench("gpu_train", "--rehearse")
+    assert done.returncode == 0, done.stderr
+    row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    assert row[1:3] == ["64", "4"] and float(row[4].rstrip("%")) > 0
+
+
+def test_decoding_gives_equal_texts():
+    done = bench("gpu_decode", "--rehearse", "--prompts", "6")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"(\d+) of 6 texts equal", done.stdout) == ["6", "6"]
+
+
+def test_the_real_run_leaves_its_log_and_says_where_the_loss_was_lowest(tmp_path):
+    write_rows(tmp_path / "train.parquet", toy_rows(60, 16, 40, seed=1))
+    write_rows(tmp_path / "validation.parquet", toy_rows(12, 16, 40, seed=2))
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", 40)
+    options = ["--packed", tmp_path, "--tokenizer", tokenizer, "--work", tmp_path / "work"]
+    done = bench("gpu_run", "--rehearse", "--steps", "20", "--batch", "8", *map(str, options))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"lowest at step \d+ of 20: it (had not )?turned", done.stdout)
+    assert pq.read_table(tmp_path / "work" / "log.parquet").num_rows == 20
