@@ -39,6 +39,7 @@ AUDIT_CODE = (
     "model.positions",
     "model.sampling",
     "model.score",
+    "model.stepping",
     "tasks.audits.findings",
     "tasks.audits.masked",
     "tasks.audits.own_subject",
