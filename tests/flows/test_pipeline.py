@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import open_run
 from tasks.fingerprint import ROOT
 
 STAGES = [
@@ -120,9 +121,10 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    notebook: dict[str, object] = {}
     for block in blocks:
-        exec(block.replace("latest", smoke.first), {})
+        exec(block.replace("latest", smoke.first), notebook)
 
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
@@ -131,6 +133,21 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(again) == []
     smoke("audit", "latest@3", code=2)
+
+
+def test_training_goes_on_from_a_checkpoint(smoke):
+    settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
+    options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
+    start = f"{smoke.first}@0"
+    report = smoke.json("run", "smoke", "--start", start, *options)
+    assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
+    assert made(report) == STAGES[STAGES.index("pack") :]
+    run = open_run(report["run"], str(smoke.store))
+    before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
+    assert run["pretrain"].manifest["lineage"]["start"] == before.name
+    weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
+    assert weights[0] == weights[1]
+    smoke("run", "smoke", "--start", "nothing", code=2)
 
 
 def test_the_site_opens_on_every_run(smoke):
