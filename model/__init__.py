@@ -16,7 +16,3 @@ if "OMP_WAIT_POLICY" not in os.environ:
 # to run on one and the same machine: conditional numerical reproducibility fixes the schedule, and
 # (STRICT, where the processor supports it) makes products independent of the number of threads.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-
-# Large tensors in pages of 2 MB: on the CPU a fresh tensor of 100 MB is otherwise filled five times
-# as slowly, page fault by page fault.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

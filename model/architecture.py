@@ -309,10 +309,11 @@ class Transformer(nn.Module):
         """An empty cache for ``batch`` sequences of up to ``capacity`` tokens."""
         assert self.decoder is not None
         shape = (batch, self.config.kv_heads, capacity, self.config.head_dim)
-        # Zeros: what is masked must be finite. In one piece, which the system gives in large pages.
-        n = len(self.decoder.blocks)
-        store = self.embedding.weight.new_zeros(n, 2, *shape)
-        layers = [LayerCache(store[i, 0], store[i, 1]) for i in range(n)]
+        weight = self.embedding.weight
+        layers = [
+            LayerCache(weight.new_zeros(shape), weight.new_zeros(shape))
+            for _ in self.decoder.blocks
+        ]
         return Cache(layers, 0, slice(0, 0))
 
     def parameter_count(self) -> dict[str, int]:
