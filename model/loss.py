@@ -54,13 +54,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits = (x[part] @ w.t()).float()  # (n, V)
                 if bias is not None:
                     logits += bias.detach()
-                chosen = logits.gather(1, y)
-                log_z = logits.logsumexp(1, keepdim=True)
+                chosen, largest = logits.gather(1, y), logits.amax(1, keepdim=True)
+                p = logits.softmax(1)
+                # log Z from the likeliest word's p, which cannot underflow: no second exponential.
+                log_z = largest - p.amax(1, keepdim=True).log()
                 total += ((log_z - chosen + z_loss * log_z.square()) * scale).sum()
                 if not gradient:
                     continue
                 # d/dlogits of (log Z - chosen + z log^2 Z) = p (1 + 2 z log Z) - onehot
-                grad = logits.sub_(log_z).exp_()
+                grad = p
                 grad.mul_(scale * (1 + 2 * z_loss * log_z) if z_loss else scale)
                 grad.scatter_add_(1, y, -scale)
                 if grad_b is not None:
