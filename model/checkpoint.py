@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from model.architecture import Transformer
 from model.config import ModelConfig, from_dict, to_dict
-from model.files import whole_folder
+from model.files import save_tensors, whole_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,7 +51,7 @@ def save(
         "model": to_dict(model.config),
     }
     with whole_folder(Path(folder)) as temporary:
-        save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(weights, temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)
 

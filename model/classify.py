@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from model import checkpoint
 from model.architecture import Transformer
 from model.checkpoint import CheckpointError
 from model.data import combine, permute
-from model.files import whole_folder
+from model.files import save_tensors, whole_folder
 from model.optimise import clip
 from model.score import check_ids, padded
 
@@ -160,7 +160,7 @@ def save(classifier: SequenceClassifier, folder: str | Path, *, tokenizer: str |
         if not name.startswith("body.")
     }
     with whole_folder(Path(folder)) as temporary:
-        save_file(head, temporary / HEAD)
+        save_tensors(head, temporary / HEAD)
         checkpoint.save(classifier.body, temporary / BODY, tokenizer=tokenizer)
 
 

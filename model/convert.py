@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from model.architecture import Transformer
 from model.checkpoint import TOKENIZER, WEIGHTS, CheckpointError
 from model.config import ModelConfig
 from model.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS, Family
-from model.files import whole_folder
+from model.files import save_tensors, whole_folder
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -72,7 +72,7 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
         "dtype": "float32",
     }
     with whole_folder(Path(folder)) as temporary:
-        save_file(theirs, temporary / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(theirs, temporary / WEIGHTS)
         text = json.dumps(family.written(config) | common, indent=2)
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)

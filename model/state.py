@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.files import remove_unfinished, whole_folder
+from model.files import remove_unfinished, save_tensors, whole_folder
 from model.parallel import World, like, whole
 
 FORMAT = 3
@@ -53,7 +53,7 @@ def save_state(
     target = folder / step_name(step)
     if not target.exists():
         with whole_folder(target) as temporary:
-            save_file(tensors, temporary / "state.safetensors")
+            save_tensors(tensors, temporary / "state.safetensors")
             header = {"format": FORMAT, "step": step, "identity": identity, "guard": guard}
             (temporary / "state.json").write_text(json.dumps(header, indent=2), encoding="utf-8")
     for old in folder.iterdir():

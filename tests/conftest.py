@@ -1,4 +1,6 @@
 import os
+import shutil
+import subprocess
 
 import pytest
 
@@ -6,7 +8,11 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 #: Skips that are expected; in CI any other fails the run.
-EXPECTED_SKIPS = ("this machine has a CUDA device", "shared data folder is absent")
+EXPECTED_SKIPS = (
+    "this machine has a CUDA device",
+    "needs a CUDA device",
+    "shared data folder is absent",
+)
 
 
 def pytest_runtest_makereport(item, call):
@@ -27,3 +33,15 @@ def session(tmp_path):
 
     with open_session(Session(Store(tmp_path / "store"))) as opened:
         yield opened
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of one megabyte, in a mount namespace of its own where needed."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

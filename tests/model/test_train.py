@@ -285,6 +285,19 @@ def test_a_run_that_cannot_go_on_ends_with_one_sentence(inputs, tmp_path, change
     assert events[-1]["event"] == "error" and word in events[-1]["message"]
 
 
+def test_a_full_disk_is_one_sentence_and_with_room_again_the_run_goes_on(inputs, small_disk):
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (700 << 10))
+    work = small_disk / "work"
+    job = write_job(inputs, work, steps=12, checkpoint_every=12)
+    code, events = run(job)
+    assert code == 1 and "No space left on device" in events[-1]["message"]
+    assert not list(work.rglob("*.tmp"))
+    filler.unlink()
+    code, events = run(job)
+    assert code == 0 and log(work)["step"].to_pylist() == list(range(1, 13))
+
+
 def test_accumulation_changes_nothing_but_memory(inputs, tmp_path):
     losses = []
     for parts in (1, 4):

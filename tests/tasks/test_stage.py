@@ -1,7 +1,6 @@
 """The stage contract, point by point."""
 
 import errno
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -233,18 +232,6 @@ def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(HallmarkError, match=r"stage drop: .* make/\w+ is damaged: .* SHA-256"):
         drop(raw, DropConfig())
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of one megabyte, in a mount namespace of its own where needed."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("cannot mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
