@@ -145,17 +145,17 @@ def embeddings(
     """Contextual embeddings of each token at a layer, (len(sequence), d) each.
 
     ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
-    sees both sides, a decoder the left alone. A sequence longer than the context is a ValueError.
+    sees both sides, also that of an encoder-decoder, a decoder the left alone. A sequence longer
+    than the context is a ValueError.
     """
-    if model.config.architecture == "encoder_decoder":
-        raise ValueError("Embeddings need an encoder-only or a decoder-only model.")
     results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
     rows = [_Row(i, 0, 1, len(s)) for i, s in enumerate(sequences) if len(s)]
     for batch, ids in _batches(model, sequences, rows, batch_tokens):
         lengths = torch.tensor([row.last for row in batch], device=ids.device)
         keys = torch.arange(ids.shape[1] - 1, device=ids.device) < lengths[:, None]
         trace = Trace()
-        model.hidden(ids[:, :-1], keys=keys, trace=trace)
+        look = model.hidden if model.encoder is None or model.decoder is None else model.encode
+        look(ids[:, :-1], keys=keys, trace=trace)
         states = trace.hidden[layer].cpu().numpy()  # (B, T, d)
         for row, state in zip(batch, states, strict=True):
             results[row.sequence] = state[: row.last].copy()

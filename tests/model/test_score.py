@@ -74,7 +74,7 @@ def test_next_token_distributions_equal_the_naive_ones(sequences):
     np.testing.assert_allclose(got, want.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder"])
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("layer", [0, 1, -1])
 def test_embeddings_are_those_of_each_sequence_alone(sequences, architecture, layer):
     model = tiny(architecture=architecture)
@@ -83,7 +83,8 @@ def test_embeddings_are_those_of_each_sequence_alone(sequences, architecture, la
         assert got.shape == (len(sequence), 32)
         if sequence:
             trace = Trace()
-            model.hidden(torch.tensor([sequence]), trace=trace)
+            look = model.encode if architecture == "encoder_decoder" else model.hidden
+            look(torch.tensor([sequence]), trace=trace)
             np.testing.assert_allclose(got, trace.hidden[layer][0].numpy(), atol=1e-5)
 
 
