@@ -47,11 +47,14 @@ def make_model(sizes: dict[str, int]) -> Transformer:
 
 
 def exported(net: Transformer) -> Any:
+    """The same model as one of ``transformers``."""
     import transformers
+    from tokenizers import Tokenizer, models
 
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder) / "tokenizer.json"
-        tokenizer.write_text("{}")
+        words = {f"<{i}>": i for i in range(net.config.vocab_size)}
+        Tokenizer(models.WordLevel(words, unk_token="<0>")).save(str(tokenizer))
         export_transformers(net, Path(folder) / "c", tokenizer=tokenizer)
         return transformers.GPT2LMHeadModel.from_pretrained(Path(folder) / "c").eval()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -27,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.convert import export_transformers
 from model.objectives import causal
 from model.optimise import clip, make_optimizers
 
@@ -123,13 +122,7 @@ def nanogpt(folder: Path, config: ModelConfig, source: Transformer, *how: Any) -
 
 
 def hugging_face(source: Transformer, *how: Any) -> Step:
-    import transformers
-
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = Path(folder) / "tokenizer.json"
-        tokenizer.write_text("{}")
-        export_transformers(source, Path(folder) / "c", tokenizer=tokenizer)
-        net = transformers.GPT2LMHeadModel.from_pretrained(Path(folder) / "c").train()
+    net = exported(source).train()
     decayed = [p for p in net.parameters() if p.ndim >= 2]
     rest = [p for p in net.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]

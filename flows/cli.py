@@ -130,7 +130,7 @@ def batch(run: str = "latest", *, step: int, json_: Json = False) -> None:
     from flows.batch import batch_of, render
     from flows.runs import open_run
 
-    _show(batch_of(open_run(run), step), json_, render)
+    _show(batch_of(open_run(run, stage="pretrain"), step), json_, render)
 
 
 @app.command
@@ -230,9 +230,8 @@ def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
     """Run a flow with a progress view, build the site, and say where everything is."""
     from flows.recording import settle
 
-    settled = ("config", "overrides", "until", "checkpoint")
+    settled = ("config", "overrides", "until", "checkpoint", "start")
     known = {k: v for k, v in parameters.items() if k in settled}
-    known |= {"checkpoint": parameters["start"]} if parameters.get("start") else {}
     with _ready(lambda: settle(**known)):
         from flows import pipeline
         from flows.console import stderr

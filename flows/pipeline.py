@@ -118,9 +118,11 @@ def pipeline(
 
     ``start``: the checkpoint to go on from (continued pretraining), as ``audit`` takes it.
     """
-    with begin("pipeline", config, overrides, until, start) as run:
+    with begin("pipeline", config, overrides, until, start=start) as run:
         corpus = curate(run.config)
-        trained = train(run.config, corpus, run.subject(start).checkpoint if start else None)
+        trained = train(
+            run.config, corpus, None if start is None else run.subject(start).checkpoint
+        )
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
     return run.id
@@ -139,9 +141,9 @@ def pretrain(
     config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), start: str | None = None
 ) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
-    with begin("pretrain", config, overrides, checkpoint=start) as run:
+    with begin("pretrain", config, overrides, start=start) as run:
         corpus = curate(run.config)
-        train(run.config, corpus, run.subject(start).checkpoint if start else None)
+        train(run.config, corpus, None if start is None else run.subject(start).checkpoint)
     return run.id
 
 

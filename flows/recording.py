@@ -48,6 +48,7 @@ def settle(
     overrides: Sequence[str],
     until: str | None = None,
     checkpoint: str | None = None,
+    start: str | None = None,
 ) -> tuple[Config, str | None]:
     """The config that a flow runs with, and the file it comes from.
 
@@ -72,7 +73,25 @@ def settle(
         raise UsageError(
             f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
         )
+    if start is not None:
+        _check_start(start, settings, until)
     return settings, file
+
+
+def _check_start(start: str, settings: Config, until: str | None) -> None:
+    """UsageError where training cannot go on from that checkpoint, before the corpus is made."""
+    from tasks.pretrain import going_on
+
+    if until == "train_tokenizer":
+        raise UsageError(
+            "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop behind "
+            "another stage than train_tokenizer"
+        )
+    checkpoint = resolve(frontend.store or default_store(settings.store), start).checkpoint
+    try:
+        going_on(checkpoint, settings.pretrain, {"context": settings.pack.context})
+    except HallmarkError as error:
+        raise UsageError(f"--start {start}: {error}") from error
 
 
 @contextmanager
@@ -82,14 +101,18 @@ def begin(
     overrides: Sequence[str],
     until: str | None = None,
     checkpoint: str | None = None,
+    start: str | None = None,
 ) -> Iterator[Run]:
-    """Open the store and a session for a flow, and keep run.json while it works."""
+    """Open the store and a session for a flow, and keep run.json while it works.
+
+    ``checkpoint`` is to be audited, from ``start`` training is to go on; run.json names either.
+    """
     from prefect.runtime import flow_run
 
     from tasks.mapper import InProcess, Processes
     from tasks.stage import Finished, Session, open_session
 
-    settings, file = settle(config, overrides, until, checkpoint)
+    settings, file = settle(config, overrides, until, checkpoint, start)
     store = frontend.store or default_store(settings.store)
     record: Record = {
         "run": flow_run.name or flow_run_name(),
@@ -98,7 +121,7 @@ def begin(
         "config_file": file,
         "overrides": list(overrides),
         "config": settings.model_dump(mode="json"),
-        "checkpoint": checkpoint,
+        "checkpoint": checkpoint or start,
         "status": "running",
         "started": _now(),
         "ended": None,

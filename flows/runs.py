@@ -152,14 +152,22 @@ def run_ids(store: Store) -> list[str]:
     return store.children("runs")
 
 
-def open_run(name: str = "latest", store: Store | str | None = None) -> Run:
-    """A past run by its id, the start of its id, or "latest".
+def open_run(
+    name: str = "latest", store: Store | str | None = None, *, stage: str | None = None
+) -> Run:
+    """A past run by its id, the start of its id, or "latest"; with ``stage`` that is the newest
+    run that has got that far.
 
     >>> run = open_run("latest")                    # doctest: +SKIP
     >>> run.table("findings").to_pandas()           # doctest: +SKIP
     """
     store = store if isinstance(store, Store) else default_store(store, create=False)
     ids = run_ids(store)
+    if stage is not None and name == "latest":
+        there = [run for run in all_runs(store) if stage in run.stages]
+        if not there:
+            raise UsageError(f"no run in the store {store.uri} has the stage {stage} yet")
+        return there[-1]
     matches = ids[-1:] if name == "latest" else [i for i in ids if i.startswith(name)]
     if name in ids:
         matches = [name]
@@ -249,6 +257,10 @@ def resolve(store: Store, text: str) -> Subject:
     RUN or RUN@STEP (RUN may be "latest"), the name of an artifact ("checkpoint/0123…"), or a
     folder: of a checkpoint in the store, or of any Hugging Face model.
     """
+    if not text.strip():
+        raise UsageError(
+            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
+        )
     path = Path(text).expanduser()
     if text.startswith("checkpoint/") and not path.exists():
         return _ours(store, find_artifact(store, text))

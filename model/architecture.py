@@ -119,7 +119,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.head_dim = causal, config.head_dim
         self.recompute = False  # keep a block's input for the backward pass, not what is inside
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layers))
         self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
@@ -144,7 +144,12 @@ class Stack(nn.Module):
         length = tokens if cache is None else cache.length
         fast = mask.only_causal and length == tokens
         lowered: Mask = None
-        if x.is_cuda and cache is None and trace is None and mask.is_blockwise(tokens):
+        if (
+            x.is_cuda
+            and cache is None
+            and trace is None
+            and mask.is_blockwise(tokens, self.head_dim)
+        ):
             lowered = mask.blocks(x.shape[0], tokens, x.device)
         elif not fast:
             lowered = mask.dense(tokens, length, x.device)
@@ -292,7 +297,7 @@ class Transformer(nn.Module):
         if self.config.positions == "learned":
             x = x + self.position_embedding(positions)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoids(positions, self.config.d_model)
+            x = x + sinusoids(positions, self.config.d_model).to(x.dtype)
         else:
             rotation = rotary(positions, self.config.head_dim, self.config.rope_theta)
         return stack(  # type: ignore[no-any-return]

@@ -97,13 +97,15 @@ def attend(
     queries, keys = q.shape[2], k.shape[2]
     if mask is not None and not isinstance(mask, Tensor):
         return _flex(q.device.type)(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-    if k.shape[1] != q.shape[1]:  # grouped-query: each key-value head serves H / Hkv queries
-        groups = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    groups = q.shape[1] // k.shape[1]  # grouped-query: each key-value head serves so many queries
     short = q.dtype == torch.bfloat16 and keys <= CPU_PLAIN_ATTENTION
     plain = q.device.type == "cpu" and (short or queries == 1)
     if trace is None and not plain:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=groups > 1
+        )
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     if causal:
         mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, Tq, Tk)

@@ -146,6 +146,15 @@ class ModelScorer:
         source: Sequence[int] | None = None,
     ) -> None:
         length = len(prompt) + max_new_tokens
+        if model.decoder is None or (source is None) != (model.encoder is None):
+            raise ValueError(
+                "Beam search needs a decoder-only model without a source, or an encoder-decoder "
+                "with one."
+            )
+        if source is not None and not 0 < len(source) <= model.config.context:
+            raise ValueError(
+                f"The source has {len(source)} tokens, not between 1 and {model.config.context}."
+            )
         if not prompt:
             raise ValueError("The prompt is empty: begin it with the begin-of-text token.")
         if length > model.config.context:
@@ -158,19 +167,25 @@ class ModelScorer:
         self.model, self.device = model, model.embedding.weight.device
         self.prompt = torch.tensor([list(prompt)], device=self.device)
         self.source = None if source is None else torch.tensor([list(source)], device=self.device)
-        self.cache = model.new_cache(1, length)
+        self.capacity = length
 
     @torch.inference_mode()
     def start(self) -> Tensor:
         tokens = self.prompt.shape[1]
+        self.cache = self.model.new_cache(1, self.capacity)
         self.cache.slots, self.cache.length = slice(0, tokens), tokens
         hidden = self.model.hidden(self.prompt, source=self.source, cache=self.cache)
         return self.model.head(hidden[:, -1]).float().log_softmax(-1)
 
     @torch.inference_mode()
     def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        self.cache.select(torch.tensor(parents, device=self.device))
         position = self.cache.length
+        if position >= self.capacity:
+            raise ValueError(
+                f"The scorer was made for {self.capacity} tokens, prompt and new ones together: "
+                "give it and the search the same max_new_tokens."
+            )
+        self.cache.select(torch.tensor(parents, device=self.device))
         self.cache.slots, self.cache.length = slice(position, position + 1), position + 1
         ids = torch.tensor(tokens, device=self.device).unsqueeze(1)
         hidden = self.model.hidden(ids, positions=torch.full_like(ids, position), cache=self.cache)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +45,9 @@ class SequenceClassifier(nn.Module):
         self.pooler = nn.Linear(body.config.d_model, body.config.d_model, device=device)
         self.dropout = nn.Dropout(body.config.dropout)
         self.output = nn.Linear(body.config.d_model, classes, device=device)
+        draws = torch.Generator(device).manual_seed(0)  # the same head whatever was drawn before
         for matrix in (self.pooler, self.output):
-            nn.init.normal_(matrix.weight, std=0.02)
+            nn.init.normal_(matrix.weight, std=0.02, generator=draws)
             nn.init.zeros_(matrix.bias)
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
@@ -75,6 +77,8 @@ class FineTuning:
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch_size) < 1:
             raise ValueError("epochs and batch_size must be at least 1.")
+        if not 0.0 < self.clip < math.inf or not 0.0 <= self.weight_decay < math.inf:
+            raise ValueError("clip must be positive, and weight_decay 0 or more.")
         if not 0.0 < self.learning_rate < math.inf or not 0.0 <= self.warmup < 1.0:
             raise ValueError("learning_rate must be positive and warmup between 0 and 1.")
 
@@ -91,17 +95,20 @@ def fine_tune(
     empty or longer than the context, and a label that is no class.
     """
     _check(classifier, sequences)
+    labels = [int(label) if isinstance(label, np.integer | bool) else label for label in labels]
     classes = classifier.output.out_features
     if len(labels) != len(sequences) or not len(labels):
         raise ValueError(f"{len(sequences)} sequences need as many labels, not {len(labels)}.")
     for i, label in enumerate(labels):
-        if not 0 <= label < classes:
+        if not isinstance(label, int) or not 0 <= label < classes:
             raise ValueError(f"Label {i} is {label}; there are the classes 0 to {classes - 1}.")
     device, count = classifier.output.weight.device, len(sequences)
     answers = torch.tensor(list(labels), device=device)
-    optimizer = torch.optim.AdamW(
-        classifier.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in classifier.parameters() if p.ndim >= 2]},
+        {"params": [p for p in classifier.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
     steps = config.epochs * math.ceil(count / config.batch_size)
     torch.manual_seed(config.seed)  # dropout
     classifier.train()

@@ -191,6 +191,15 @@ class TrainConfig:
                 f"batch_size {self.batch_size} is not divisible by accumulation "
                 f"{self.accumulation} x processes {self.processes}."
             )
+        if self.optimizer == "muon" and self.parallel == "fsdp":
+            raise ValueError(
+                "Muon needs whole matrices, which fsdp cuts: set parallel to ddp, or optimizer to "
+                "adamw."
+            )
+        if self.document_mask and self.objective != "causal":
+            raise ValueError(
+                f"document_mask goes with the causal objective, not with {self.objective}."
+            )
         if self.warmup > self.steps:
             raise ValueError(
                 f"warmup {self.warmup} is longer than the training, {self.steps} steps."

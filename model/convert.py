@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.checkpoint import TOKENIZER, WEIGHTS, CheckpointError
+from model.checkpoint import TOKENIZER, WEIGHTS, CheckpointError, check_tokenizer
 from model.config import ModelConfig
 from model.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS, Family
 from model.files import save_tensors, whole_folder
@@ -46,8 +46,13 @@ TOKENIZER_CONFIG = {
 
 
 def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: str | Path) -> None:
-    """Write a folder that transformers' auto classes load, with equal logits."""
+    """Write a folder that transformers' auto classes load, with equal logits.
+
+    Raises ValueError where no family has the model's mathematics, CheckpointError where the
+    tokenizer is not the model's.
+    """
     config = model.config
+    check_tokenizer(Path(tokenizer), config.vocab_size)
     family = family_of(config)
     ours = model.state_dict()
     theirs: dict[str, Tensor] = {}

@@ -158,19 +158,30 @@ def _batches(
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(f"{path} has no column 'ids': is it a packed table?") from None
-        if not pa.types.is_fixed_size_list(kind) or kind.list_size != context:
+        fits = pa.types.is_fixed_size_list(kind) and kind.list_size == context
+        if not fits or not pa.types.is_integer(kind.value_type):
             raise ValueError(
-                f"{path} holds ids of type {kind}, the model's context needs rows of {context}: "
-                "set both to the same length."
+                f"{path} holds ids of type {kind}, the model's context needs rows of {context} "
+                "integers: set both to the same length."
             )
-        for batch in file.iter_batches(columns=["ids"]):
-            ids = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+        for batch in _columns(file, path):
+            if batch.null_count or batch.flatten().null_count:
+                raise ValueError(f"{path} holds empty rows or ids: is it a packed table?")
+            ids = batch.flatten().to_numpy(zero_copy_only=False)
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise ValueError(
                     f"{path} holds token ids from {ids.min()} to {ids.max()}, the model's "
                     f"vocabulary has {vocab_size}: was it packed with another tokenizer?"
                 )
             yield ids.astype(np.int32, copy=False)
+
+
+def _columns(file: pq.ParquetFile, path: Path) -> Iterator[pa.Array]:
+    try:
+        for batch in file.iter_batches(columns=["ids"]):
+            yield batch.column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
 
 
 def _files(source: str | Sequence[str]) -> list[Path]:

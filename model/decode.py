@@ -71,8 +71,10 @@ class Sampling:
     decay_tokens: int = 20
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be 0 or more, not {self.temperature}.")
+        for name in ("temperature", "first_temperature"):
+            value = getattr(self, name)
+            if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
+                raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
         if self.top_k < 0:
             raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
         if not 0.0 < self.top_p <= 1.0:
@@ -153,14 +155,24 @@ def generate(
             "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
             "with one source for each prompt."
         )
+    if model.training and model.config.dropout:
+        raise ValueError(
+            "The model is in training mode, and dropout would change the text: eval()."
+        )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
         raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
     if temperature == 0.0 and samples > 1:
         raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
     for i, prompt in enumerate(prompts):
-        if not len(prompt):
+        ids = np.asarray(prompt)
+        if not ids.size:
             raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
-        check_ids(np.asarray(prompt, dtype=np.int64), model.config.vocab_size)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise ValueError(f"Prompt {i} is no list of token ids.")
+        check_ids(ids, model.config.vocab_size)
+    check_ids(np.asarray(list(forbid), dtype=np.int64), model.config.vocab_size)
+    if len(set(forbid)) == model.config.vocab_size:
+        raise ValueError("forbid names every token, and leaves none to write.")
     if sources is not None:
         _check_sources(model, prompts, sources, max_new_tokens)
     results: list[list[Continuation]] = [[] for _ in prompts]

@@ -18,8 +18,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``folder`` when the body ends without an error.
 
     Files and folder are synced to disk before the rename, so that even a power cut leaves all or
-    nothing. ``folder`` must not exist.
+    nothing. FileExistsError where ``folder`` holds something already.
     """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} exists already: choose another folder, or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

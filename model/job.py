@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from typing import Any, TextIO
 from model.config import ModelConfig, TrainConfig, from_dict
 
 TERMINATED = 143
+#: Behind the job's path: end when standard input ends.
+WATCH = "--watch-stdin"
 REQUIRED, OPTIONAL = {"model", "train", "data", "tokenizer", "work"}, {"start"}
 
 
@@ -42,7 +43,7 @@ def read_job(path: str) -> Job:
     """The job at ``path``; ValueError names what is wrong with it."""
     try:
         job = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"The job {path} cannot be read: {error}.") from error
     if not isinstance(job, dict) or not REQUIRED <= set(job) <= REQUIRED | OPTIONAL:
         raise ValueError(
@@ -50,8 +51,24 @@ def read_job(path: str) -> Job:
             f"{', '.join(sorted(OPTIONAL))}."
         )
     data = job["data"]
-    if not isinstance(data, dict) or not data.get("train"):
-        raise ValueError(f"The job {path} must give a path at data.train.")
+    if not isinstance(data, dict) or not set(data) <= {"train", "validation", "groups"}:
+        raise ValueError(f"The job {path}: data may have train, validation and groups.")
+    for name, value, needed in (
+        ("tokenizer", job["tokenizer"], True),
+        ("work", job["work"], True),
+        ("start", job.get("start"), False),
+        ("data.groups", data.get("groups"), False),
+    ):
+        if not (isinstance(value, str) and value) and (needed or value is not None):
+            raise ValueError(f"The job {path}: {name} must be a path, not {value!r}.")
+    for name in ("train", "validation"):
+        value = data.get(name)
+        several = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
+        missing = value is None and name == "validation"
+        if not ((isinstance(value, str) and value) or several or missing):
+            raise ValueError(
+                f"The job {path}: data.{name} must be a path, or several, not {value!r}."
+            )
     return Job(
         from_dict(ModelConfig, job["model"]),
         from_dict(TrainConfig, job["train"]),
@@ -75,9 +92,7 @@ def emit(event: str, **values: Any) -> None:
 
 
 def watch_parent() -> None:
-    """Exit at once when stdin, where it is a pipe, reaches its end: the parent has died."""
-    if not stat.S_ISFIFO(os.fstat(0).st_mode) and not stat.S_ISSOCK(os.fstat(0).st_mode):
-        return
+    """Exit at once when stdin, a pipe that only the parent holds open, ends: it has died."""
 
     def wait() -> None:
         while os.read(0, 4096):

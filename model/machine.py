@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+import sys
 import time
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
 def choose_precision(name: str, device: torch.device) -> torch.dtype:
     """auto is bf16 where the device multiplies bf16 matrices in hardware."""
     if name == "auto":
-        name = "bf16" if device.type == "cuda" or _cpu_has_bf16() else "fp32"
+        if device.type == "cuda":
+            supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            supported = _cpu_has_bf16()
+        name = "bf16" if supported else "fp32"
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
@@ -61,4 +66,5 @@ def peak_memory(device: torch.device) -> float:
     """The most memory this process has held, MiB: of the GPU, or of the machine without one."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # KiB on Linux
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -21,8 +21,6 @@ class MaskSpec:
         ``causal`` (prefix LM: full attention within the prefix, causal after it).
     keys: (B, Tk) bool, the padding mask: True where the key is a real token.
     segments: (B, Tq) int, queries see the keys of their own segment only (documents in a row).
-    key_segments: (B, Tk) int, where the keys are another sequence (cross-attention); default
-        ``segments``.
     query_positions: (B, Tq) int, where queries stand among the keys (decoding with a cache);
         default 0 ... Tq-1.
     """
@@ -31,7 +29,6 @@ class MaskSpec:
     prefix: Tensor | None = None
     keys: Tensor | None = None
     segments: Tensor | None = None
-    key_segments: Tensor | None = None
     query_positions: Tensor | None = None
 
     @property
@@ -40,10 +37,10 @@ class MaskSpec:
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
 
-    def is_blockwise(self, length: int) -> bool:
-        """Whether FlexAttention's blocks can say it, and save something: parts of a square."""
+    def is_blockwise(self, length: int, head_dim: int) -> bool:
+        """Whether FlexAttention's blocks save something, and its kernel takes such heads."""
         parts = self.prefix is not None or self.segments is not None
-        return parts and self.key_segments is None and length % 128 == 0
+        return parts and length % 128 == 0 and head_dim >= 16
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
@@ -60,14 +57,14 @@ class MaskSpec:
             visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
             mask = visible if mask is None else mask & visible
         if self.segments is not None:
-            others = self.segments if self.key_segments is None else self.key_segments
-            same = self.segments.unsqueeze(-1) == others.unsqueeze(1)  # (B, Tq, Tk)
+            same = self.segments.unsqueeze(-1) == self.segments.unsqueeze(1)  # (B, Tq, Tk)
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
 
     def blocks(self, batch: int, length: int, device: torch.device) -> BlockMask:
         """The mask of ``length`` queries over as many keys for FlexAttention (Dong et al. 2024),
-        which skips blocks of 128 x 128 that nobody may attend to, and keeps no dense mask."""
+        which skips blocks of 128 x 128 that nobody may attend to. Making them takes a dense mask
+        for a moment."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:

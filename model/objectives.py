@@ -103,7 +103,7 @@ def random_prefix(rows: Rows, key: int) -> Batch:
 def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
     """Masked LM (Devlin et al. 2019): predict the chosen 15 % of the text tokens.
 
-    Of the chosen 80 % become the ``mask`` token, 10 % a random text token, 10 % stay. Begin-of-text
+    Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text
     and padding are never chosen.
     """
     random = generator(key)

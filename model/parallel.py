@@ -32,7 +32,8 @@ def launched() -> bool:
 def launch(processes: int, module: str, arguments: list[str]) -> int:
     """Start ``python -m module arguments`` that many times on this machine; their exit code.
 
-    SIGTERM is passed on; a process that a signal killed counts as 128 + its number.
+    SIGTERM is passed on, and torchrun gives the processes 30 seconds to save and end; a process
+    that a signal killed counts as 128 + its number.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -120,7 +121,8 @@ def without_sync(forward: nn.Module, model: nn.Module, last: bool) -> AbstractCo
 
 
 def unshard(model: nn.Module) -> None:
-    """Gather a sharded model, to use parts of it without calling it as a whole."""
+    """Gather what of a sharded model belongs to no block, to use it without calling the model as a
+    whole; the blocks gather themselves whenever they are called."""
     for module in _sharded(model):
         module.unshard()
 

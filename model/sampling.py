@@ -77,7 +77,9 @@ def _sorted(logits: Tensor) -> Tensor:
 
 def draw(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
     """One token per row of logits (N, V) by inverse CDF; uniforms (N,) in [0, 1)."""
-    cdf = logits.softmax(-1).cumsum(-1)  # (N, V)
+    p = logits.softmax(-1)
+    # A GPU sums in parallel, and in fp32 the running sum might fall in between.
+    cdf = (p.double() if p.is_cuda else p).cumsum(-1)  # (N, V)
     total = cdf[:, -1:].contiguous()
     u = torch.from_numpy(uniforms).to(cdf.device).unsqueeze(1)
     # Strictly below the total, so that rounding cannot point behind the last possible token.

@@ -91,6 +91,8 @@ def target_log_probs(
     """
     if model.encoder is None or model.decoder is None:
         raise ValueError("Targets for sources need an encoder-decoder.")
+    if len(sources) != len(targets) or not all(map(len, sources)):
+        raise ValueError("Each target needs a source of at least one token.")
     device = model.embedding.weight.device
     results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
     order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
@@ -122,6 +124,8 @@ def next_log_probs(
     model: Transformer, prompts: Sequence[Tokens], *, batch_tokens: int = 16_384
 ) -> Float32:
     """log p of every token after each prompt, (prompts, V). An empty prompt is a ValueError."""
+    if model.config.architecture != "decoder":
+        raise ValueError("Left-to-right scores need a decoder-only model.")
     context = model.config.context
     result = np.empty((len(prompts), model.config.vocab_size), dtype=np.float32)
     rows = []
@@ -156,7 +160,7 @@ def embeddings(
         trace = Trace()
         look = model.hidden if model.encoder is None or model.decoder is None else model.encode
         look(ids[:, :-1], keys=keys, trace=trace)
-        states = trace.hidden[layer].cpu().numpy()  # (B, T, d)
+        states = trace.hidden[layer].float().cpu().numpy()  # (B, T, d)
         for row, state in zip(batch, states, strict=True):
             results[row.sequence] = state[: row.last].copy()
     return results

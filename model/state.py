@@ -9,6 +9,7 @@ hold shards of them.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,8 +84,14 @@ def _generators(world: World) -> Iterator[tuple[str, Tensor]]:
 
 def find_state(folder: Path) -> int | None:
     """The step of the newest whole state, or None."""
-    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
-    return max(steps, default=None)
+    steps = [_step_of(path) for path in folder.glob("step-*")]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _step_of(path: Path) -> int | None:
+    """The step of what a trainer has left; None for what is not its own."""
+    found = re.fullmatch(r"step-(\d{8})|part-(\d{8})\.parquet", path.name)
+    return int(found[1] or found[2]) if found else None
 
 
 def remove_newer(work: Path, step: int | None) -> None:
@@ -93,7 +100,8 @@ def remove_newer(work: Path, step: int | None) -> None:
     for kind in ("checkpoints", "log", "validation", "samples"):
         remove_unfinished(work / kind)
         for path in (work / kind).glob("*-*"):
-            if step is None or int(path.stem.split("-")[1]) > step:
+            made = _step_of(path)
+            if made is not None and (step is None or made > step):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -113,33 +121,48 @@ def load_state(
     try:
         header = json.loads((source / "state.json").read_text(encoding="utf-8"))
         tensors = load_file(source / "state.safetensors")
-    except (OSError, json.JSONDecodeError, SafetensorError) as error:
+        found, guard = header["identity"], header["guard"]
+        for key in identity:
+            if header["format"] != FORMAT or found.get(key) != identity[key]:
+                raise AnotherTraining(
+                    f"The work folder {folder.parent} belongs to a training with other {key} "
+                    "settings: use another work folder, or remove this one."
+                )
+        _restore(tensors, model, optimizers, world, step)
+        return dict(guard)
+    except AnotherTraining:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+            SafetensorError) as error:  # fmt: skip
         raise ValueError(
-            f"The training state {source} cannot be read ({error}): remove the work folder."
+            f"The training state {source} is damaged ({error}): remove the work folder."
         ) from error
-    found = header.get("identity", {})
-    for key in identity:
-        if header.get("format") != FORMAT or found.get(key) != identity[key]:
-            raise ValueError(
-                f"The work folder {folder.parent} belongs to a training with other {key} settings: "
-                "use another work folder, or remove this one."
-            )
+
+
+class AnotherTraining(ValueError):
+    """A state is whole, and another training's."""
+
+
+def _restore(
+    tensors: dict[str, Tensor],
+    model: nn.Module,
+    optimizers: Optimizers,
+    world: World,
+    step: int,
+) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(like(tensors[f"model.{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
-        optimizer.load_state_dict(
-            {
-                "state": _optimizer_state(tensors, i, optimizer),
-                "param_groups": optimizer.state_dict()["param_groups"],
-            }
-        )
+        state = _optimizer_state(tensors, i, optimizer)
+        if step and not state:
+            raise KeyError(f"optimizer.{i}")
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
     if f"rng.{world.rank}.cpu" in tensors:  # else it goes on with more processes than it had
         torch.set_rng_state(tensors[f"rng.{world.rank}.cpu"])
     if f"rng.{world.rank}.cuda" in tensors and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(tensors[f"rng.{world.rank}.cuda"])
-    guard: dict[str, Any] = header["guard"]
-    return guard
 
 
 def _optimizer_state(

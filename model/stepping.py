@@ -32,12 +32,21 @@ def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache
 
 def make_step(model: Transformer, compiled: bool) -> Step:
     """How to step on this model's device; for one cache, whose rows stay as they are."""
-    if model.embedding.weight.device.type == "cuda":
+    sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
+    if model.embedding.weight.is_cuda and not sharded:
         return GraphedStep(model)
     run = torch.compile(next_logits, dynamic=True) if compiled else next_logits
 
     def step(ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        logits: Tensor = run(model, ids, positions, cache)
+        try:
+            logits: Tensor = run(model, ids, positions, cache)
+        except Exception as error:  # of the compiler's own kinds
+            if "InvalidCxxCompiler" not in str(error):
+                raise
+            raise RuntimeError(
+                "Compiled steps need a C++ compiler, and none was found: install g++, or leave "
+                "out compiled."
+            ) from error
         return logits
 
     return step
@@ -64,19 +73,22 @@ class GraphedStep:
         if slots not in self.graphs:
             self.graphs[slots] = self._capture(cache, slots)
         graph, logits = self.graphs[slots]
-        graph.replay()
+        with torch.cuda.device(self.ids.device):
+            graph.replay()
         return logits
 
     def _capture(self, cache: Cache, slots: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         cache.slots, cache.length = self.positions, slots
         run = (self.model, self.ids, self.positions, cache)
-        # Once before, on a stream beside, as capturing asks for; it writes what the graph will.
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            next_logits(*run)
-        torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = next_logits(*run)
+        with torch.cuda.device(self.ids.device):
+            # Once before, on a stream beside, as capturing asks for; it writes what the graph will.
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                next_logits(*run)
+            torch.cuda.current_stream().wait_stream(beside)
+            # Other threads, of the communication between processes, may go on meanwhile.
+            with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+                logits = next_logits(*run)
         return graph, logits

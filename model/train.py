@@ -1,4 +1,4 @@
-"""The trainer, a process of its own: ``python -m model.train JOB.json``.
+"""The trainer, a process of its own: ``python -m model.train JOB.json [--watch-stdin]``.
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
 or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
@@ -7,7 +7,8 @@ checkpoint or null}; see Job.
 The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validation`` and ``samples``
 in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;
 what is newer than the state is removed on resume and made again, bit for bit on the CPU. Events are
-JSON lines on stdout. When stdin is a pipe, its end means the parent died, and the trainer with it.
+JSON lines on stdout. With --watch-stdin the end of stdin, a pipe that the parent holds open, means
+that the parent has died, and the trainer with it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from model.architecture import Transformer
 from model.config import OBJECTIVES, to_dict
 from model.data import batch_sequences, combine, materialise, token_lengths
 from model.files import whole_file
-from model.job import TERMINATED, Job, emit, lock, read_job, watch_parent
+from model.job import TERMINATED, WATCH, Job, emit, lock, read_job, watch_parent
 from model.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
 from model.objectives import Batch, make_objective
 from model.optimise import SpikeGuard, clip, learning_rate, make_optimizers, set_rate
@@ -42,7 +43,7 @@ from model.validation import MEASURED, SHIFT, Validator
 LOG_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
-        pa.field("loss", pa.float64(), nullable=False),  # nats per token
+        pa.field("loss", pa.float64(), nullable=False),  # nats per token, with the z-loss
         pa.field("grad_norm", pa.float64(), nullable=False),  # before clipping
         pa.field("skipped", pa.bool_(), nullable=False),  # the step diverged and changed nothing
         pa.field("learning_rate", pa.float64(), nullable=False),
@@ -103,12 +104,8 @@ class Trainer:
         if job.config.batch_size % (job.config.accumulation * self.world.size):
             raise ValueError(
                 f"batch_size {job.config.batch_size} is not divisible by accumulation "
-                f"{job.config.accumulation} x {self.world.size} processes."
-            )
-        if job.config.optimizer == "muon" and job.config.parallel == "fsdp" and self.world.size > 1:
-            raise ValueError(
-                "Muon needs whole matrices, which fsdp cuts: set parallel to ddp, or optimizer to "
-                "adamw."
+                f"{job.config.accumulation} x {self.world.size} processes: set processes, or make "
+                f"batch_size a multiple."
             )
 
     def _read_data(self, job: Job) -> None:
@@ -141,7 +138,6 @@ class Trainer:
                 self.objective,
                 token_lengths(self.words),
                 sequences=self.config.validation_sequences,
-                batch=self.config.batch_size // (self.config.accumulation * self.world.size),
                 shift=SHIFT.get(self.config.objective),
                 groups=job.groups,
                 world=self.world,
@@ -191,6 +187,7 @@ class Trainer:
             for folder in sorted(self._checkpoints.glob("step-*")):
                 self._announce(folder)
         else:
+            self._validate()  # where it begins from
             self._commit()
         told = 0.0
         while self.step < self.config.steps:
@@ -260,7 +257,7 @@ class Trainer:
     def _diverged(self, step: int, loss: float, norm: float) -> None:
         """Say so; TrainingError where training is to stop, or has skipped too much already."""
         what = f"the loss is {loss:.4g} and the gradient's norm {norm:.4g}"
-        if math.isfinite(norm):
+        if math.isfinite(norm) and self.guard.mean:
             what += f", {norm / self.guard.mean:.3g} times its mean"
         if self.config.divergence == "stop" or self.guard.skipped > MOST_SKIPPED:
             before = self.guard.skipped - 1
@@ -368,11 +365,12 @@ class Trainer:
     def _resume(self) -> bool:
         """Restore the last committed state and remove what is newer; False where there is none."""
         folder = self.work / "state"
-        found = state.find_state(folder)
-        self.world.wait()  # until all have looked
+        # The first looks for all: on a network file system they might see different things.
+        seen = state.find_state(folder) if self.world.first else None
+        found = int(self.world.sum(torch.tensor(0 if seen is None else seen + 1))) - 1
         if self.world.first:
-            state.remove_newer(self.work, found)
-        if found is None:
+            state.remove_newer(self.work, seen)
+        if found < 0:
             return False
         parts = self.model, self.optimizers, self.world
         self.guard = SpikeGuard(**state.load_state(folder, found, self.identity, *parts))
@@ -397,28 +395,31 @@ def processes(job: Job) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def train(path: str) -> int:
+def train(path: str, watched: bool) -> int:
     """Do the job at ``path``, alone or as one of the processes that torchrun started."""
     job = read_job(path)
     if not parallel.launched() and processes(job) > 1:
-        return parallel.launch(processes(job), "model.train", [path])
+        return parallel.launch(processes(job), "model.train", [path, *[WATCH] * watched])
     world = parallel.World()
     handle = lock(job.work) if world.first else None
     try:
-        return Trainer(job, world).run()
+        code = Trainer(job, world).run()
+        world.leave()  # not after an error: it would wait for what the others still want to say
+        return code
     finally:
-        world.leave()
         if handle is not None:
             handle.close()
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m model.train JOB.json", file=sys.stderr)
+    path, watched = arguments[:1], arguments[1:] == [WATCH]
+    if not path or (len(arguments) > 1 and not watched):
+        print(f"usage: python -m model.train JOB.json [{WATCH}]", file=sys.stderr)
         return 2
-    watch_parent()
+    if watched:
+        watch_parent()
     try:
-        return train(arguments[0])
+        return train(path[0], watched)
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:
@@ -427,6 +428,9 @@ def main(arguments: list[str]) -> int:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
             message = "Out of memory: raise accumulation, or lower batch_size, context or d_model."
+        elif parallel.launched() and any(word in text for word in ("gloo", "NCCL", "TCPStore")):
+            print(f"another process has ended: {text.splitlines()[0]}", file=sys.stderr)
+            return 1  # that one has said why
         elif "CUDA error" in text:
             message = (
                 f"The GPU failed ({text.splitlines()[0]}): run again, the last state is whole."

@@ -53,6 +53,10 @@ SHIFT: dict[Objective, int] = {"causal": 1, "prefix": 1, "mlm": 0}
 
 Float64 = NDArray[np.float64]
 
+#: Rows measured together. Objectives draw for them together, so the number is always the same,
+#: whatever batch and processes training has.
+ROWS = 16
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -60,6 +64,22 @@ class Measured:
 
     bits_per_token: float | None
     rows: list[dict[str, Any]]  # MEASURED but for the step
+
+
+def read_groups(path: str, rows: PackedRows) -> pa.Table:
+    """The table of GROUPS at ``path``; ValueError where it does not fit the rows."""
+    try:
+        table = pq.ParquetFile(path).read().select(GROUPS.names).cast(GROUPS)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(f"The groups {path} cannot be read: {error}.") from error
+    n, context = rows.ids.shape
+    sequence, start, end = (table[name].to_numpy() for name in ("sequence", "start", "end"))
+    fits = (sequence >= 0) & (sequence < n) & (start >= 0) & (start <= end) & (end <= context)
+    if any(column.null_count for column in table.columns) or not fits.all():
+        raise ValueError(
+            f"The groups {path} name stretches outside the {n:,} validation rows of {context}."
+        )
+    return table
 
 
 class Validator:
@@ -72,7 +92,6 @@ class Validator:
         lengths: NDArray[np.int32],
         *,
         sequences: int,
-        batch: int,
         shift: int | None,
         groups: str | None,
         world: World,
@@ -80,10 +99,10 @@ class Validator:
         """lengths (V,): bytes that each token spells. sequences: how many rows, spread evenly over
         the table; 0: all. groups: path of a parquet file of GROUPS. shift: see SHIFT."""
         self.rows, self.objective, self.lengths, self.world = rows, objective, lengths, world
-        self.batch, self.shift = batch, shift
+        self.shift = shift
         self.chosen = rows.spread(sequences or len(rows))
         known = groups is not None and shift is not None
-        table = pq.read_table(groups, schema=GROUPS) if known else GROUPS.empty_table()
+        table = read_groups(groups, rows) if groups and known else GROUPS.empty_table()
         keys = table.select(["kind", "name"]).group_by(["kind", "name"]).aggregate([])
         keys = keys.sort_by([("kind", "descending"), ("name", "ascending")])
         self.groups = list(zip(keys["kind"].to_pylist(), keys["name"].to_pylist(), strict=True))
@@ -120,7 +139,7 @@ class Validator:
     def _turns(self) -> Iterator[tuple[Int64, bool]]:
         """Batches of rows for this process; all have as many, since they work in step. Where the
         batches run out, one is repeated and does not count (False)."""
-        parts = [self.chosen[i : i + self.batch] for i in range(0, len(self.chosen), self.batch)]
+        parts = [self.chosen[i : i + ROWS] for i in range(0, len(self.chosen), ROWS)]
         size, rank = self.world.size, self.world.rank
         for turn in range(-(-len(parts) // size)):
             number = turn * size + rank

@@ -11,7 +11,8 @@ from tasks.store import Artifact
 #: What the groups of a kind are called, in the order of the card.
 KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}
 
-FEW = 1000  # tokens; groups with fewer are marked
+#: Groups with fewer are marked.
+FEW, FEW_DOCUMENTS = 1000, 20
 
 ABOUT_LANGUAGES = (
     "py3langid estimates the language; a text too short or too mixed to tell is “undetermined”, "
@@ -49,9 +50,10 @@ def held_out(book: Book, pretrained: Artifact, lines_shown: int) -> list[Block]:
                 "Held-out text by group, in bits per byte: packed rows of the validation split, "
                 "the same at every measurement; lower is better. n is the number of tokens "
                 "predicted that spell text; a document counts in every identity group that it "
-                "mentions. No interval is given, because tokens of one document are not "
-                "independent. A difference between groups may lie in their texts, not in what the "
-                "model learned of them."
+                "mentions. It is not the figure of the capability audit, which reads documents one "
+                "by one, and not all the same ones. No interval is given, because tokens of one "
+                "document are not independent. A difference between groups may lie in their texts, "
+                "not in what the model learned of them."
             ]
         )
     ]
@@ -107,7 +109,7 @@ def fertility(book: Book, tokenizer: Artifact, lines_shown: int) -> list[Block]:
         Paragraph(
             [
                 "Bytes of held-out text that a token spells; n is the number of documents, each of "
-                "which counts in every identity group that it mentions. Tokenizers tax groups "
+                "which counts in every identity group that it mentions. Tokenizers can tax groups "
                 "differently: with fewer bytes a token, the same text costs more tokens, takes "
                 "longer and fills more of the context."
             ]
@@ -121,9 +123,11 @@ def fertility(book: Book, tokenizer: Artifact, lines_shown: int) -> list[Block]:
         lines += [_fertility_line(book, row, whole) for row in found]
         columns = [title, "n", "bytes a token", "against all"]
         note += ABOUT_LANGUAGES if kind == "language" else ""
-        note += "Against all: divided by the figure of all held-out text."
+        note += "Against all: divided by the figure of all held-out text. "
+        if any(row["documents"] < FEW_DOCUMENTS for row in found):
+            note += f"Few: under {FEW_DOCUMENTS} documents; one of them can move such a figure far."
         caption = f"Bytes a token by {title}"
-        blocks.append(Grid(caption, columns, lines, frozenset({1, 2, 3}), note))
+        blocks.append(Grid(caption, columns, lines, frozenset({1, 2, 3}), note.strip()))
     return blocks
 
 
@@ -135,4 +139,5 @@ def _fertility_line(book: Book, row: Row, whole: Figure) -> list[Inline]:
         column="bytes_per_token", n=row["documents"],
     )  # fmt: skip
     against = f"{figure.value / whole.value:.2f}" if figure.value and whole.value else "–"
-    return [name, f"{row['documents']:,}", figure, against]
+    count = f"{row['documents']:,}"
+    return [name, f"{count} (few)" if row["documents"] < FEW_DOCUMENTS else count, figure, against]

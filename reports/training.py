@@ -152,7 +152,8 @@ def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
         Paragraph(
             ["While it was trained the model wrote ", every, ". No scorer has read them, so those "
              "shown here stay hidden until they are asked for: they may offend. Personal data "
-             "and planted secrets are masked."]
+             "and planted secrets are masked; other codes and numbers the model made up, or has "
+             "from its text."]
         ),
         Grid(
             "What the model wrote", ["step", *(["read"] if has_prompt else []), "wrote"],

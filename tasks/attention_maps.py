@@ -58,11 +58,11 @@ class ChosenText(StageConfig):
         return start, start + len(self.word)
 
 
-#: The classic picture (Uszkoreit 2017) and its twin, which differ in what "it" is; a verb that
-#: agrees with a noun across another.
+#: The classic picture (Uszkoreit 2017), and a twin in which "it" is the other noun, known before it
+#: is read, for a decoder sees no later word; a verb that agrees with a noun across another.
 TEXTS = (
     ChosenText(text="The animal didn't cross the street because it was too tired.", word="it"),
-    ChosenText(text="The animal didn't cross the street because it was too wide.", word="it"),
+    ChosenText(text="Too wide for the animal, the street frightened it, so it turned.", word="it"),
     ChosenText(text="The keys to the old cabinet are on the table.", word="are"),
 )
 

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, field_serializer, field_validator
 
-from model.config import ModelConfig, TrainConfig, to_dict
+from model.config import OBJECTIVES, ModelConfig, TrainConfig, to_dict
+from model.job import WATCH
 from tasks.errors import HallmarkError
 from tasks.fingerprint import ROOT, file_digest
 from tasks.held_out import validation_groups
@@ -180,7 +181,7 @@ def write_job(
         data |= {"validation": str(validation), "groups": str(groups)}
     model = to_dict(config.model) | given
     job = {
-        "model": model if start is None else going_on(start, config.model, given),
+        "model": model if start is None else going_on(start, config, given),
         "train": to_dict(config.train),
         "data": data,
         "tokenizer": str(path),
@@ -192,8 +193,11 @@ def write_job(
     return file
 
 
-def going_on(start: Artifact, wanted: ModelConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """The model of the checkpoint ``start``; HallmarkError where the settings want another."""
+def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """The model of the checkpoint ``start``; HallmarkError where the settings want another.
+
+    ``given``: the context and the vocabulary, or one of them.
+    """
     from model.checkpoint import CheckpointError, read_config
 
     try:
@@ -201,10 +205,15 @@ def going_on(start: Artifact, wanted: ModelConfig, given: dict[str, Any]) -> dic
     except CheckpointError as error:
         raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
     default = to_dict(ModelConfig())
-    chosen = {k: v for k, v in to_dict(wanted).items() if v != default[k] and k not in GIVEN}
+    chosen = {k: v for k, v in to_dict(config.model).items() if v != default[k] and k not in GIVEN}
+    chosen["architecture"] = OBJECTIVES[config.train.objective]
     for name, value in (chosen | given).items():
         if found[name] != value:
-            place = {"context": "pack.context", "vocab_size": "the tokenizer's vocabulary"}
+            place = {
+                "context": "pack.context",
+                "vocab_size": "the tokenizer's vocabulary",
+                "architecture": f"pretrain.train.objective is {config.train.objective}: its model",
+            }
             raise HallmarkError(
                 f"{place.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
                 f"on from a checkpoint with {found[name]}: set it to that"
@@ -217,7 +226,7 @@ def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
     """A trainer, with its process group gone when the block is left."""
     with errors.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "model.train", str(job.absolute())],
+            [sys.executable, "-m", "model.train", str(job.absolute()), WATCH],
             cwd=ROOT,  # where the package model is
             stdin=subprocess.PIPE,  # its end tells the trainer that this process died
             stdout=subprocess.PIPE,

@@ -48,10 +48,11 @@ def train_bpe(
     texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[str]
 ) -> Tokenizer:
     """BPE (Sennrich et al. 2016): the most frequent pair of tokens becomes one, again and again."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # Merging is quadratic in the word, too: two megabytes without a blank took half an hour.
+    tokenizer.pre_tokenizer = words_of_bounded_length(1000)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -130,11 +131,11 @@ def train_unigram(texts: Texts, vocab_size: int, special: Sequence[str]) -> Toke
     return tokenizer
 
 
-def words_of_bounded_length() -> PreTokenizer:
-    """Words of at most LONGEST_WORD letters."""
+def words_of_bounded_length(most: int = LONGEST_WORD) -> PreTokenizer:
+    """Words of at most ``most`` letters."""
     from tokenizers.pre_tokenizers import ByteLevel, FixedLength, Sequence
 
-    return Sequence([ByteLevel(add_prefix_space=False), FixedLength(LONGEST_WORD)])
+    return Sequence([ByteLevel(add_prefix_space=False), FixedLength(most)])
 
 
 def count_words(texts: Texts) -> Counter[str]:

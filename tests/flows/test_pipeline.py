@@ -147,7 +147,14 @@ def test_training_goes_on_from_a_checkpoint(smoke):
     assert run["pretrain"].manifest["lineage"]["start"] == before.name
     weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
     assert weights[0] == weights[1]
-    smoke("run", "smoke", "--start", "nothing", code=2)
+    wrong = {
+        ("nothing",): "no checkpoint 'nothing'",
+        ("",): "is empty",
+        (start, "--until", "train_tokenizer"): "keeps its tokenizer",
+        (start, "--set", "pack.context=64"): "pack.context is 64",
+    }
+    for arguments, words in wrong.items():
+        assert words in smoke("run", "smoke", "--start", *arguments, code=2).stderr
 
 
 def test_the_site_opens_on_every_run(smoke):

@@ -39,6 +39,19 @@ def textbook(history):
     return {(): [0.5, 0.4, 0.1], (OK,): [0.2, 0.7, 0.1], (YES,): [0.4, 0.3, 0.3]}[history]
 
 
+def test_a_scorer_serves_again_but_not_beyond_what_it_was_made_for():
+    model = tiny()
+    scorer = ModelScorer(model, [0, 5], max_new_tokens=3)
+    first = beam_search(scorer, width=2, max_new_tokens=3, end=2)
+    assert beam_search(scorer, width=2, max_new_tokens=3, end=2) == first
+    with pytest.raises(ValueError, match="made for 5 tokens"):
+        beam_search(scorer, width=2, max_new_tokens=12, end=60)
+    with pytest.raises(ValueError, match="decoder-only"):
+        ModelScorer(tiny(architecture="encoder"), [0], max_new_tokens=3)
+    with pytest.raises(ValueError, match="source has 0 tokens"):
+        ModelScorer(tiny(architecture="encoder_decoder"), [0], max_new_tokens=3, source=[])
+
+
 def test_greedy_misses_what_a_beam_of_two_finds():
     greedy = beam_search(Tree(textbook), width=1, max_new_tokens=3, end=END)
     assert greedy[0].ids == (YES, YES, END)

@@ -243,3 +243,24 @@ def test_compiled_steps_write_what_eager_steps_write():
     for one, other in zip(chain.from_iterable(eager), chain.from_iterable(compiled), strict=True):
         assert one.ids == other.ids and one.stopped == other.stopped
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"temperature": 1e-40}, "at least 0.0001"),
+        ({"first_temperature": float("nan")}, "at least 0.0001"),
+        ({"forbid": range(61)}, "leaves none"),
+        ({"forbid": [61]}, "Token id 61"),
+        ({"forbid": [-1]}, "Token id -1"),
+    ],
+)
+def test_settings_that_leave_nothing_to_draw_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        generate(tiny(), [[0]], max_new_tokens=2, **settings)
+
+
+@pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"]])
+def test_prompts_are_lists_of_ids(prompt):
+    with pytest.raises(ValueError, match="Prompt 0 is no list of token ids"):
+        generate(tiny(), [prompt], max_new_tokens=2)

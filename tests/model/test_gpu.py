@@ -51,7 +51,7 @@ def test_blocks_of_flex_attention_train_as_the_dense_mask():
     for device in ("cpu", "cuda"):
         model = tiny(context=256, d_model=64, n_heads=4).to(device)
         there = batch.to(torch.device(device))
-        assert MaskSpec(causal=True, segments=there.segments).is_blockwise(256)
+        assert MaskSpec(causal=True, segments=there.segments).is_blockwise(256, 16)
         loss = model(there.ids, targets=there.targets, weights=there.weights, **there.inputs())
         loss.backward()
         losses.append(loss.item())

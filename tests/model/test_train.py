@@ -17,6 +17,7 @@ import torch
 from model.checkpoint import load
 from model.config import TrainConfig
 from model.data import batch_sequences
+from model.job import read_job
 from model.objectives import causal
 from model.optimise import SpikeGuard, learning_rate
 from model.train import LOG_SCHEMA, TIMING_COLUMNS
@@ -63,7 +64,7 @@ def write_job(inputs, work, name="job", model=None, **train):
 
 def start(job):
     return subprocess.Popen(
-        [sys.executable, "-m", "model.train", str(job)],
+        [sys.executable, "-m", "model.train", str(job), "--watch-stdin"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -384,3 +385,51 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
     assert rates[9:] == sorted(rates[9:], reverse=True)
     middle = {"cosine": 0.55, "linear": 0.55, "wsd": 1.0}[schedule]
     assert rates[54] == pytest.approx(middle)  # step 55, half-way from 10 to 100
+
+
+def test_the_trainer_removes_nothing_that_is_not_its_own(inputs, tmp_path):
+    work = tmp_path / "work"
+    kept = [
+        work / "checkpoints" / "step-final" / "notes.txt",
+        work / "log" / "2026-11.txt",
+        work / "samples" / "part-one.parquet",
+    ]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    stale = work / "checkpoints" / "step-00000007"
+    stale.mkdir()
+    code, events = run(write_job(inputs, work, steps=2, warmup=0))
+    assert code == 0, events
+    assert all(path.read_text() == "mine" for path in kept) and not stale.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"work": ""}, "work must be a path"),
+        ({"work": 5}, "work must be a path"),
+        ({"start": []}, "start must be a path"),
+        ({"tokenizer": None}, "tokenizer must be a path"),
+        ({"data": {"train": [5]}}, "data.train must be a path"),
+        ({"data": {"train": "t", "validaton": "v"}}, "data may have"),
+        ({"extra": 1}, "must have the keys"),
+    ],
+)
+def test_a_job_of_wrong_types_is_refused_by_name(inputs, tmp_path, change, words):
+    path = write_job(inputs, tmp_path / "work")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ValueError, match=words):
+        read_job(str(path))
+
+
+def test_a_damaged_state_is_one_sentence(inputs, tmp_path):
+    work = tmp_path / "work"
+    job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
+    assert run(job)[0] == 0
+    (folder,) = (work / "state").iterdir()
+    header = json.loads((folder / "state.json").read_text())
+    del header["guard"]
+    (folder / "state.json").write_text(json.dumps(header))
+    code, events = run(job)
+    assert code == 1 and "is damaged" in events[-1]["message"]

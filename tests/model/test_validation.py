@@ -14,7 +14,7 @@ import torch
 from model.data import materialise
 from model.objectives import causal, mlm
 from model.parallel import World
-from model.validation import GROUPS, Validator
+from model.validation import GROUPS, Validator, read_groups
 from tests.model.oracles import tiny, toy_rows, write_rows
 
 LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # of 61 tokens
@@ -73,7 +73,7 @@ def expected(model, rows, spans, chosen, shift, batch_of):
 def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     model, spans = tiny(context=CONTEXT), spans_of(rows)
     validator = Validator(
-        rows, lambda r, key: causal(r), LENGTHS, sequences=5, batch=2, shift=1,
+        rows, lambda r, key: causal(r), LENGTHS, sequences=5, shift=1,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
     measured = validator.measure(model, torch.device("cpu"))
@@ -105,13 +105,12 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
         return mlm(index, key, mask=60, vocab_size=61, rate=0.5)
 
     validator = Validator(
-        rows, objective, LENGTHS, sequences=0, batch=1, shift=0,
+        rows, objective, LENGTHS, sequences=0, shift=0,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
     found = {(r["kind"], r["name"]): r for r in validator.measure(model, torch.device("cpu")).rows}
-    by_hand = expected(
-        model, rows, spans, range(9), 0, lambda n: objective(rows.rows(np.array([n])), n)
-    )
+    drawn = objective(rows.rows(np.arange(9)), 0).split(9)  # fewer than are drawn for together
+    by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
     for key, (tokens, size, nats) in by_hand.items():
         assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
         assert found[key]["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
@@ -119,8 +118,30 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
 
 def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
     validator = Validator(
-        rows, lambda r, key: causal(r), LENGTHS, sequences=0, batch=4, shift=None,
+        rows, lambda r, key: causal(r), LENGTHS, sequences=0, shift=None,
         groups=groups_file(tmp_path, spans_of(rows)), world=World(),
     )  # fmt: skip
     (found,) = validator.measure(tiny(context=16), torch.device("cpu")).rows
     assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        {"sequence": 9, "start": 0, "end": 4},
+        {"sequence": -1, "start": 0, "end": 4},
+        {"sequence": 0, "start": 5, "end": 4},
+        {"sequence": 0, "start": 0, "end": CONTEXT + 1},
+        {"sequence": None, "start": 0, "end": 1},
+    ],
+)
+def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):
+    path = groups_file(tmp_path, [{**span, "kind": "source", "name": "web"}])
+    with pytest.raises(ValueError, match=r"groups .*groups\.parquet"):
+        read_groups(path, rows)
+
+
+def test_a_file_that_is_no_table_of_groups_is_refused(rows, tmp_path):
+    (tmp_path / "groups.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_groups(str(tmp_path / "groups.parquet"), rows)

@@ -113,7 +113,7 @@ def test_fertility_stands_beside_that_of_all_text(page):
         [
             ["all", "40", "2.100", "1.00"],
             ["books", "30", "3.000", "1.43"],
-            [artifacts.TABLE, "10", "1.000", "0.48"],
+            [artifacts.TABLE, "10 (few)", "1.000", "0.48"],
         ]
     ]
     [languages] = tables(page, "estimated language")

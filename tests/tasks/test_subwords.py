@@ -199,3 +199,10 @@ def test_unigram_scores_are_logarithms_of_probabilities(unigram: Tokenizer) -> N
     assert 0.9 < sum(map(math.exp, known)) < 1.1
     unseen = [score for token, score in vocabulary[3:259] if token not in seen]
     assert all(-40 < score < min(known) for score in unseen)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_word_of_half_a_megabyte_does_not_stop_the_training(kind):
+    """Quadratic time would be minutes."""
+    tokenizer = made(kind, ["ab" * 250_000, "a few words"])
+    assert tokenizer.decode(tokenizer.encode("abab").ids) == "abab"
