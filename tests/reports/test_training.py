@@ -117,10 +117,10 @@ def test_fertility_stands_beside_that_of_all_text(page):
         ]
     ]
     [languages] = tables(page, "estimated language")
-    assert ["undetermined", "5", "2.000", "0.95"] in languages
+    assert ["undetermined", "5 (few)", "2.000", "0.95"] in languages
     assert "py3langid estimates the language" in page.text
     [groups] = tables(page, "identity group", "n", "bytes a token")
-    assert groups[1:] == [["women", "4", "1.500", "0.71"]]
+    assert groups[1:] == [["women", "4 (few)", "1.500", "0.71"]]
 
 
 def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
