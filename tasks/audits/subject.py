@@ -88,22 +88,22 @@ class Subject(ABC):
         2020), masked one at a time; there the first token is the one that opens every sequence.
         """
 
-    @abstractmethod
     def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
         """Token ids of a text, without special tokens, and the characters [start, end) of it that
-        each stands for: several tokens may share one."""
+        each stands for: several tokens may share one. HallmarkError where it cannot tell."""
+        raise HallmarkError("its tokenizer does not tell which characters a token stands for")
 
-    @abstractmethod
     def token_name(self, token: int) -> str:
         """A token as the vocabulary writes it."""
+        return self.decode([token])
 
-    @abstractmethod
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
         """Attention weights while it reads a sequence as it stands: by stack ("decoder",
         "encoder", "cross") one (heads, queries, keys) per layer; see model/inside.py.
 
         Raises HallmarkError, one sentence, where the model gives none.
         """
+        raise HallmarkError("it gives no attention weights")
 
     def encode(self, text: str) -> Ids:
         return self.encode_batch([text])[0]
