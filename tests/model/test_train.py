@@ -20,7 +20,7 @@ from model.data import batch_sequences
 from model.job import read_job
 from model.objectives import causal
 from model.optimise import SpikeGuard, learning_rate
-from model.train import LOG_SCHEMA, TIMING_COLUMNS
+from model.train import LOG_SCHEMA, TIMING_COLUMNS, main
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,7 +267,6 @@ def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"spike": 1.0, "learning_rate": 0.1}, "times its mean; lower learning_rate"),
         ({"learning_rate": 1e30}, "between"),
         ({"model": {"d_model": 33}}, "not divisible"),
         ({"model": {"vocab_size": 41}}, "40 tokens"),
@@ -278,12 +277,20 @@ def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
         ({"objective": "mlm", "model": {"architecture": "encoder"}}, "<|mask|>"),
     ],
 )
-def test_a_run_that_cannot_go_on_ends_with_one_sentence(inputs, tmp_path, changes, word):
+def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, capsys, changes, word):
     if "device" in changes and torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    code, events = run(write_job(inputs, tmp_path / "work", **changes))
-    assert code == 1
-    assert events[-1]["event"] == "error" and word in events[-1]["message"]
+    threads = torch.get_num_threads()
+    assert main([str(write_job(inputs, tmp_path / "work", **changes))]) == 1
+    torch.set_num_threads(threads)  # the job's are for a process of its own
+    (event,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert event["event"] == "error" and word in event["message"]
+
+
+def test_a_run_that_diverges_ends_with_one_sentence(inputs, tmp_path):
+    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, learning_rate=0.1))
+    assert code == 1 and events[-1]["event"] == "error"
+    assert "times its mean; lower learning_rate" in events[-1]["message"]
 
 
 def test_a_full_disk_is_one_sentence_and_with_room_again_the_run_goes_on(inputs, small_disk):
