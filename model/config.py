@@ -181,15 +181,11 @@ class TrainConfig:
         for name in ("threads", "processes", "samples"):
             _between(self, name, 0, 1024)
         _between(self, "sample_tokens", 1, 10**6)
-        if self.batch_size % self.accumulation:
+        if self.batch_size % (self.accumulation * max(1, self.processes)):
+            among = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
-                f"accumulation {self.accumulation}."
-            )
-        if self.batch_size % (self.accumulation * max(1, self.processes)):
-            raise ValueError(
-                f"batch_size {self.batch_size} is not divisible by accumulation "
-                f"{self.accumulation} x processes {self.processes}."
+                f"accumulation {self.accumulation}{among}."
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
