@@ -18,7 +18,7 @@ from benchmarks import gpu
 import numpy as np
 import torch
 
-from benchmarks.train import ours
+from benchmarks.train import RATE, ours
 from model.architecture import Transformer
 from model.config import ModelConfig
 from model.machine import matmul_ceiling
@@ -36,9 +36,9 @@ def steps_of(
     rows = [random.integers(2, config.vocab_size, (batch, config.context)) for _ in range(4)]
     losses: list[float] = []
     for i in range(2):
-        losses.append(step(rows[i]))
+        losses.append(step(rows[i], RATE))
     seconds = [
-        gpu.timed(lambda i=i: losses.append(step(rows[i % 4])), device)  # type: ignore[misc]
+        gpu.timed(lambda i=i: losses.append(step(rows[i % 4], RATE)), device)  # type: ignore[misc]
         for i in range(steps)
     ]
     return net, seconds, losses[-1]

@@ -4,7 +4,7 @@
 
 FOLDER is a checkout of github.com/karpathy/nanoGPT (its model.py is read, nothing else). All three
 start from the same weights, see the same batches, clip to the same norm and step AdamW with the
-same groups, rate and decay. Steps are timed in turns: a few of ours, a few of theirs, and again.
+same groups, warm-up and decay. Steps are timed in turns: a few of ours, a few of theirs, and again.
 Prints medians of tokens/s with ratios, and the last losses, which must agree.
 """
 
@@ -32,7 +32,8 @@ from model.config import ModelConfig, TrainConfig
 from model.objectives import causal
 from model.optimise import clip, make_optimizers
 
-Step = Callable[[np.ndarray], float]
+#: Takes a batch's rows and the learning rate, returns the loss before the step.
+Step = Callable[[np.ndarray, float], float]
 #: In this order: a later name may be a part of an earlier one.
 NANOGPT_NAMES = {
     "decoder.blocks.": "transformer.h.",
@@ -48,6 +49,9 @@ NANOGPT_NAMES = {
     "feed_forward.down": "mlp.c_proj",
 }
 RATE, DECAY, BETAS, CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
+#: Steps of linear warm-up. Without one Adam's first steps move every weight by the whole rate,
+#: whichever sign rounding gave a gradient near zero, and runs in bf16 part for no other reason.
+WARMUP = 100
 
 
 def autocast(net: torch.nn.Module, precision: str) -> AbstractContextManager[Any]:
@@ -55,12 +59,17 @@ def autocast(net: torch.nn.Module, precision: str) -> AbstractContextManager[Any
     return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 def ours(net: Transformer, precision: str, compiled: bool) -> Step:
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
     forward = torch.compile(net) if compiled else net
 
-    def step(rows: np.ndarray) -> float:
+    def step(rows: np.ndarray, rate: float) -> float:
         batch = causal(rows)
         total = batch.weights.sum().item()
         batch = batch.to(net.embedding.weight.device)
@@ -69,6 +78,7 @@ def ours(net: Transformer, precision: str, compiled: bool) -> Step:
         loss = loss / total
         loss.backward()
         clip(net.parameters(), CLIP)
+        set_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -85,7 +95,7 @@ def theirs(
 ) -> Step:
     forward = torch.compile(net) if compiled else net
 
-    def step(rows: np.ndarray) -> float:
+    def step(rows: np.ndarray, rate: float) -> float:
         ids = torch.from_numpy(rows)
         targets = torch.full_like(ids, -1)
         targets[:, :-1] = ids[:, 1:]
@@ -93,6 +103,7 @@ def theirs(
             loss = loss_of(forward, ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
+        set_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -178,14 +189,16 @@ def main() -> None:
         "hallmark": ours(net, *how),  # last: it changes the weights that the others copy
     }
     data = batches(2 + options.steps * options.repetitions, options.batch, config)
+    rates = [RATE * min(1, (i + 1) / WARMUP) for i in range(len(data))]
+    work = list(zip(data, rates, strict=True))
     speed: dict[str, list[float]] = {name: [] for name in sides}
-    last = {name: [step(rows) for rows in data[:2]][-1] for name, step in sides.items()}
+    last = {name: [step(*one) for one in work[:2]][-1] for name, step in sides.items()}
     for turn in range(options.repetitions):
-        part = data[2 + turn * options.steps :][: options.steps]
+        part = work[2 + turn * options.steps :][: options.steps]
         for name, step in sides.items():
             start = time.perf_counter()
-            for rows in part:
-                last[name] = step(rows)
+            for one in part:
+                last[name] = step(*one)
             seconds = time.perf_counter() - start
             speed[name].append(len(part) * options.batch * config.context / seconds)
     total = net.parameter_count()["total"]

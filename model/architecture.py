@@ -8,6 +8,7 @@ encoder-decoder both, the second with cross-attention.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import Attention, Cache, LayerCache, Mask, Rotation, Trace
+from model.attention import Attention, Cache, Call, LayerCache, Mask, Rotation, Trace
 from model.config import ModelConfig
 from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import MaskSpec
@@ -77,34 +78,14 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        *,
-        causal: bool,
-        mask: Mask,
-        rotation: Rotation | None = None,
-        memory: Tensor | tuple[Tensor, Tensor] | None = None,
-        memory_mask: Tensor | None = None,
+        call: Call,
         cache: LayerCache | None = None,
-        slots: Tensor | slice | None = None,
-        length: int = 0,
-        trace: Trace | None = None,
+        memory: Tensor | tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        h = self.attention_norm(x) if self.pre else x
-        h = self.attention(
-            h,
-            cache=cache,
-            causal=causal,
-            mask=mask,
-            rotation=rotation,
-            slots=slots,
-            length=length,
-            trace=None if trace is None else trace.attention,
-        )
+        h = self.attention(self.attention_norm(x) if self.pre else x, call, cache)
         x = self._add(x, h, self.attention_norm)
         if memory is not None:
-            h = self.cross_norm(x) if self.pre else x
-            h = self.cross(
-                h, memory, mask=memory_mask, trace=None if trace is None else trace.cross
-            )
+            h = self.cross(self.cross_norm(x) if self.pre else x, call, memory=memory)
             x = self._add(x, h, self.cross_norm)
         h = self.feed_forward(self.feed_forward_norm(x) if self.pre else x)
         return self._add(x, h, self.feed_forward_norm)
@@ -142,42 +123,30 @@ class Stack(nn.Module):
         """
         tokens = x.shape[1]
         length = tokens if cache is None else cache.length
-        fast = mask.only_causal and length == tokens
+        plain = mask.only_causal and length == tokens
+        blockwise = cache is None and trace is None and mask.is_blockwise(tokens, self.head_dim)
         lowered: Mask = None
-        if (
-            x.is_cuda
-            and cache is None
-            and trace is None
-            and mask.is_blockwise(tokens, self.head_dim)
-        ):
+        if x.is_cuda and blockwise:
             lowered = mask.blocks(x.shape[0], tokens, x.device)
-        elif not fast:
+        elif not plain:
             lowered = mask.dense(tokens, length, x.device)
-        if cache is not None and memory is not None:
-            cache.memory = [cast(Block, b).cross.project_memory(memory) for b in self.blocks]
-            cache.memory_keys = memory_keys
+        memories: Sequence[Tensor | tuple[Tensor, Tensor] | None] = [memory] * len(self.blocks)
         if cache is not None:
-            memory_keys = cache.memory_keys
+            if memory is not None:
+                cache.memory = [cast(Block, b).cross.project_memory(memory) for b in self.blocks]
+                cache.memory_keys = memory_keys
+            memories, memory_keys = cache.memory or memories, cache.memory_keys
         crossed = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
-        if trace is not None:
-            trace.hidden.append(x.detach())
+        slots = None if cache is None else cache.slots
+        call = Call(plain, lowered, crossed, rotation, slots, length, trace)
         again = self.recompute and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
-            run = partial(checkpoint, block, use_reentrant=False) if again else block
-            x = run(
-                x,
-                causal=fast,
-                mask=lowered,
-                rotation=rotation,
-                memory=cache.memory[i] if cache is not None and cache.memory else memory,
-                memory_mask=crossed,
-                cache=None if cache is None else cache.layers[i],
-                slots=None if cache is None else cache.slots,
-                length=length,
-                trace=trace,
-            )
             if trace is not None:
                 trace.hidden.append(x.detach())
+            run = partial(checkpoint, block, use_reentrant=False) if again else block
+            x = run(x, call, None if cache is None else cache.layers[i], memories[i])
+        if trace is not None:
+            trace.hidden.append(x.detach())
         return self.norm(x)
 
 
@@ -255,16 +224,9 @@ class Transformer(nn.Module):
             raise ValueError("An encoder-decoder needs a source.")
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return self._run(
-            stack,
-            ids,
-            _mask(stack.causal, positions, cache, prefix=prefix, keys=keys, segments=segments),
-            positions=positions,
-            memory=memory,
-            memory_keys=source_keys,
-            cache=cache,
-            trace=trace,
-        )
+        mask = _mask(stack.causal, positions, cache, prefix=prefix, keys=keys, segments=segments)
+        beside = {"memory": memory, "memory_keys": source_keys, "cache": cache, "trace": trace}
+        return self._run(stack, ids, mask, positions, **beside)
 
     def encode(
         self, source: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None
@@ -278,13 +240,10 @@ class Transformer(nn.Module):
         stack: Stack,
         ids: Tensor,
         mask: MaskSpec,
-        *,
         positions: Tensor | None = None,
-        memory: Tensor | None = None,
-        memory_keys: Tensor | None = None,
-        cache: Cache | None = None,
-        trace: Trace | None = None,
+        **beside: Any,
     ) -> Tensor:
+        """Embeddings and ``stack``, which is given what stands ``beside``."""
         if positions is None:
             if ids.shape[1] > self.config.context:
                 raise ValueError(
@@ -300,15 +259,8 @@ class Transformer(nn.Module):
             x = x + sinusoids(positions, self.config.d_model).to(x.dtype)
         else:
             rotation = rotary(positions, self.config.head_dim, self.config.rope_theta)
-        return stack(  # type: ignore[no-any-return]
-            self.dropout(self.embedding_norm(x)),
-            mask,
-            rotation=rotation,
-            memory=memory,
-            memory_keys=memory_keys,
-            cache=cache,
-            trace=trace,
-        )
+        x = self.dropout(self.embedding_norm(x))
+        return stack(x, mask, rotation=rotation, **beside)  # type: ignore[no-any-return]
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for ``batch`` sequences of up to ``capacity`` tokens."""

@@ -126,6 +126,23 @@ def _flex(device: str) -> Any:
     return torch.compile(flex_attention) if device == "cuda" else flex_attention
 
 
+@dataclass(frozen=True)
+class Call:
+    """What the layers of a stack share while it reads one batch.
+
+    causal, mask: for self-attention, see ``attend``; memory_mask: for cross-attention, (B, 1, 1,
+    Tk). rotation: of queries and keys, where positions are rotary. slots, length: see Cache.
+    """
+
+    causal: bool
+    mask: Mask = None
+    memory_mask: Tensor | None = None
+    rotation: Rotation | None = None
+    slots: Tensor | slice | None = None
+    length: int = 0
+    trace: Trace | None = None
+
+
 class Attention(nn.Module):
     """Multi-head attention over the sequence itself, or over ``memory`` (cross-attention)."""
 
@@ -140,47 +157,38 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | tuple[Tensor, Tensor] | None = None,
+        call: Call,
         cache: LayerCache | None = None,
-        *,
-        causal: bool = False,
-        mask: Mask = None,
-        rotation: Rotation | None = None,
-        slots: Tensor | slice | None = None,
-        length: int = 0,
-        trace: list[Tensor] | None = None,
+        memory: Tensor | tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """x (B, Tq, d) to (B, Tq, d); memory is (B, Tk, d), or its projected keys and values."""
-        batch, tokens, d = x.shape
+        trace = call.trace
         if memory is None:
-            q, k, v = self.qkv(x).split([d, *self._kv_widths()], dim=-1)
-            q, k, v = (
-                self._split(q, self.heads),
-                self._split(k, self.kv_heads),
-                self._split(v, self.kv_heads),
-            )
-            if rotation is not None:
-                q, k = rotate(q, *rotation), rotate(k, *rotation)
+            q, k, v = self._split(self.qkv(x), self.heads, self.kv_heads, self.kv_heads)
+            if call.rotation is not None:
+                q, k = rotate(q, *call.rotation), rotate(k, *call.rotation)
             if cache is not None:
-                assert slots is not None
-                cache.write(k, v, slots)
-                k, v = cache.keys[:, :, :length], cache.values[:, :, :length]
+                assert call.slots is not None
+                cache.write(k, v, call.slots)
+                k, v = cache.keys[:, :, : call.length], cache.values[:, :, : call.length]
+            y = attend(q, k, v, call.causal, call.mask, None if trace is None else trace.attention)
         else:
-            bias = None if self.qkv.bias is None else self.qkv.bias[:d]
-            q = self._split(F.linear(x, self.qkv.weight[:d], bias), self.heads)
+            (q,) = self._split(self._rows(x, slice(x.shape[-1])), self.heads)
             k, v = memory if isinstance(memory, tuple) else self.project_memory(memory)
-        y = attend(q, k, v, causal, mask, trace)  # (B, H, Tq, D)
-        return self.out(y.transpose(1, 2).reshape(batch, tokens, d))
+            y = attend(q, k, v, False, call.memory_mask, None if trace is None else trace.cross)
+        return self.out(y.transpose(1, 2).flatten(2))  # (B, H, Tq, D) to (B, Tq, d)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, Hkv, Tk, D) of the encoder's states (B, Tk, d)."""
-        d = memory.shape[-1]
-        bias = None if self.qkv.bias is None else self.qkv.bias[d:]
-        k, v = F.linear(memory, self.qkv.weight[d:], bias).split(self._kv_widths(), dim=-1)
-        return self._split(k, self.kv_heads), self._split(v, self.kv_heads)
+        y = self._rows(memory, slice(memory.shape[-1], None))
+        k, v = self._split(y, self.kv_heads, self.kv_heads)
+        return k, v
 
-    def _kv_widths(self) -> list[int]:
-        return [self.kv_heads * self.head_dim] * 2
+    def _rows(self, x: Tensor, rows: slice) -> Tensor:
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x, self.qkv.weight[rows], bias)
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], heads, self.head_dim).transpose(1, 2)  # (B, H, T, D)
+    def _split(self, y: Tensor, *heads: int) -> list[Tensor]:
+        """y (B, T, all heads x D) to one (B, H, T, D) for each number of heads."""
+        parts = y.unflatten(-1, (-1, self.head_dim)).split(heads, dim=2)  # (B, T, H, D) each
+        return [part.transpose(1, 2) for part in parts]
