@@ -64,6 +64,7 @@ TRAINER = (
     "model.state",
     "model.stepping",
     "model.train",
+    "model.trainer",
     "model.validation",
 )
 

@@ -20,7 +20,8 @@ from model.data import batch_sequences
 from model.job import read_job
 from model.objectives import causal
 from model.optimise import SpikeGuard, learning_rate
-from model.train import LOG_SCHEMA, TIMING_COLUMNS, main
+from model.train import main
+from model.trainer import LOG_SCHEMA, TIMING_COLUMNS
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
