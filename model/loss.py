@@ -39,7 +39,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             x = hidden.detach().to(matmul_dtype)  # (N, d)
             w = weight.detach().to(matmul_dtype)  # (V, d)
-            rows = chunk_rows(w.shape[0], device)
+            rows = chunk_rows(len(w), device)
             total = torch.zeros((), dtype=torch.float32, device=hidden.device)
             grad_x = torch.empty_like(x if gradient else x[:0])
             grad_w = torch.zeros_like(w if gradient else w[:0], dtype=torch.float32)
@@ -48,14 +48,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if gradient and bias is not None
                 else None
             )
-            for start in range(0, x.shape[0], rows):
+            # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
+            products = torch.empty(min(rows, len(x)), len(w), dtype=matmul_dtype, device=x.device)
+            chances = torch.empty_like(products, dtype=torch.float32)
+            for start in range(0, len(x), rows):
                 part = slice(start, start + rows)
                 y, scale = targets[part].unsqueeze(1), weights[part].unsqueeze(1)
-                logits = (x[part] @ w.t()).float()  # (n, V)
+                n = len(y)
+                logits = torch.mm(x[part], w.t(), out=products[:n]).float()  # (n, V)
                 if bias is not None:
                     logits += bias.detach()
                 chosen, largest = logits.gather(1, y), logits.amax(1, keepdim=True)
-                p = logits.softmax(1)
+                p = torch.softmax(logits, 1, out=chances[:n])
                 # log Z from the likeliest word's p, which cannot underflow: no second exponential.
                 log_z = largest - p.amax(1, keepdim=True).log()
                 total += ((log_z - chosen + z_loss * log_z.square()) * scale).sum()
@@ -69,7 +73,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     grad_b += grad.sum(0)
                 grad = grad.to(matmul_dtype)
                 torch.mm(grad, w, out=grad_x[part])
-                grad_w += grad.t() @ x[part]
+                if matmul_dtype == torch.float32:
+                    grad_w.addmm_(grad.t(), x[part])
+                else:
+                    grad_w += grad.t() @ x[part]
         ctx.save_for_backward(grad_x, grad_w, grad_b)
         ctx.dtypes = hidden.dtype, weight.dtype
         return total
