@@ -28,6 +28,7 @@ from model.sampling import (
     keep_min_p,
     keep_nucleus,
     keep_top_k,
+    most_probable,
     penalise_repetition,
     sample_keys,
     temper,
@@ -101,7 +102,7 @@ class Sampling:
         if history is not None:
             logits = penalise_repetition(logits, history, self.repetition_penalty)
         if self.temperature == 0.0:
-            return logits.argmax(-1)
+            return most_probable(logits)
         logits = temper(logits, self.temperature_at(position))
         if self.top_k:
             logits = keep_top_k(logits, self.top_k)
