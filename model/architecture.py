@@ -139,7 +139,7 @@ class Stack(nn.Module):
         crossed = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
         slots = None if cache is None else cache.slots
         call = Call(plain, lowered, crossed, rotation, slots, length, trace)
-        again = self.recompute and torch.is_grad_enabled()
+        again = self.recompute and torch.is_grad_enabled() and trace is None
         for i, block in enumerate(self.blocks):
             if trace is not None:
                 trace.hidden.append(x.detach())
@@ -232,7 +232,8 @@ class Transformer(nn.Module):
         self, source: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None
     ) -> Tensor:
         """The encoder's states of a source (B, T), of which ``keys`` marks the real tokens."""
-        assert self.encoder is not None
+        if self.encoder is None:
+            raise ValueError("A decoder-only model reads no source: it has no encoder.")
         return self._run(self.encoder, source, MaskSpec(keys=keys), trace=trace)
 
     def _run(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.score import check_ids
+from model.score import check_ids, check_numbers
 
 Normalisation = Literal["none", "mean", "gnmt"]
 Stopping = Literal["textbook", "transformers"]
@@ -155,15 +155,15 @@ class ModelScorer:
             raise ValueError(
                 f"The source has {len(source)} tokens, not between 1 and {model.config.context}."
             )
-        if not prompt:
+        if not len(prompt):
             raise ValueError("The prompt is empty: begin it with the begin-of-text token.")
         if length > model.config.context:
             raise ValueError(
                 f"The prompt and {max_new_tokens} new tokens make {length}, more than the context "
                 f"of {model.config.context}: lower max_new_tokens or cut the prompt."
             )
-        for ids in (prompt, source or ()):
-            check_ids(np.asarray(ids, dtype=np.int64), model.config.vocab_size)
+        check_ids(prompt, model.config.vocab_size, "The prompt")
+        check_ids([] if source is None else source, model.config.vocab_size, "The source")
         self.model, self.device = model, model.embedding.weight.device
         self.prompt = torch.tensor([list(prompt)], device=self.device)
         self.source = None if source is None else torch.tensor([list(source)], device=self.device)
@@ -175,7 +175,7 @@ class ModelScorer:
         self.cache = self.model.new_cache(1, self.capacity)
         self.cache.slots, self.cache.length = slice(0, tokens), tokens
         hidden = self.model.hidden(self.prompt, source=self.source, cache=self.cache)
-        return self.model.head(hidden[:, -1]).float().log_softmax(-1)
+        return check_numbers(self.model.head(hidden[:, -1]).float().log_softmax(-1))
 
     @torch.inference_mode()
     def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -189,4 +189,4 @@ class ModelScorer:
         self.cache.slots, self.cache.length = slice(position, position + 1), position + 1
         ids = torch.tensor(tokens, device=self.device).unsqueeze(1)
         hidden = self.model.hidden(ids, positions=torch.full_like(ids, position), cache=self.cache)
-        return self.model.head(hidden[:, 0]).float().log_softmax(-1)
+        return check_numbers(self.model.head(hidden[:, 0]).float().log_softmax(-1))

@@ -61,7 +61,7 @@ def read_config(folder: str | Path) -> ModelConfig:
     path = _require(Path(folder), CONFIG)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(values, dict) or values.get("model_type") != MODEL_TYPE:
         found = values.get("model_type") if isinstance(values, dict) else None
@@ -92,19 +92,17 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
     path = _require(folder, WEIGHTS)
     with torch.device("meta"):
         model = Transformer(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    expected = shapes(model.state_dict())
     if config.tie_embeddings:
         del expected["head.weight"]
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            _compare(path, expected, found)
+            compare(path, expected, found)
             weights = {name: file.get_tensor(name) for name in found}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is truncated or not a safetensors file: {error}.") from error
-    for name, tensor in weights.items():
-        if not tensor.is_floating_point():
-            raise CheckpointError(f"{path}: {name} has type {tensor.dtype}, not a float type.")
+    check_floats(path, weights)
     model = model.to_empty(device=device)
     if config.tie_embeddings:
         model.head.weight = model.embedding.weight
@@ -139,10 +137,21 @@ def _require(folder: Path, name: str) -> Path:
     return path
 
 
-def _compare(
+def shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_floats(path: Path, tensors: dict[str, Tensor]) -> None:
+    """CheckpointError that names a tensor of another kind."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{path}: {name} has type {tensor.dtype}, not a float type.")
+
+
+def compare(
     path: Path, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> None:
-    """Name the first tensor that does not fit the config."""
+    """CheckpointError that names the first tensor that does not fit the config."""
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise CheckpointError(

@@ -41,10 +41,11 @@ class SequenceClassifier(nn.Module):
         if classes < 2:
             raise ValueError(f"Classification needs at least 2 classes, not {classes}.")
         self.body = body
-        device = body.embedding.weight.device
-        self.pooler = nn.Linear(body.config.d_model, body.config.d_model, device=device)
+        device, dtype = body.embedding.weight.device, body.embedding.weight.dtype
+        d = body.config.d_model
+        self.pooler = nn.Linear(d, d, device=device, dtype=dtype)
         self.dropout = nn.Dropout(body.config.dropout)
-        self.output = nn.Linear(body.config.d_model, classes, device=device)
+        self.output = nn.Linear(d, classes, device=device, dtype=dtype)
         draws = torch.Generator(device).manual_seed(0)  # the same head whatever was drawn before
         for matrix in (self.pooler, self.output):
             nn.init.normal_(matrix.weight, std=0.02, generator=draws)
@@ -156,7 +157,7 @@ def _check(classifier: SequenceClassifier, sequences: Sequence[Sequence[int]]) -
             raise ValueError(
                 f"Sequence {i} has {len(sequence)} tokens, not between 1 and {config.context}."
             )
-        check_ids(np.asarray(sequence, dtype=np.int64), config.vocab_size)
+        check_ids(sequence, config.vocab_size, f"Sequence {i}")
 
 
 def save(classifier: SequenceClassifier, folder: str | Path, *, tokenizer: str | Path) -> None:
@@ -178,9 +179,10 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SequenceClas
     try:
         head = load_file(path)
         classifier = SequenceClassifier(body, len(head["output.bias"]))
-        found = classifier.load_state_dict(head, strict=False)
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not the head of a classifier: {error}.") from error
-    if found.unexpected_keys or any(not n.startswith("body.") for n in found.missing_keys):
-        raise CheckpointError(f"{path} is not the head of a classifier: it lacks tensors.")
+    own = {n: t for n, t in classifier.state_dict().items() if not n.startswith("body.")}
+    checkpoint.compare(path, checkpoint.shapes(own), checkpoint.shapes(head))
+    checkpoint.check_floats(path, head)
+    classifier.load_state_dict(head, strict=False)  # the body has its weights
     return classifier.eval()

@@ -257,6 +257,11 @@ def _check_types(config: ModelConfig | TrainConfig) -> None:
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join(kind.__name__ for kind in tuple(choices) or (hint,))
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
+        if hint is float:
+            try:
+                object.__setattr__(config, name, float(value))  # the same whether 0 or 0.0
+            except OverflowError:
+                raise ValueError(f"{name} is too large.") from None
 
 
 def _positive(config: object, name: str) -> None:

@@ -9,9 +9,10 @@ epoch in its own order, and the order is computed, not stored. See ``permute``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -134,23 +135,36 @@ def materialise(
     """Map the packed table at ``source``, copying it to ``path`` first where that is not done yet.
 
     ``source`` is a parquet file, a folder of them (read in the order of their names), or a list of
-    either. The copy appears under ``path`` only when it is whole. Ids outside the vocabulary and
-    rows of another length raise a ValueError that names the file.
+    either. The copy appears under ``path`` only when it is whole, and a note beside says of which
+    files it was made, and for which model: a copy of others is made anew. Ids outside the
+    vocabulary and rows of another length raise a ValueError that names the file.
     """
-    if not path.exists():
+    files = _files(source)
+    seen = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    origin = {"files": seen, "context": context, "vocab_size": vocab_size}
+    note = path.with_suffix(".json")
+    if not path.exists() or _read_note(note) != origin:
+        note.unlink(missing_ok=True)
         with whole_file(path) as temporary:
             with temporary.open("wb") as out:
-                for ids in _batches(source, context, vocab_size):
+                for ids in _batches(files, context, vocab_size):
                     out.write(ids.tobytes())
             if temporary.stat().st_size == 0:
                 raise ValueError(f"{source} holds no rows: there is nothing to learn from.")
+        with whole_file(note) as temporary:
+            temporary.write_text(json.dumps(origin), encoding="utf-8")
     return PackedRows(path, context)
 
 
-def _batches(
-    source: str | Sequence[str], context: int, vocab_size: int
-) -> Iterator[NDArray[np.int32]]:
-    for path in _files(source):
+def _read_note(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _batches(files: list[Path], context: int, vocab_size: int) -> Iterator[NDArray[np.int32]]:
+    for path in files:
         try:
             file = pq.ParquetFile(path)
             kind = file.schema_arrow.field("ids").type

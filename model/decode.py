@@ -34,7 +34,7 @@ from model.sampling import (
     temper,
     uniform,
 )
-from model.score import check_ids, default_stride, padded, window_start
+from model.score import check_ids, check_numbers, default_stride, padded, window_start
 from model.stepping import Step, make_step
 
 #: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
@@ -82,8 +82,10 @@ class Sampling:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be between 0 and 1, not {self.min_p}.")
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition_penalty must be positive, not {self.repetition_penalty}.")
+        if not 0.01 <= self.repetition_penalty <= 100.0:
+            raise ValueError(
+                f"repetition_penalty must be between 0.01 and 100, not {self.repetition_penalty}."
+            )
         decaying = self.first_temperature is not None
         if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
             raise ValueError("A decaying temperature needs positive temperatures and tokens.")
@@ -165,13 +167,10 @@ def generate(
     if temperature == 0.0 and samples > 1:
         raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
     for i, prompt in enumerate(prompts):
-        ids = np.asarray(prompt)
-        if not ids.size:
+        if not len(prompt):
             raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise ValueError(f"Prompt {i} is no list of token ids.")
-        check_ids(ids, model.config.vocab_size)
-    check_ids(np.asarray(list(forbid), dtype=np.int64), model.config.vocab_size)
+        check_ids(prompt, model.config.vocab_size, f"Prompt {i}")
+    check_ids(list(forbid), model.config.vocab_size, "forbid")
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError("forbid names every token, and leaves none to write.")
     if sources is not None:
@@ -205,7 +204,7 @@ def _check_sources(
     for i, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
         if not 0 < len(source) <= context:
             raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
-        check_ids(np.asarray(source, dtype=np.int64), model.config.vocab_size)
+        check_ids(source, model.config.vocab_size, f"Source {i}")
         if len(prompt) + max_new_tokens > context:
             raise ValueError(
                 f"Prompt {i} and {max_new_tokens} new tokens exceed the context of {context}: "
@@ -284,7 +283,7 @@ class _Batch:
         chosen = sampling.choose(logits, self.keys[rows], t, history)  # (n,)
         logits[:, never] = model_says
         log_probs = -cross_entropy(logits, chosen, reduction="none")
-        return chosen.cpu().numpy(), log_probs.cpu().numpy()
+        return chosen.cpu().numpy(), check_numbers(log_probs.cpu()).numpy()
 
     def continuations(self) -> list[Continuation]:
         rows = []

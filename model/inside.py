@@ -26,9 +26,8 @@ def attention_weights(
     """
     if not len(sequence):
         raise ValueError("An empty sequence has nothing to attend to.")
-    tokens = np.array([sequence], dtype=np.int64)
-    check_ids(tokens, model.config.vocab_size)
-    ids = torch.from_numpy(tokens).to(model.embedding.weight.device)  # (1, T)
+    tokens = check_ids(sequence, model.config.vocab_size, "The sequence")
+    ids = torch.from_numpy(tokens[None]).to(model.embedding.weight.device)  # (1, T)
     found: dict[str, list[torch.Tensor]] = {}
     if model.encoder is not None:
         trace = Trace()

@@ -59,7 +59,8 @@ def read_job(path: str) -> Job:
         ("start", job.get("start"), False),
         ("data.groups", data.get("groups"), False),
     ):
-        if not (isinstance(value, str) and value) and (needed or value is not None):
+        path_like = isinstance(value, str) and value and "\0" not in value
+        if not path_like and (needed or value is not None):
             raise ValueError(f"The job {path}: {name} must be a path, not {value!r}.")
     for name in ("train", "validation"):
         value = data.get(name)

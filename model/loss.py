@@ -132,7 +132,8 @@ def linear_cross_entropy(
     Returns:
         float32 scalar. Memory is that of one chunk of logits, not of all.
     """
-    gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    learnt = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
+    gradient = torch.is_grad_enabled() and learnt
     loss: Tensor = _LinearCrossEntropy.apply(
         hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten(), z_loss, gradient
     )

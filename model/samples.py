@@ -45,6 +45,8 @@ def write_samples(
         sources = [ids[real].tolist() for ids, real in pairs]
         prompts, samples = prompts * len(sources), 1
     most = min(tokens, model.config.context - 1)
+    if not most:
+        return []  # a context of one token has no room for a second
     made = generate(
         model, prompts, max_new_tokens=most, samples=samples, seed=seed, sources=sources
     )

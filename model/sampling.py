@@ -70,7 +70,7 @@ def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tens
 
 def most_probable(logits: Tensor) -> Tensor:
     """The first of the largest of each row, (N,); on the CPU by numpy, ten times as fast here."""
-    if logits.device.type == "cpu":
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return torch.from_numpy(np.argmax(logits.detach().numpy(), axis=-1))
     return logits.argmax(-1)
 
@@ -93,7 +93,8 @@ def draw(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
     point = torch.minimum(
         (u * total.double()).to(cdf.dtype), total.nextafter(torch.zeros_like(total))
     )
-    return torch.searchsorted(cdf, point, right=True).squeeze(1)
+    # A row of NaN has no place for the point, and gets the last token.
+    return torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def sample_keys(seed: int, prompt: Sequence[int], samples: int) -> UInt64:

@@ -93,6 +93,8 @@ def target_log_probs(
         raise ValueError("Targets for sources need an encoder-decoder.")
     if len(sources) != len(targets) or not all(map(len, sources)):
         raise ValueError("Each target needs a source of at least one token.")
+    for sequence in (*sources, *targets):
+        check_ids(sequence, model.config.vocab_size)
     device = model.embedding.weight.device
     results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
     order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
@@ -103,8 +105,6 @@ def target_log_probs(
         batch = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // width)))]
         ids, real = padded([targets[i] for i in batch], device)
         source, keys = padded([sources[i] for i in batch], device)
-        for tokens in (ids, source):
-            check_ids(tokens.cpu().numpy(), model.config.vocab_size)
         keep = real[:, 1:]
         hidden = model.hidden(ids[:, :-1], source=source, source_keys=keys)[keep]  # (n, d)
         parts = [
@@ -251,8 +251,8 @@ def _batches(
         tokens = np.full((len(batch), width + 1), PAD, dtype=np.int64)
         for i, row in enumerate(batch):
             part = sequences[row.sequence][row.start : row.last + 1]
-            tokens[i, : len(part)] = part
-        check_ids(tokens, model.config.vocab_size)
+            name = f"Sequence {row.sequence}"
+            tokens[i, : len(part)] = check_ids(part, model.config.vocab_size, name)
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
 
 
@@ -266,14 +266,31 @@ def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor
     return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 
-def check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
-    """ValueError that names a token id outside the vocabulary."""
-    bad = tokens[(tokens < 0) | (tokens >= vocab_size)]
+def check_ids(sequence: Tokens, vocab_size: int, name: str = "It") -> NDArray[np.int64]:
+    """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
+
+    ``name``: what the sentence calls it.
+    """
+    ids = np.array(sequence, ndmin=1)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ValueError(f"{name} is no list of token ids: {str(sequence)[:100]}.")
+    bad = ids[(ids < 0) | (ids >= vocab_size)]
     if len(bad):
         raise ValueError(
             f"Token id {bad[0]} is outside the model's vocabulary of {vocab_size}: "
             "was the text encoded with another tokenizer?"
         )
+    return ids.astype(np.int64)
+
+
+def check_numbers(log_probs: Tensor) -> Tensor:
+    """The same; ValueError where the model has given NaN."""
+    if log_probs.isnan().any():
+        raise ValueError(
+            "The model's scores are not numbers (NaN): its weights are damaged, or it diverged "
+            "while it was trained."
+        )
+    return log_probs
 
 
 def _chosen(logits: Tensor, targets: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from model.files import remove_unfinished, save_tensors, whole_folder
+from model.optimise import SpikeGuard
 from model.parallel import World, like, whole
 
-FORMAT = 3
+FORMAT = 4
 Optimizers = list[torch.optim.Optimizer]
 
 
@@ -37,7 +39,7 @@ def save_state(
     identity: dict[str, Any],
     model: nn.Module,
     optimizers: Optimizers,
-    guard: dict[str, Any],
+    guard: SpikeGuard,
     world: World,
 ) -> None:
     """Write the state of ``step``, then remove older ones. This is a checkpoint's commit point.
@@ -55,7 +57,10 @@ def save_state(
     if not target.exists():
         with whole_folder(target) as temporary:
             save_tensors(tensors, temporary / "state.safetensors")
-            header = {"format": FORMAT, "step": step, "identity": identity, "guard": guard}
+            header = {
+                "format": FORMAT, "step": step, "identity": identity, "guard": asdict(guard),
+                "tensors": _shapes(tensors),
+            }  # fmt: skip
             (temporary / "state.json").write_text(json.dumps(header, indent=2), encoding="utf-8")
     for old in folder.iterdir():
         if old != target:
@@ -80,6 +85,10 @@ def _generators(world: World) -> Iterator[tuple[str, Tensor]]:
     if torch.cuda.is_initialized():
         for rank, state in enumerate(world.stack(torch.cuda.get_rng_state())):
             yield f"rng.{rank}.cuda", state
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def find_state(folder: Path) -> int | None:
@@ -112,27 +121,30 @@ def load_state(
     model: nn.Module,
     optimizers: Optimizers,
     world: World,
-) -> dict[str, Any]:
+) -> SpikeGuard:
     """Restore everything ``save_state`` kept; ValueError when it belongs to another run.
 
-    All processes call it. Returns what it kept of the SpikeGuard.
+    All processes call it. Returns the guard against spikes as it was.
     """
     source = folder / step_name(step)
     try:
         header = json.loads((source / "state.json").read_text(encoding="utf-8"))
         tensors = load_file(source / "state.safetensors")
-        found, guard = header["identity"], header["guard"]
+        found, kept = header["identity"], header["guard"]
         for key in identity:
             if header["format"] != FORMAT or found.get(key) != identity[key]:
                 raise AnotherTraining(
                     f"The work folder {folder.parent} belongs to a training with other {key} "
                     "settings: use another work folder, or remove this one."
                 )
-        _restore(tensors, model, optimizers, world, step)
-        return dict(guard)
+        if _shapes(tensors) != header["tensors"]:
+            raise ValueError("its tensors are not those that were written")
+        guard = SpikeGuard(float(kept["mean"]), int(kept["taken"]), int(kept["skipped"]))
+        _restore(tensors, model, optimizers, world)
+        return guard
     except AnotherTraining:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
             SafetensorError) as error:  # fmt: skip
         raise ValueError(
             f"The training state {source} is damaged ({error}): remove the work folder."
@@ -148,15 +160,12 @@ def _restore(
     model: nn.Module,
     optimizers: Optimizers,
     world: World,
-    step: int,
 ) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(like(tensors[f"model.{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
         state = _optimizer_state(tensors, i, optimizer)
-        if step and not state:
-            raise KeyError(f"optimizer.{i}")
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     if f"rng.{world.rank}.cpu" in tensors:  # else it goes on with more processes than it had

@@ -7,7 +7,6 @@ import math
 import signal
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +345,7 @@ class Trainer:
             rows.clear()
 
     def _save_state(self) -> None:
-        parts = self.model, self.optimizers, asdict(self.guard), self.world
+        parts = self.model, self.optimizers, self.guard, self.world
         state.save_state(self.work / "state", self.step, self.identity, *parts)
 
     def _resume(self) -> bool:
@@ -360,7 +359,7 @@ class Trainer:
         if found < 0:
             return False
         parts = self.model, self.optimizers, self.world
-        self.guard = SpikeGuard(**state.load_state(folder, found, self.identity, *parts))
+        self.guard = state.load_state(folder, found, self.identity, *parts)
         self.step = found
         return True
 

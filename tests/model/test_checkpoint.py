@@ -66,6 +66,7 @@ DAMAGES = {
     "truncated": (damage_truncate, "truncated"),
     "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 10**5), "not valid JSON"),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "type None"),
     "other model": (damage_config(model_type="gpt2"), "type 'gpt2'"),
     "other format": (damage_config(format=99), "format 99"),

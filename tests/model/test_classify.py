@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from model.checkpoint import CheckpointError
 from model.classify import FineTuning, SequenceClassifier, fine_tune, load, predict, save
@@ -91,6 +92,18 @@ def test_bad_sequences_and_labels_are_named(rows, labels, words):
 def test_folders_that_hold_no_classifier_are_refused(tmp_path):
     classifier = SequenceClassifier(tiny(architecture="encoder"), 2)
     save(classifier, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    head = load_file(tmp_path / "c" / "classifier.safetensors")
+    for changes, words in (
+        ({"output.bias": torch.tensor(1.0)}, "not the head of a classifier"),
+        ({"output.bias": torch.zeros(1)}, "at least 2 classes"),
+        ({"output.weight": torch.zeros(2, 3)}, "output.weight has shape"),
+        ({"output.bias": torch.zeros(2, dtype=torch.int64)}, "not a float type"),
+        ({"body.encoder.norm.weight": torch.zeros(32)}, "expected none"),
+    ):
+        save_file({**head, **changes}, tmp_path / "c" / "classifier.safetensors")
+        with pytest.raises(CheckpointError, match=words) as error:
+            load(tmp_path / "c")
+        assert "\n" not in str(error.value)
     (tmp_path / "c" / "classifier.safetensors").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="not the head of a classifier"):
         load(tmp_path / "c")

@@ -40,6 +40,7 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
         ({"steps": 10, "warmup": 11}, "longer"),
         ({"learning_rate": 0.0}, "positive"),
         ({"learning_rate": math.inf}, "positive"),
+        ({"clip": 10**400}, "too large"),
         ({"beta2": 1.0}, "between"),
         ({"learning_rate": 1e30}, "between"),
         ({"weight_decay": -0.1}, "between"),
@@ -75,3 +76,9 @@ def test_swiglu_keeps_the_parameter_count_of_a_plain_layer():
     assert ModelConfig(d_model=768, n_heads=12).hidden == 3072
     gated = ModelConfig(d_model=768, n_heads=12, activation="swiglu").hidden
     assert gated % 32 == 0 and abs(3 * gated - 2 * 3072) / (2 * 3072) < 0.05
+
+
+def test_whole_numbers_serve_where_fractions_do():
+    """As JSON from elsewhere writes them: the optimizer takes floats alone."""
+    config = from_dict(TrainConfig, {"beta1": 0, "clip": 1})
+    assert config == TrainConfig(beta1=0.0, clip=1.0) and isinstance(config.beta1, float)

@@ -61,7 +61,21 @@ def test_rows_come_back_as_packed_from_one_file_or_many(tmp_path):
     packed = materialise(str(folder), tmp_path / "train.bin", 8, 30)
     assert len(packed) == 10
     assert (packed.rows(np.array([9, 0, 5])) == rows[[9, 0, 5]]).all()
-    assert (materialise("gone", tmp_path / "train.bin", 8, 30).ids == rows).all()  # made once
+    made = (tmp_path / "train.bin").stat()
+    assert (materialise(str(folder), tmp_path / "train.bin", 8, 30).ids == rows).all()
+    assert (tmp_path / "train.bin").stat() == made  # once
+
+
+def test_a_copy_of_other_rows_is_made_anew(tmp_path):
+    """As a training leaves one that failed before its first state."""
+    first, second = toy_rows(10, 8, 20), toy_rows(10, 8, 20, seed=7)
+    paths = [write_rows(tmp_path / f"{i}.parquet", r) for i, r in enumerate((first, second))]
+    assert (materialise(str(paths[0]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == second).all()
+    write_rows(paths[1], first)  # in the same place
+    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    with pytest.raises(ValueError, match="vocabulary has 5"):
+        materialise(str(paths[1]), tmp_path / "train.bin", 8, 5)
 
 
 @pytest.mark.parametrize(

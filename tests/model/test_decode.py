@@ -210,6 +210,7 @@ def test_temperature_decays_to_its_last_value():
         ({"top_k": -1}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
         ({"temperature": 0.0, "first_temperature": 10.0}, "decaying"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
@@ -253,6 +254,7 @@ def test_compiled_steps_write_what_eager_steps_write():
         ({"forbid": range(61)}, "leaves none"),
         ({"forbid": [61]}, "Token id 61"),
         ({"forbid": [-1]}, "Token id -1"),
+        ({"forbid": [1.5]}, "forbid is no list of token ids"),
     ],
 )
 def test_settings_that_leave_nothing_to_draw_are_refused(settings, words):
@@ -260,7 +262,24 @@ def test_settings_that_leave_nothing_to_draw_are_refused(settings, words):
         generate(tiny(), [[0]], max_new_tokens=2, **settings)
 
 
-@pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_whose_weights_are_no_numbers_is_named(temperature):
+    model = tiny()
+    with torch.no_grad():
+        model.embedding.weight[5] = torch.nan
+    with pytest.raises(ValueError, match="not numbers"):
+        generate(model, PROMPTS, max_new_tokens=3, temperature=temperature)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
+    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[0, 7:9] = 9.0  # the first of equals
+    chosen = Sampling(temperature=0.0).choose(logits, np.zeros(6, np.uint64), 0)
+    assert chosen[0] == 7 and (logits.gather(1, chosen[:, None]).squeeze(1) == logits.amax(1)).all()
+
+
+@pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"], [2**70], [1, None]])
 def test_prompts_are_lists_of_ids(prompt):
     with pytest.raises(ValueError, match="Prompt 0 is no list of token ids"):
         generate(tiny(), [prompt], max_new_tokens=2)

@@ -84,8 +84,9 @@ def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
 
 
 @pytest.mark.parametrize(
-    ("sequence", "words"), [([], "empty"), ([2] * 17, "context of 16"), ([2, 61], "vocabulary")]
-)
+    ("sequence", "words"), [([], "empty"), ([2] * 17, "context of 16"), ([2, 61], "vocabulary"),
+                             ([[2]], "no list of token ids"), ([0.5], "no list of token ids")],
+)  # fmt: skip
 def test_what_cannot_be_read_is_named(sequence, words):
     with pytest.raises(ValueError, match=words):
         attention_weights(tiny(), sequence)

@@ -50,3 +50,11 @@ def test_without_gradients_none_are_made():
     hidden, weight, _, targets, weights = setup(False)
     with torch.no_grad():
         assert not linear_cross_entropy(hidden, weight, None, targets, weights).requires_grad
+
+
+def test_a_bias_learns_alone():
+    hidden, weight, offset, targets, weights = setup(True)
+    fixed = hidden.detach(), weight.detach()
+    (got,) = torch.autograd.grad(linear_cross_entropy(*fixed, offset, targets, weights), offset)
+    whole = linear_cross_entropy(hidden, weight, offset, targets, weights)
+    torch.testing.assert_close(got, torch.autograd.grad(whole, offset)[0])

@@ -96,6 +96,10 @@ def test_embeddings_are_those_of_each_sequence_alone(sequences, architecture, la
         (lambda m: token_log_probs(m, [[0, 1]], stride=17), "stride"),
         (lambda m: next_log_probs(m, [[0], []]), "Prompt 1 is empty"),
         (lambda m: embeddings(m, [[0] * 17]), "exceeds the context"),
+        (lambda m: embeddings(m, [[0.5]]), "Sequence 0 is no list of token ids"),
+        (lambda m: next_log_probs(m, [[0], [0.5]]), "Sequence 1 is no list of token ids"),
+        (lambda m: token_log_probs(m, [[0, 2**70]]), "no list of token ids"),
+        (lambda m: m(torch.tensor([[0]]), source=torch.tensor([[0]])), "has no encoder"),
     ],
 )
 def test_bad_input_is_refused(call, word):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from model.checkpoint import load
 from model.config import TrainConfig
@@ -431,13 +432,48 @@ def test_a_job_of_wrong_types_is_refused_by_name(inputs, tmp_path, change, words
         read_job(str(path))
 
 
-def test_a_damaged_state_is_one_sentence(inputs, tmp_path):
+def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     work = tmp_path / "work"
     job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
     assert run(job)[0] == 0
     (folder,) = (work / "state").iterdir()
     header = json.loads((folder / "state.json").read_text())
-    del header["guard"]
-    (folder / "state.json").write_text(json.dumps(header))
-    code, events = run(job)
-    assert code == 1 and "is damaged" in events[-1]["message"]
+    tensors = load_file(folder / "state.safetensors")
+    moment = "optimizer.0.0.exp_avg"
+    headers = ({k: v for k, v in header.items() if k != "guard"}, {**header, "guard": {"x": 1}},
+               {**header, "guard": {**header["guard"], "mean": "x"}}, [])  # fmt: skip
+    contents = (
+        {k: v for k, v in tensors.items() if k != moment},
+        {**tensors, "optimizer.0.99.exp_avg": torch.zeros(3)},
+        {**tensors, moment: torch.zeros(2)},
+        {**tensors, "model.decoder.norm.weight": torch.ones(1)},
+    )
+    threads = torch.get_num_threads()
+    for bad, content in [*((h, tensors) for h in headers), *((header, c) for c in contents)]:
+        (folder / "state.json").write_text(json.dumps(bad))
+        save_file(content, folder / "state.safetensors")
+        assert main([str(job)]) == 1
+        *_, event = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert "is damaged" in event["message"]
+    torch.set_num_threads(threads)
+
+
+def test_a_training_goes_on_with_its_own_data_only(inputs, tmp_path, capsys):
+    work = tmp_path / "work"
+    job = write_job(inputs, work, steps=2, warmup=0)
+    assert run(job)[0] == 0
+    values = json.loads(job.read_text())
+    values["data"]["train"] = str(inputs / "validation.parquet")
+    job.write_text(json.dumps(values))
+    threads = torch.get_num_threads()
+    assert main([str(job)]) == 1
+    torch.set_num_threads(threads)
+    assert "other data settings" in capsys.readouterr().out
+
+
+def test_a_context_of_one_token_has_no_room_for_samples(tmp_path):
+    write_rows(tmp_path / "train.parquet", toy_rows(60, 1, 40, seed=1))
+    write_rows(tmp_path / "validation.parquet", toy_rows(12, 1, 40, seed=2))
+    write_tokenizer(tmp_path / "tokenizer.json", 40)
+    model = {"context": 1}
+    assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup=0))[0] == 0
