@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -19,7 +20,8 @@ from tasks.errors import HallmarkError, UsageError
 
 app = App(
     name="hallmark",
-    help="Raw text to an audited language model, with evidence at every step.",
+    help="Raw text to an audited language model, with evidence at every step. With --debug, "
+    "which every command takes, an error shows its traceback.",
     version=lambda: version("hallmark"),
     help_format="plaintext",
     suppress_keyboard_interrupt=False,  # ``main`` says what it means
@@ -154,6 +156,21 @@ def replay(run: str = "latest", *, store: str | None = None, json_: Json = False
 
 
 @app.command
+def settings(section: str | None = None, *, json_: Json = False) -> None:
+    """List every setting of a config, with its default, what it may be and what it means.
+
+    Parameters
+    ----------
+    section
+        Only this section, such as pretrain.train.
+    """
+    from flows.settings import render
+    from flows.settings import settings as list_settings
+
+    _show(list_settings(section), json_, render)
+
+
+@app.command
 def serve(config: str = "demo", *, set_: Set = None) -> None:
     """Register the pipeline (on the config's schedule) and the audit with a Prefect server.
 
@@ -245,6 +262,8 @@ def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
         return _show(status_of(done), True, str)
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
+    if flow == "audit":
+        stderr.print(f"audited: {done.record['checkpoint']}")
     stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
     controls, failed = done.controls()
     if failed:
@@ -288,7 +307,7 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{' '.join(str(error).split())} See: hallmark --help", 2)
     except HallmarkError as error:
         if debug:
-            raise
+            traceback.print_exc()
         _fail(str(error), error.exit_code)
     except Exception as error:
         if debug:

@@ -86,7 +86,7 @@ def examine(
             checkpoint, planted, planted, config.audit_extraction
         )
     if not audits:
-        raise UsageError(f"{', '.join(only)}: needs the training corpus; this store has it not")
+        raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
     made["model_card"] = model_card(
@@ -157,5 +157,6 @@ def audit(
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
     with begin("audit", config, overrides, checkpoint=checkpoint) as run:
         subject = run.subject(checkpoint)
+        run.record["checkpoint"] = subject.name  # "latest" is another one tomorrow
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)
     return run.id

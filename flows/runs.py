@@ -250,6 +250,16 @@ class Subject:
     corpus: dict[str, Artifact] | None = None
     run: Run | None = None
 
+    @property
+    def name(self) -> str:
+        """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
+        trained = self.run.stages.get("pretrain", {}) if self.run else {}
+        if self.run and self.pretrained and trained.get("artifact") == self.pretrained.name:
+            for row in self.pretrained["checkpoints"].read(["step", "artifact"]).to_pylist():
+                if row["artifact"] == self.checkpoint.name:
+                    return f"{self.run.id}@{row['step']}"
+        return self.checkpoint.name
+
 
 def resolve(store: Store, text: str) -> Subject:
     """The checkpoint that a command names.

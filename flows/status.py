@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from flows.config import Config, load
@@ -32,8 +33,9 @@ def status_of(run: Run) -> Report:
         if reasons:
             stale[entry["artifact"]] = label
         stages.append({**entry, **holdings, "stale": reasons})
-    kept = ("run", "flow", "config_name", "config_file", "overrides", "started", "ended", "error")
-    report = {key: run.record[key] for key in kept}
+    kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
+            "started", "ended", "error")  # fmt: skip
+    report = {key: run.record.get(key) for key in kept}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
     return report | {"stages": stages}
 
@@ -107,8 +109,9 @@ def _names(lineage: Any) -> list[str]:
 
 def render(report: Report) -> str:
     """The report as text for a terminal."""
+    of = f"{report['checkpoint']}, " if report["flow"] == "audit" else ""
     lines = [
-        f"run {report['run']}  {report['flow']} of config {report['config_name']}: "
+        f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
         f"store {report['store']}",
         "",
@@ -125,11 +128,34 @@ def render(report: Report) -> str:
             raw = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
             lines.append(f"{'':<{width}}            {raw}{unit}: {shown or 'nothing'} ({verdict})")
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
-    fresh = not any(stage["stale"] for stage in report["stages"])
+    return "\n".join([*lines, "", _ending(report)])
+
+
+def _ending(report: Report) -> str:
+    """What to do next."""
+    stale = any(stage["stale"] for stage in report["stages"])
     if report["config_problem"]:
-        lines += ["", f"its config can no longer be read: {report['config_problem']}"]
-    lines += ["", "nothing is stale" if fresh else "stale stages run again with: hallmark run"]
-    return "\n".join(lines)
+        return (
+            f"its config can no longer be read ({report['config_problem']}), so changed settings "
+            f"are not seen"
+        )
+    if report["status"] == "running":
+        return "still running"
+    if report["status"] != "completed":
+        return f"it goes on with: {_command(report)}"
+    return f"stale stages run again with: {_command(report)}" if stale else "nothing is stale"
+
+
+def _command(report: Report) -> str:
+    """The command that made the run."""
+    words = ["hallmark", "run", report["config_file"] or "demo"]
+    if report["flow"] == "audit":
+        words = ["hallmark", "audit", report["checkpoint"]]
+    for override in report["overrides"]:
+        words += ["--set", override]
+    words += ["--until", report["until"]] if report["until"] else []
+    started = report["flow"] == "pipeline" and report["checkpoint"]
+    return shlex.join([*words, *(["--start", report["checkpoint"]] if started else [])])
 
 
 def _short(names: list[str], most: int = 8) -> list[str]:

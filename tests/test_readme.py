@@ -13,7 +13,9 @@ from tasks.fingerprint import ROOT
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
-COMMANDS = ("run", "audit", "status", "report", "batch", "replay", "serve", "doctor")
+COMMANDS = (
+    "run", "audit", "status", "report", "batch", "replay", "serve", "settings", "doctor",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("hallmark ")])
@@ -52,4 +54,4 @@ def test_the_config_table_lists_every_config():
 def test_the_config_of_the_readme_is_valid():
     (block,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     config = load(tomllib.loads(block))
-    assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 2000)
+    assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 200)

@@ -187,8 +187,15 @@ def test_a_reader_that_goes_away_is_no_error(hallmark):
 
 def test_help_names_every_command(hallmark):
     text = hallmark("--help").stdout
-    for command in ("run", "audit", "status", "report", "batch", "replay", "serve", "doctor"):
+    for command in ("run", "audit", "status", "report", "batch", "replay", "serve", "settings",
+                    "doctor", "--debug"):  # fmt: skip
         assert command in text
+
+
+def test_settings(hallmark):
+    (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation"]
+    assert row["default"] == 0.05 and "share of the clusters" in row["meaning"]
+    assert "choose one of" in hallmark("settings", "nowhere", code=2).stderr
 
 
 def test_doctor(hallmark):
@@ -201,5 +208,5 @@ def test_debug_shows_the_traceback(hallmark):
     command = [sys.executable, "-m", "flows.cli", "run", "nonsense", "--debug"]
     env = {**os.environ, "HALLMARK_STORE": str(hallmark.store)}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr and "hallmark: there is no config 'nonsense'" in done.stderr

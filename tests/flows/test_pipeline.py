@@ -132,6 +132,9 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
+    assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
+    assert f"audit of {report['checkpoint']}" in smoke("status").stdout
     again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(again) == []
     smoke("audit", "latest@3", code=2)

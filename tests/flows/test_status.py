@@ -64,3 +64,19 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
 def test_a_run_whose_process_is_gone_is_interrupted(run):
     run.record |= {"status": "running", "pid": 2**22 + 1}
     assert run.status == "interrupted"
+    assert "it goes on with: hallmark run smoke" in render(status_of(run))
+
+
+def test_what_to_do_next_is_the_command_that_made_the_run(run):
+    run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
+    report = status_of(run)
+    assert "my file.toml" in report["config_problem"] and "is stale" not in render(report)
+    report |= {"config_problem": None, "checkpoint": "latest@0", "until": "pretrain"}
+    report["stages"][0]["stale"] = ["code: tasks.text"]
+    assert render(report).splitlines()[-1] == (
+        "stale stages run again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
+        "--until pretrain --start latest@0"
+    )
+    report |= {"flow": "audit", "until": None, "overrides": []}
+    assert render(report).endswith("again with: hallmark audit latest@0")
+    assert "still running" in render({**report, "status": "running"})
