@@ -93,8 +93,9 @@ def target_log_probs(
         raise ValueError("Targets for sources need an encoder-decoder.")
     if len(sources) != len(targets) or not all(map(len, sources)):
         raise ValueError("Each target needs a source of at least one token.")
-    for sequence in (*sources, *targets):
-        check_ids(sequence, model.config.vocab_size)
+    for name, sequences in (("Source", sources), ("Target", targets)):
+        for i, sequence in enumerate(sequences):
+            check_ids(sequence, model.config.vocab_size, f"{name} {i}")
     device = model.embedding.weight.device
     results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
     order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
@@ -266,10 +267,10 @@ def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor
     return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 
-def check_ids(sequence: Tokens, vocab_size: int, name: str = "It") -> NDArray[np.int64]:
+def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]:
     """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
 
-    ``name``: what the sentence calls it.
+    ``name``: what the sentence calls the sequence.
     """
     ids = np.array(sequence, ndmin=1)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
