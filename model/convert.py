@@ -25,16 +25,12 @@ from model.files import save_tensors, whole_folder
 
 def family_of(config: ModelConfig) -> Family:
     """The family whose mathematics a config's are; ValueError where there is none."""
-    for family in FAMILIES.values():
-        if family.fits(config):
+    near = [f for f in FAMILIES.values() if config.architecture in f.needs["architecture"]]
+    for family in near:
+        if not family.lacks(config):
             return family
-    raise ValueError(
-        "transformers has no architecture for this config: GPT-2 needs a pre-norm decoder with "
-        "layer norm, learned positions and biases; Llama one with RMS norm, rope and SwiGLU, "
-        "without biases; BERT a post-norm encoder with learned positions, embedding_norm, "
-        "head_transform and head_bias; Marian a post-norm encoder-decoder with sinusoids and "
-        "head_bias."
-    )
+    lacking = [f"{family.model_class} needs {', '.join(family.lacks(config))}" for family in near]
+    raise ValueError(f"transformers has no architecture for this config: {'; '.join(lacking)}.")
 
 
 TOKENIZER_CONFIG = {

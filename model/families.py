@@ -33,7 +33,8 @@ class Family:
 
     model_class    of the model with its output layer
     base           what the names of the model below the output layer begin with
-    fits           whether a config of ours can be written as one of theirs
+    needs          settings of ours that can be written as one of theirs, by their keys
+    grouped        whether it has grouped-query heads
     entries        all tensors of a model
     written, read  configs, ours to theirs and back; ``read`` raises ValueError or KeyError
     halves         their sinusoids lie in halves, sines then cosines, ours alternate: the residual
@@ -42,11 +43,23 @@ class Family:
 
     model_class: str
     base: str
-    fits: Callable[[ModelConfig], bool]
+    needs: dict[str, tuple[Any, ...]]
     entries: Callable[[ModelConfig], list[Entry]]
     written: Callable[[ModelConfig], dict[str, Any]]
     read: Callable[[dict[str, Any]], ModelConfig]
     halves: bool = False
+    grouped: bool = False
+
+    def lacks(self, config: ModelConfig) -> list[str]:
+        """What keeps a config from being one of theirs, setting by setting."""
+        lacking = [
+            f"{key} {' or '.join(map(str, allowed))} (it is {getattr(config, key)})"
+            for key, allowed in self.needs.items()
+            if getattr(config, key) not in allowed
+        ]
+        if not self.grouped and config.kv_heads != config.n_heads:
+            lacking.append(f"n_kv_heads {config.n_heads} (it is {config.kv_heads})")
+        return lacking
 
 
 def _layers(
@@ -78,10 +91,6 @@ def _head(config: ModelConfig) -> list[Entry]:
     return [] if config.tie_embeddings else [Entry("head.weight", ("lm_head.weight",))]
 
 
-def _plain_head(config: ModelConfig) -> bool:
-    return not (config.embedding_norm or config.head_transform or config.head_bias)
-
-
 def _activation(name: str) -> Activation:
     if name not in OURS:
         raise ValueError(f"the activation {name!r} is not known.")
@@ -98,12 +107,6 @@ GPT2_LAYER = {
     "feed_forward.up": ("mlp.c_fc",),
     "feed_forward.down": ("mlp.c_proj",),
 }
-
-
-def _gpt2_fits(c: ModelConfig) -> bool:
-    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
-    same = kinds == ("decoder", "pre", "layernorm", "learned", True) and _plain_head(c)
-    return same and c.activation in ACTIVATIONS and c.kv_heads == c.n_heads
 
 
 def _gpt2_entries(config: ModelConfig) -> list[Entry]:
@@ -159,11 +162,6 @@ LLAMA_LAYER = {
     "feed_forward.up": ("mlp.gate_proj", "mlp.up_proj"),
     "feed_forward.down": ("mlp.down_proj",),
 }
-
-
-def _llama_fits(c: ModelConfig) -> bool:
-    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias, c.activation)
-    return kinds == ("decoder", "pre", "rmsnorm", "rope", False, "swiglu") and _plain_head(c)
 
 
 def _llama_entries(config: ModelConfig) -> list[Entry]:
@@ -238,13 +236,6 @@ BERT_LAYER = {
 TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 
 
-def _bert_fits(c: ModelConfig) -> bool:
-    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
-    same = kinds == ("encoder", "post", "layernorm", "learned", True) and c.kv_heads == c.n_heads
-    extras = c.embedding_norm and c.head_transform and c.head_bias and c.tie_embeddings
-    return same and extras and c.activation in ACTIVATIONS
-
-
 def _bert_entries(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("bert.embeddings.word_embeddings.weight",)),
@@ -311,14 +302,6 @@ MARIAN_CROSS = {
     "cross_norm": ("encoder_attn_layer_norm",),
 }
 MARIAN_BIAS = "final_logits_bias"  # (1, V)
-
-
-def _marian_fits(c: ModelConfig) -> bool:
-    kinds = (c.architecture, c.norm_position, c.norm, c.positions, c.bias)
-    same = kinds == ("encoder_decoder", "post", "layernorm", "sinusoidal", True)
-    head = c.tie_embeddings and c.head_bias and not (c.embedding_norm or c.head_transform)
-    known = c.activation in ACTIVATIONS and c.norm_eps == 1e-5  # theirs cannot be set
-    return same and head and known and c.kv_heads == c.n_heads
 
 
 def _marian_entries(config: ModelConfig) -> list[Entry]:
@@ -390,13 +373,36 @@ def _marian_read(values: dict[str, Any]) -> ModelConfig:
     )
 
 
+PLAIN_HEAD = {"embedding_norm": (False,), "head_transform": (False,), "head_bias": (False,)}
+GPT2_NEEDS = {
+    "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("layernorm",),
+    "positions": ("learned",), "bias": (True,), "activation": tuple(ACTIVATIONS), **PLAIN_HEAD,
+}  # fmt: skip
+LLAMA_NEEDS = {
+    "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("rmsnorm",),
+    "positions": ("rope",), "bias": (False,), "activation": ("swiglu",), **PLAIN_HEAD,
+}  # fmt: skip
+BERT_NEEDS = {
+    "architecture": ("encoder",), "norm_position": ("post",), "norm": ("layernorm",),
+    "positions": ("learned",), "bias": (True,), "activation": tuple(ACTIVATIONS),
+    "embedding_norm": (True,), "head_transform": (True,), "head_bias": (True,),
+    "tie_embeddings": (True,),
+}  # fmt: skip
+MARIAN_NEEDS = {
+    "architecture": ("encoder_decoder",), "norm_position": ("post",), "norm": ("layernorm",),
+    "positions": ("sinusoidal",), "bias": (True,), "activation": tuple(ACTIVATIONS),
+    "norm_eps": (1e-5,),  # theirs cannot be set
+    "embedding_norm": (False,), "head_transform": (False,), "head_bias": (True,),
+    "tie_embeddings": (True,),
+}  # fmt: skip
+
 FAMILIES = {
-    "gpt2": Family("GPT2LMHeadModel", "transformer.", _gpt2_fits, _gpt2_entries, _gpt2_written,
+    "gpt2": Family("GPT2LMHeadModel", "transformer.", GPT2_NEEDS, _gpt2_entries, _gpt2_written,
                    _gpt2_read),
-    "llama": Family("LlamaForCausalLM", "model.", _llama_fits, _llama_entries, _llama_written,
-                    _llama_read),
-    "bert": Family("BertForMaskedLM", "bert.", _bert_fits, _bert_entries, _bert_written,
+    "llama": Family("LlamaForCausalLM", "model.", LLAMA_NEEDS, _llama_entries, _llama_written,
+                    _llama_read, grouped=True),
+    "bert": Family("BertForMaskedLM", "bert.", BERT_NEEDS, _bert_entries, _bert_written,
                    _bert_read),
-    "marian": Family("MarianMTModel", "model.", _marian_fits, _marian_entries, _marian_written,
+    "marian": Family("MarianMTModel", "model.", MARIAN_NEEDS, _marian_entries, _marian_written,
                      _marian_read, halves=True),
 }  # fmt: skip

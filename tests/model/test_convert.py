@@ -230,13 +230,21 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
 
 
-def test_a_config_without_a_counterpart_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no architecture"):
-        export_transformers(
-            tiny(positions="sinusoidal"),
-            tmp_path / "c",
-            tokenizer=write_tokenizer(tmp_path / "tok.json", 61),
-        )
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"positions": "sinusoidal"}, r"needs positions learned \(it is sinusoidal\);"),
+        ({"norm": "rmsnorm", "positions": "rope", "bias": False},
+         r"LlamaForCausalLM needs activation swiglu \(it is gelu\)\."),
+        ({"n_kv_heads": 1}, r"GPT2LMHeadModel needs n_kv_heads 4 \(it is 1\);"),
+        ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position post"),
+    ],
+)  # fmt: skip
+def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes, words):
+    tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
+    with pytest.raises(ValueError, match=words):
+        export_transformers(tiny(**changes), tmp_path / "c", tokenizer=tokenizer)
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(
