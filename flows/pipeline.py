@@ -157,6 +157,7 @@ def audit(
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
     with begin("audit", config, overrides, checkpoint=checkpoint) as run:
         subject = run.subject(checkpoint)
-        run.record["checkpoint"] = subject.name  # "latest" is another one tomorrow
+        # Not as given: "latest" is another one tomorrow.
+        run.record |= {"checkpoint": subject.name, "only": list(only)}
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)
     return run.id

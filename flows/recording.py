@@ -50,7 +50,7 @@ def settle(
     checkpoint: str | None = None,
     start: str | None = None,
 ) -> tuple[Config, str | None]:
-    """The config that a flow runs with, and the file it comes from.
+    """The config that a flow runs with, and the file or name that it was given, if it was.
 
     Without one, a checkpoint is audited as its own run did, one from elsewhere with the demo's
     settings but nothing of what the demo says about itself, and all else follows the demo.
@@ -58,16 +58,19 @@ def settle(
     """
     from flows.config import ROOT_KEYS, load
 
+    if config is None and checkpoint is None:
+        config = "demo"
     file = config if isinstance(config, str) else None
     if checkpoint is not None:
         made_by = resolve(frontend.store or default_store(), checkpoint).run
         if config is None and made_by is not None:
-            config, file = made_by.record["config"], made_by.record["config_file"]
+            config = made_by.record["config"]
         elif config is None:
             title = f"Audit of {Path(checkpoint).name or checkpoint}"
             config = load("demo").model_dump(mode="json")
             config |= {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
-    settings = load(config or "demo", overrides)
+    assert config is not None
+    settings = load(config, overrides)
     sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
     if until is not None and until not in sections:
         raise UsageError(

@@ -34,16 +34,17 @@ def status_of(run: Run) -> Report:
             stale[entry["artifact"]] = label
         stages.append({**entry, **holdings, "stale": reasons})
     kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
-            "started", "ended", "error")  # fmt: skip
+            "only", "started", "ended", "error")  # fmt: skip
     report = {key: run.record.get(key) for key in kept}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
     return report | {"stages": stages}
 
 
 def _config_today(run: Run) -> tuple[Config | None, str | None]:
-    """The config that the same command would use now."""
+    """The config that the same command would use now; the very same where it names no file."""
+    file = run.record["config_file"]
     try:
-        return load(run.record["config_file"] or "demo", run.record["overrides"]), None
+        return (load(file, run.record["overrides"]) if file else load(run.record["config"])), None
     except HallmarkError as error:
         return None, str(error)
 
@@ -148,9 +149,11 @@ def _ending(report: Report) -> str:
 
 def _command(report: Report) -> str:
     """The command that made the run."""
-    words = ["hallmark", "run", report["config_file"] or "demo"]
+    words = ["hallmark", "run", report["config_file"] or report["config_name"]]
     if report["flow"] == "audit":
         words = ["hallmark", "audit", report["checkpoint"]]
+        words += ["--only", ",".join(report["only"])] if report["only"] else []
+        words += ["--config", report["config_file"]] if report["config_file"] else []
     for override in report["overrides"]:
         words += ["--set", override]
     words += ["--until", report["until"]] if report["until"] else []

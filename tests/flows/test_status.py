@@ -77,6 +77,7 @@ def test_what_to_do_next_is_the_command_that_made_the_run(run):
         "stale stages run again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
         "--until pretrain --start latest@0"
     )
-    report |= {"flow": "audit", "until": None, "overrides": []}
-    assert render(report).endswith("again with: hallmark audit latest@0")
+    report |= {"flow": "audit", "until": None, "overrides": [], "only": ["bias", "toxicity"]}
+    command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
+    assert render(report).endswith(f"again with: {command}")
     assert "still running" in render({**report, "status": "running"})
