@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.model.oracles import toy_rows, write_rows, write_tokenizer
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -13,3 +15,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    """Packed rows and their tokenizer; nobody writes to the folder."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_rows(folder / "train.parquet", toy_rows(60, 16, 40, seed=1))
+    write_rows(folder / "validation.parquet", toy_rows(12, 16, 40, seed=2))
+    write_tokenizer(folder / "tokenizer.json", 40)
+    return folder

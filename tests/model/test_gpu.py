@@ -9,10 +9,9 @@ from model.decode import generate
 from model.masks import MaskSpec
 from model.objectives import causal
 from tests.model.oracles import naive_generate, tiny, toy_rows
-from tests.model.test_train import (
+from tests.model.training import (
     finish,
     follow,
-    inputs,  # noqa: F401  a fixture
     log,
     run,
     start,
@@ -60,7 +59,7 @@ def test_blocks_of_flex_attention_train_as_the_dense_mask():
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
-def test_training_on_the_gpu_stops_and_goes_on(inputs, tmp_path):  # noqa: F811
+def test_training_on_the_gpu_stops_and_goes_on(inputs, tmp_path):
     job = write_job(inputs, tmp_path / "work", device="cuda", precision="bf16", compile=True)
     process = start(job)
     follow(process, lambda e: e["event"] == "step")

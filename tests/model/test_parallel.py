@@ -6,11 +6,10 @@ import pyarrow.dataset as ds
 import pytest
 from safetensors.torch import load_file
 
-from tests.model.test_train import (
+from tests.model.training import (
     assert_same_run,
     finish,
     follow,
-    inputs,  # noqa: F401  a fixture
     log,
     run,
     start,
@@ -21,7 +20,7 @@ TRAIN = {"precision": "fp32", "accumulation": 2, "steps": 12, "warmup": 2, "chec
 
 
 @pytest.fixture(scope="module")
-def alone(inputs, tmp_path_factory):  # noqa: F811
+def alone(inputs, tmp_path_factory):
     work = tmp_path_factory.mktemp("alone") / "work"
     assert run(write_job(inputs, work, **TRAIN))[0] == 0
     return work
@@ -32,7 +31,7 @@ def weights(work, step=12):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):  # noqa: F811
+def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):
     work = tmp_path / "work"
     job = write_job(inputs, work, **TRAIN, parallel=kind, processes=2)
     code, events = run(job)
@@ -53,7 +52,7 @@ def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):  # noqa: F81
             assert row == like and bits[0] == pytest.approx(bits[1], rel=1e-4)
 
 
-def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path):  # noqa: F811
+def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path):
     train = {**TRAIN, "parallel": "fsdp", "processes": 2}
     dropout = {"dropout": 0.1}  # a generator of its own in each process
     reference, work = tmp_path / "reference", tmp_path / "work"
@@ -68,7 +67,7 @@ def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path
     assert_same_run(work, reference)
 
 
-def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):  # noqa: F811
+def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):
     work = tmp_path / "work"
     process = start(write_job(inputs, work, **TRAIN, parallel="fsdp", processes=2))
     follow(process, lambda e: e["event"] == "checkpoint" and e["step"] == 6)
@@ -81,7 +80,7 @@ def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):  # noqa
         assert (tensor - expected[name]).abs().max() < 1e-4, name
 
 
-def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):  # noqa: F811
+def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
     train = {"optimizer": "muon", "parallel": "fsdp", "processes": 2}
     code, events = run(write_job(inputs, tmp_path / "work", **train))
     assert code == 1
