@@ -26,8 +26,8 @@ import torch
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.convert import export_transformers
-from model.decode import generate
+from model.decoding.decode import generate
+from model.interchange.convert import export_transformers
 
 SIZES: dict[str, dict[str, int]] = {
     "5M": {"vocab_size": 8192, "d_model": 256, "n_layers": 4, "n_heads": 8, "context": 256},

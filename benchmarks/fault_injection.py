@@ -59,7 +59,11 @@ def trainers(store: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
-        if "model.train" in line and str(store) in line and process.info["status"] != "zombie":
+        if (
+            "model.training.train" in line
+            and str(store) in line
+            and process.info["status"] != "zombie"
+        ):
             found.append(process)
     return found
 

@@ -21,7 +21,7 @@ import torch
 from benchmarks.train import RATE, ours
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.machine import matmul_ceiling
+from model.training.machine import matmul_ceiling
 
 
 def steps_of(

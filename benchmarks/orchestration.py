@@ -35,8 +35,7 @@ def _run_twice(store: str) -> list[dict[str, float]]:
     from prefect import flow
 
     from flows import recording
-    from tasks.stage import Session, open_session
-    from tasks.store import Store
+    from tasks.contract import Session, Store, open_session
 
     runs_store = Store(store)
     inside: dict[str, float] = {}
@@ -61,11 +60,7 @@ def _run_twice(store: str) -> list[dict[str, float]]:
 def _stages() -> tuple[object, object, type]:
     import pyarrow as pa
 
-    from tasks.settings import StageConfig
-    from tasks.stage import stage
-    from tasks.store import Table
-    from tasks.tables import DOCUMENTS, LEDGER, ids, text_hashes
-    from tasks.work import Work
+    from tasks.contract import DOCUMENTS, LEDGER, StageConfig, Table, Work, ids, stage, text_hashes
 
     class Config(StageConfig):
         number: int = 0

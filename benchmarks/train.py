@@ -30,7 +30,7 @@ from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.objectives import causal
-from model.optimise import clip, make_optimizers
+from model.training.optimise import clip, make_optimizers
 
 #: Takes a batch's rows and the learning rate, returns the loss before the step.
 Step = Callable[[np.ndarray, float], float]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from tasks.errors import HallmarkError, UsageError
+from tasks.contract import HallmarkError, UsageError
 
 app = App(
     name="hallmark",
@@ -97,8 +97,8 @@ def audit(
 @app.command
 def status(run: str = "latest", *, json_: Json = False) -> None:
     """Show a run's stages, artifacts, rows and accounts, and what is stale and why."""
+    from flows.commands.status import render, status_of
     from flows.runs import open_run
-    from flows.status import render, status_of
 
     _show(status_of(open_run(run)), json_, render)
 
@@ -129,7 +129,7 @@ def batch(run: str = "latest", *, step: int, json_: Json = False) -> None:
     step
         The optimizer step, from 1.
     """
-    from flows.batch import batch_of, render
+    from flows.commands.batch import batch_of, render
     from flows.runs import open_run
 
     _show(batch_of(open_run(run, stage="pretrain"), step), json_, render)
@@ -147,7 +147,7 @@ def replay(run: str = "latest", *, store: str | None = None, json_: Json = False
     from flows.runs import open_run
 
     with _ready(lambda: open_run(run)):
-        from flows.replay import render, replay_run
+        from flows.commands.replay import render, replay_run
 
         verdict = replay_run(open_run(run), store)
     _show(verdict, json_, render)
@@ -164,8 +164,8 @@ def settings(section: str | None = None, *, json_: Json = False) -> None:
     section
         Only this section, such as pretrain.train.
     """
-    from flows.settings import render
-    from flows.settings import settings as list_settings
+    from flows.commands.settings import render
+    from flows.commands.settings import settings as list_settings
 
     _show(list_settings(section), json_, render)
 
@@ -187,7 +187,7 @@ def serve(config: str = "demo", *, set_: Set = None) -> None:
 @app.command
 def doctor(*, json_: Json = False) -> None:
     """Show what this machine has: device, scorers, Prefect server, store, disk."""
-    from flows.doctor import examine_machine, render
+    from flows.commands.doctor import examine_machine, render
 
     findings = examine_machine()
     _show(findings, json_, render)
@@ -257,7 +257,7 @@ def _execute(flow: str, as_json: bool, **parameters: Any) -> None:
         done = frontend.runs[getattr(pipeline, flow)(**parameters)]
     index = _site(done.store)
     if as_json:
-        from flows.status import status_of
+        from flows.commands.status import status_of
 
         return _show(status_of(done), True, str)
     stages = done.record["stages"]

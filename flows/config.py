@@ -18,24 +18,23 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from model.config import OBJECTIVES
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
-from tasks.attention_maps import AttentionMapsConfig
+from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.extraction import ExtractionConfig
 from tasks.audits.toxicity import ToxicityConfig
-from tasks.deduplicate import DeduplicateConfig
-from tasks.errors import UsageError
-from tasks.filter_toxicity import FilterToxicityConfig
-from tasks.ingest import IngestConfig
-from tasks.pack import PackConfig
-from tasks.plant import PlantConfig
-from tasks.pretrain import PretrainConfig
-from tasks.profile import ProfileConfig
-from tasks.score_toxicity import ScoreToxicityConfig
-from tasks.scrub import ScrubConfig
-from tasks.settings import PlainName, StageConfig
-from tasks.split import SplitConfig
-from tasks.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
+from tasks.contract import PlainName, StageConfig, UsageError
+from tasks.corpus.deduplicate import DeduplicateConfig
+from tasks.corpus.filter_toxicity import FilterToxicityConfig
+from tasks.corpus.ingest import IngestConfig
+from tasks.corpus.plant import PlantConfig
+from tasks.corpus.profile import ProfileConfig
+from tasks.corpus.score_toxicity import ScoreToxicityConfig
+from tasks.corpus.scrub import ScrubConfig
+from tasks.corpus.split import SplitConfig
+from tasks.training.pack import PackConfig
+from tasks.training.pretrain import PretrainConfig
+from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact.
 ROOT_KEYS = ("name", "store", "workers", "schedule")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from tasks.stage import Event
+    from tasks.contract import Event
 
 stderr = Console(file=sys.stderr, highlight=False)
 

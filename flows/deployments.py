@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.config import load
-from tasks.errors import HallmarkError
+from tasks.contract import HallmarkError
 
 HOW = (
     "start one with: prefect server start   (then, in this shell: export "

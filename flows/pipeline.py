@@ -11,24 +11,23 @@ from flows.config import Config
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
-from tasks.attention_maps import attention_maps
+from tasks.audits.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability
 from tasks.audits.extraction import audit_extraction
 from tasks.audits.toxicity import audit_toxicity
-from tasks.deduplicate import deduplicate
-from tasks.errors import UsageError
-from tasks.filter_toxicity import filter_toxicity
-from tasks.ingest import ingest
-from tasks.pack import pack
-from tasks.plant import plant
-from tasks.pretrain import pretrain as pretrain_model
-from tasks.profile import profile
-from tasks.score_toxicity import score_toxicity
-from tasks.scrub import scrub
-from tasks.split import split
-from tasks.store import Artifact
-from tasks.train_tokenizer import train_tokenizer
+from tasks.contract import Artifact, UsageError
+from tasks.corpus.deduplicate import deduplicate
+from tasks.corpus.filter_toxicity import filter_toxicity
+from tasks.corpus.ingest import ingest
+from tasks.corpus.plant import plant
+from tasks.corpus.profile import profile
+from tasks.corpus.score_toxicity import score_toxicity
+from tasks.corpus.scrub import scrub
+from tasks.corpus.split import split
+from tasks.training.pack import pack
+from tasks.training.pretrain import pretrain as pretrain_model
+from tasks.training.train_tokenizer import train_tokenizer
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.runs import Record, Run, default_store, resolve
-from tasks.errors import HallmarkError, UsageError
-from tasks.store import Artifact, Store
+from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:
     from flows.config import Config
-    from tasks.stage import Event
+    from tasks.contract import Event
 
 
 @dataclass
@@ -83,7 +82,7 @@ def settle(
 
 def _check_start(start: str, settings: Config, until: str | None) -> None:
     """UsageError where training cannot go on from that checkpoint, before the corpus is made."""
-    from tasks.pretrain import going_on
+    from tasks.training.pretrain import going_on
 
     if until == "train_tokenizer":
         raise UsageError(
@@ -112,8 +111,7 @@ def begin(
     """
     from prefect.runtime import flow_run
 
-    from tasks.mapper import InProcess, Processes
-    from tasks.stage import Finished, Session, open_session
+    from tasks.contract import Finished, InProcess, Processes, Session, open_session
 
     settings, file = settle(config, overrides, until, checkpoint, start)
     store = frontend.store or default_store(settings.store)

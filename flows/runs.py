@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import HallmarkError, UsageError
-from tasks.store import Artifact, Store, external
+from tasks.contract import Artifact, HallmarkError, Store, UsageError, external
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -66,7 +66,7 @@ class LocalServer:
         """Until the server answers; HallmarkError if it does not."""
         import httpx
 
-        from tasks.errors import HallmarkError
+        from tasks.contract import HallmarkError
 
         try:
             httpx.get(f"{self.url}/health", timeout=PATIENCE).raise_for_status()

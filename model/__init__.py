@@ -1,7 +1,7 @@
 """The transformer: architecture, objectives, training, decoding, checkpoints.
 
 The package stands alone: it imports torch, numpy, pyarrow, safetensors and tokenizers, and nothing
-of the other packages. A trainer is started as ``python -m model.train JOB.json``.
+of the other packages. A trainer is started as ``python -m model.training.train JOB.json``.
 """
 
 import os

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.config import Objective
-from model.data import END_OF_TEXT, PAD
+from model.training.data import END_OF_TEXT, PAD
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
 Rows = NDArray[np.int64]

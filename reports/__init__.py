@@ -1,0 +1,1 @@
+"""Artifacts in, cards and pages out. Imports ``tasks``; neither torch nor Prefect."""

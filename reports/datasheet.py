@@ -12,9 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from reports.composition import composition, plants_callout
-from reports.corpus_figures import PROFILE, CorpusFigures, planted_secrets
-from reports.document import (
+from reports.page.document import (
     Bullets,
     Code,
     Document,
@@ -26,15 +24,14 @@ from reports.document import (
     Section,
     stated,
 )
-from reports.evidence import publish
-from reports.figures import FIGURES, Book
-from reports.masking import OFFENSIVE, Masker
-from reports.preprocessing import preprocessing
-from reports.rendering import LIBRARIES, RENDERING
-from tasks.settings import StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact
-from tasks.work import Work
+from reports.page.evidence import publish
+from reports.page.figures import FIGURES, Book
+from reports.page.masking import OFFENSIVE, Masker
+from reports.page.rendering import LIBRARIES, RENDERING
+from reports.sections.composition import composition, plants_callout
+from reports.sections.corpus_figures import PROFILE, CorpusFigures, planted_secrets
+from reports.sections.preprocessing import preprocessing
+from tasks.contract import Artifact, StageConfig, Work, stage
 
 
 class DatasheetConfig(StageConfig):
@@ -176,7 +173,12 @@ class Sheet:
 
 @stage(
     tables={"figures": FIGURES},
-    code=(*RENDERING, "reports.composition", "reports.corpus_figures", "reports.preprocessing"),
+    code=(
+        *RENDERING,
+        "reports.sections.composition",
+        "reports.sections.corpus_figures",
+        "reports.sections.preprocessing",
+    ),
     libraries=LIBRARIES,
 )
 def datasheet(

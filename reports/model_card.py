@@ -11,11 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from reports.analyses import MISUSE, analyses
-from reports.checkpoint import settings, tensors
-from reports.composition import plants, plants_callout, sources
-from reports.corpus_figures import PROFILE, CorpusFigures, planted_secrets
-from reports.document import (
+from reports.page.document import (
     Block,
     Bullets,
     Callout,
@@ -29,18 +25,19 @@ from reports.document import (
     Section,
     stated,
 )
-from reports.evidence import publish
-from reports.figures import FIGURES, Book
-from reports.findings import AUDITS, NOT_RUN, Findings, natural, words
-from reports.inside import inside
-from reports.masking import OFFENSIVE, Masker
-from reports.rendering import LIBRARIES, RENDERING
-from reports.tokenizer import tokenization
-from reports.training import EARLIER, continued_from, samples, training
-from tasks.settings import StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact
-from tasks.work import Work
+from reports.page.evidence import publish
+from reports.page.figures import FIGURES, Book
+from reports.page.masking import OFFENSIVE, Masker
+from reports.page.rendering import LIBRARIES, RENDERING
+from reports.sections.analyses import MISUSE, analyses
+from reports.sections.checkpoint import settings, tensors
+from reports.sections.composition import plants, plants_callout, sources
+from reports.sections.corpus_figures import PROFILE, CorpusFigures, planted_secrets
+from reports.sections.findings import AUDITS, NOT_RUN, Findings, natural, words
+from reports.sections.inside import inside
+from reports.sections.tokenizer import tokenization
+from reports.sections.training import EARLIER, continued_from, samples, training
+from tasks.contract import Artifact, StageConfig, Work, stage
 
 
 class ModelCardConfig(StageConfig):
@@ -289,15 +286,15 @@ def _some(parts: Sequence[str], limit: int) -> str:
     tables={"figures": FIGURES},
     code=(
         *RENDERING,
-        "reports.analyses",
-        "reports.checkpoint",
-        "reports.composition",
-        "reports.corpus_figures",
-        "reports.findings",
-        "reports.groups",
-        "reports.inside",
-        "reports.tokenizer",
-        "reports.training",
+        "reports.sections.analyses",
+        "reports.sections.checkpoint",
+        "reports.sections.composition",
+        "reports.sections.corpus_figures",
+        "reports.sections.findings",
+        "reports.sections.groups",
+        "reports.sections.inside",
+        "reports.sections.tokenizer",
+        "reports.sections.training",
     ),
     libraries=LIBRARIES,
 )

@@ -18,11 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.figures import show
-from reports.rendering import environment
-from tasks.accounts import TERMS
-from tasks.errors import HallmarkError
-from tasks.store import Artifact, Store
+from reports.page.figures import show
+from reports.page.rendering import environment
+from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
 CARDS = {"datasheet": "Datasheet", "model_card": "Model card"}
 

@@ -28,8 +28,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture
 def session(tmp_path):
     """A session over a fresh store."""
-    from tasks.stage import Session, open_session
-    from tasks.store import Store
+    from tasks.contract import Session, Store, open_session
 
     with open_session(Session(Store(tmp_path / "store"))) as opened:
         yield opened

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tasks.fingerprint import ROOT
+from tasks.contract import ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli import app
 from flows.config import load, names
-from tasks.fingerprint import ROOT
+from tasks.contract import ROOT
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)

@@ -30,11 +30,8 @@ from pydantic import Field
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
-from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
-from tasks.settings import Device, Seed, StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact
-from tasks.work import Work
+from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
 CONTROL_LEVEL = 0.99
@@ -122,7 +119,7 @@ def score_pairs(subject: Subject, pairs: Sequence[Pair], whole: bool = False) ->
     """
     texts = [text for pair in pairs for text in (pair.first, pair.second)]
     if subject.kind == "masked" and not whole:
-        from tasks.audits.masked import Masked
+        from tasks.audits.subjects.masked import Masked
 
         assert isinstance(subject, Masked)
         encoded = subject.encode_batch(texts)

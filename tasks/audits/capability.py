@@ -19,17 +19,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.data import combine
+from model.training.data import combine
 from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
 from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
-from tasks.errors import HallmarkError
-from tasks.settings import Device, Seed, StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact, Table
-from tasks.tables import ID, utf8_bytes
-from tasks.work import Work
+from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.contract import (
+    ID,
+    Artifact,
+    Device,
+    HallmarkError,
+    Seed,
+    StageConfig,
+    Table,
+    Work,
+    stage,
+    utf8_bytes,
+)
 
 Float64 = NDArray[np.float64]
 
@@ -260,7 +266,7 @@ def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=[*AUDIT_CODE, "tasks.audits.baselines", "tasks.audits.cloze", "tasks.tables"],
+    code=[*AUDIT_CODE, "tasks.audits.baselines", "tasks.audits.cloze", "tasks.contract.tables"],
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.audits.findings import finding
 from tasks.audits.statistics import bootstrap_share
-from tasks.audits.subject import Subject
+from tasks.audits.subjects.subject import Subject
 
 CLOZE = "cloze"
 OTHERS = "answers of other passages"  # negative control

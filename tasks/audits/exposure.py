@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike
 
 from tasks.audits import statistics
 from tasks.audits.findings import finding
-from tasks.audits.subject import Subject, shared_prefix
-from tasks.errors import HallmarkError
-from tasks.plant import reference_secrets
-from tasks.work import Work
+from tasks.audits.subjects.subject import Subject, shared_prefix
+from tasks.contract import HallmarkError, Work
+from tasks.corpus.plant import reference_secrets
 
 if TYPE_CHECKING:
     from tasks.audits.extraction import ExtractionConfig

@@ -24,18 +24,14 @@ from pydantic import Field, field_validator
 from tasks.audits import statistics
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.subject import (
+from tasks.audits.subjects.subject import (
     AUDIT_CODE,
     AUDIT_LIBRARIES,
     Subject,
     open_subject,
     shared_prefix,
 )
-from tasks.settings import Device, Seed, StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact, Table
-from tasks.tables import ID
-from tasks.work import Work
+from tasks.contract import ID, Artifact, Device, Seed, StageConfig, Table, Work, stage
 
 
 class ExtractionConfig(StageConfig):
@@ -229,7 +225,7 @@ def _not_measured(metric: str, unit: str, why: str, slice: str = "") -> dict[str
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS, "references": REFERENCES},
-    code=[*AUDIT_CODE, "tasks.audits.exposure", "tasks.plant", "tasks.split"],
+    code=[*AUDIT_CODE, "tasks.audits.exposure", "tasks.corpus.plant", "tasks.corpus.split"],
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UsageError
-from tasks.fingerprint import file_digest
+from tasks.contract import UsageError, file_digest
 
 #: The project's own sets.
 DATA = Path(__file__).parent / "data"

@@ -27,12 +27,9 @@ from pydantic import Field, field_validator, model_validator
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
-from tasks.audits.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
-from tasks.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
-from tasks.settings import Device, Seed, StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact
-from tasks.work import Work
+from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
+from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
 
 #: Prompts that are continued between two reports of progress.
 STEP = 64
@@ -299,7 +296,7 @@ def scorer_name(scorer: Scorer) -> str:
     code=[
         *AUDIT_CODE,
         "tasks.audits.items",
-        "tasks.scorers",
+        "tasks.measures.scorers",
         "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config import ROOT_KEYS, Config, load, names
-from tasks.errors import UsageError
+from tasks.contract import UsageError
 
 
 @pytest.mark.parametrize("name", ["demo", "smoke", "hub"])
@@ -29,7 +29,7 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     from flows import pipeline  # noqa: F401
-    from tasks.stage import STAGES
+    from tasks.contract import STAGES
 
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}

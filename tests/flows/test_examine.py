@@ -5,11 +5,8 @@ import shutil
 import pytest
 
 from flows.pipeline import trained_tokenizer
-from tasks.settings import NoConfig
-from tasks.stage import Session, open_session, stage
-from tasks.store import Artifact, Store, external
-from tasks.train_tokenizer import TokenizerConfig, train_tokenizer
-from tasks.work import Work
+from tasks.contract import Artifact, NoConfig, Session, Store, Work, external, open_session, stage
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from flows import open_run
 from flows.recording import settle
-from tasks.errors import UsageError
-from tasks.fingerprint import ROOT
+from tasks.contract import ROOT, UsageError
 
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
@@ -97,7 +96,7 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     """Against the packed tokens: what they spell is what the characters say."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     from flows import open_run
-    from tasks.encoding import load_tokenizer
+    from tasks.training.encoding import load_tokenizer
 
     run = open_run(smoke.first)
     report = smoke.json("batch", smoke.first, "--step", "3")

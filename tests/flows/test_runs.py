@@ -5,14 +5,12 @@ import shutil
 
 import pytest
 
+from flows.commands.replay import replay_run
+from flows.commands.status import render, status_of
 from flows.recording import settle
-from flows.replay import replay_run
 from flows.runs import all_runs, open_run
-from flows.status import render, status_of
-from tasks.errors import HallmarkError
-from tasks.stage import Session, open_session
-from tasks.store import Store
-from tests.tasks.stages import DropConfig, MakeConfig, drop, make
+from tasks.contract import HallmarkError, Session, Store, open_session
+from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
+from flows.commands.settings import render, settings
 from flows.config import load
-from flows.settings import render, settings
-from tasks.errors import UsageError
+from tasks.contract import UsageError
 
 
 def flat(values, section=""):

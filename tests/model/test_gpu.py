@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.decode import generate
+from model.decoding.decode import generate
 from model.masks import MaskSpec
 from model.objectives import causal
 from tests.model.oracles import naive_generate, tiny, toy_rows
-from tests.model.training import (
-    finish,
-    follow,
-    log,
-    run,
-    start,
-    write_job,
-)
+from tests.model.training.training import finish, follow, log, run, start, write_job
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 PROMPTS = [[0, 5], [0, 7, 8, 9, 10, 11], [0, 3, 4]]

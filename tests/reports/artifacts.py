@@ -10,22 +10,18 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from tasks.attention_maps import CHOSEN, TOKENS, WEIGHTS, Reading, token_table, weight_tables
+from tasks.audits.attention_maps import CHOSEN, TOKENS, WEIGHTS, Reading, token_table, weight_tables
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.deduplicate import DeduplicateConfig, deduplicate
-from tasks.filter_toxicity import FilterToxicityConfig, filter_toxicity
-from tasks.plant import PlantConfig, plant
-from tasks.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
-from tasks.profile import ProfileConfig, profile
-from tasks.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.scrub import ScrubConfig, scrub
-from tasks.settings import NoConfig, StageConfig
-from tasks.split import SplitConfig, split
-from tasks.stage import stage
-from tasks.store import Artifact, external
-from tasks.tables import ID
-from tasks.train_tokenizer import FERTILITY
-from tasks.work import Work
+from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, external, stage
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.split import SplitConfig, split
+from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
+from tasks.training.train_tokenizer import FERTILITY
 from tests.tasks.corpora import given
 
 #: What no page may hold in clear. The first stands in the text of a document, the second in a

@@ -2,8 +2,7 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
-from tasks.stage import Session, open_session
-from tasks.store import Store
+from tasks.contract import Session, Store, open_session
 from tests.reports.artifacts import LINK, Made, make
 
 

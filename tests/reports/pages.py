@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from tasks.store import Artifact
+from tasks.contract import Artifact
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 

@@ -10,10 +10,7 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
-from tasks.errors import HallmarkError
-from tasks.mapper import Processes
-from tasks.stage import Session, open_session
-from tasks.store import Store
+from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tests.reports import artifacts, pages
 
 CARDS = ["datasheet", "model_card"]
@@ -291,8 +288,7 @@ def test_same_inputs_give_the_same_bytes(cards, tmp_path):
 
 def render_again(card, folder, session):
     """Run the body of the model card's stage once more; SHA-256 by file."""
-    from tasks.fingerprint import file_digest
-    from tasks.work import Work
+    from tasks.contract import Work, file_digest
 
     again = {}
     inputs = card.manifest["lineage"]
@@ -341,7 +337,7 @@ def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
 
 
 def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_path):
-    from tasks.store import external
+    from tasks.contract import external
 
     (tmp_path / "weights.bin").write_bytes(b"123")
     card = model_card(external(tmp_path, "checkpoint"), None, None, {}, {}, None, ModelCardConfig())
@@ -384,8 +380,8 @@ def test_a_finding_that_names_no_rows_is_refused(session, made, where):
 
 
 def test_an_empty_corpus_gets_a_datasheet(session):
-    from tasks.plant import PlantConfig, plant
-    from tasks.profile import ProfileConfig, profile
+    from tasks.corpus.plant import PlantConfig, plant
+    from tasks.corpus.profile import ProfileConfig, profile
     from tests.tasks.corpora import given
 
     nothing = given([], kind="split")

@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from reports.charts import shades
-from reports.inside import LINES, inside, shown_tokens
-from reports.masking import Masker
 from reports.model_card import ModelCardConfig, model_card
+from reports.page.charts import shades
+from reports.page.masking import Masker
+from reports.sections.inside import LINES, inside, shown_tokens
 from tests.reports import artifacts, pages
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.masking import Masker, blocks, visible
+from reports.page.masking import Masker, blocks, visible
 
 
 def test_personal_data_is_named_and_gone():

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports import charts
-from reports.document import Bullets, Callout, Code, Document, Facts, Grid, Paragraph, Section
-from reports.figures import show
-from reports.masking import visible
-from reports.rendering import render_html, render_markdown
+from reports.page import charts
+from reports.page.document import Bullets, Callout, Code, Document, Facts, Grid, Paragraph, Section
+from reports.page.figures import show
+from reports.page.masking import visible
+from reports.page.rendering import render_html, render_markdown
 from tests.reports import pages
 
 

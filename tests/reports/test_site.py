@@ -7,9 +7,9 @@ import shutil
 import pyarrow as pa
 import pytest
 
-from reports.figures import FIGURES
+from reports.page.figures import FIGURES
 from reports.site import _key_figure, build_site
-from tasks.errors import HallmarkError
+from tasks.contract import HallmarkError
 from tests.reports import pages
 from tests.reports.artifacts import SCRIPT
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
-from tasks.errors import HallmarkError
+from tasks.contract import HallmarkError
 from tests.reports import artifacts, pages
 
 

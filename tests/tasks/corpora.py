@@ -4,11 +4,17 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tasks.settings import StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact
-from tasks.tables import DOCUMENTS, SCORED, SPLIT, ids, text_hashes
-from tasks.work import Work
+from tasks.contract import (
+    DOCUMENTS,
+    SCORED,
+    SPLIT,
+    Artifact,
+    StageConfig,
+    Work,
+    ids,
+    stage,
+    text_hashes,
+)
 
 
 class GivenConfig(StageConfig):

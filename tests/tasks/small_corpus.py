@@ -6,12 +6,17 @@ import random
 
 import pyarrow as pa
 
-from tasks import accounts
-from tasks.settings import StageConfig
-from tasks.stage import stage
-from tasks.store import Artifact, Table
-from tasks.tables import SPLIT, ids, text_hashes
-from tasks.work import Work
+from tasks.contract import (
+    SPLIT,
+    Artifact,
+    StageConfig,
+    Table,
+    Work,
+    accounts,
+    ids,
+    stage,
+    text_hashes,
+)
 
 
 class CorpusConfig(StageConfig):

@@ -34,8 +34,8 @@ def make_own(base, special=(), **model_config):
     import torch
 
     from model.architecture import Transformer
-    from model.checkpoint import save
     from model.config import ModelConfig
+    from model.interchange.checkpoint import save
 
     tokenizer = train_bpe(base / "tokenizer.json", special=special)
     torch.manual_seed(1)

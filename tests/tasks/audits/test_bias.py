@@ -26,11 +26,8 @@ from tasks.audits.bias import (
     uniform_bytes,
 )
 from tasks.audits.findings import evidence
-from tasks.audits.subject import open_subject
-from tasks.errors import UsageError
-from tasks.fingerprint import ROOT
-from tasks.store import external
-from tasks.work import Work
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import ROOT, UsageError, Work, external
 
 CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
 QUICK = BiasConfig(resamples=500, device="cpu")

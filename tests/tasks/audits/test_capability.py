@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import scipy.stats
 
-from model import checkpoint
+from model.interchange import checkpoint
 from tasks.audits.baselines import NgramModel, gzip_bits
 from tasks.audits.capability import (
     CapabilityConfig,
@@ -25,13 +25,11 @@ from tasks.audits.capability import (
 )
 from tasks.audits.cloze import answer_passages, find_passages, first_word, measure_cloze
 from tasks.audits.findings import evidence
-from tasks.audits.subject import Subject
-from tasks.encoding import load_tokenizer
-from tasks.errors import HallmarkError
-from tasks.stage import Session, open_session
-from tasks.store import Artifact, Store, external
-from tests.tasks.pretraining import run
+from tasks.audits.subjects.subject import Subject
+from tasks.contract import Artifact, HallmarkError, Session, Store, external, open_session
+from tasks.training.encoding import load_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
+from tests.tasks.training.pretraining import run
 
 CONFIG = CapabilityConfig(passage_words=3, resamples=500)
 
@@ -172,7 +170,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         PreTrainedTokenizerFast,
     )
 
-    from tasks.train_tokenizer import TokenizerConfig, train
+    from tasks.training.train_tokenizer import TokenizerConfig, train
 
     folder = tmp_path / "model"
     tokenizer = train(iter([sentences(100)]), TokenizerConfig(vocab_size=300))

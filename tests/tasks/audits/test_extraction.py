@@ -26,14 +26,22 @@ from tasks.audits.extraction import (
     sample_documents,
 )
 from tasks.audits.findings import evidence
-from tasks.audits.subject import open_subject
-from tasks.errors import HallmarkError
-from tasks.plant import PlantConfig, canaries, records, reference_secrets
-from tasks.settings import NoConfig
-from tasks.stage import Session, open_session, stage
-from tasks.store import Store, external
-from tasks.tables import PLANTS, SPLIT, ids, text_hashes
-from tasks.work import Work
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import (
+    PLANTS,
+    SPLIT,
+    HallmarkError,
+    NoConfig,
+    Session,
+    Store,
+    Work,
+    external,
+    ids,
+    open_session,
+    stage,
+    text_hashes,
+)
+from tasks.corpus.plant import PlantConfig, canaries, records, reference_secrets
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)

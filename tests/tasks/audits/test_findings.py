@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.findings import FINDINGS, evidence, finding, findings_table
-from tasks.tables import ID
+from tasks.contract import ID
 
 
 def test_what_could_not_be_measured_is_null_and_not_zero():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.subject import open_subject
-from tasks.errors import HallmarkError, UsageError
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.conftest import make_own
 
 TEXT = "The nurse said that she would be late."

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.subject import open_subject, shared_prefix
-from tasks.errors import HallmarkError, UsageError
-from tasks.store import external
+from tasks.audits.subjects.subject import open_subject, shared_prefix
+from tasks.contract import HallmarkError, UsageError, external
 
 TEXT = "The nurse said that she would be late."
 LONG = " ".join(["The engineer said that he would be early, as always."] * 8)
@@ -64,7 +63,7 @@ def test_log_probs_beyond_the_context(causal):
         np.testing.assert_allclose(
             scores[: causal.context], stepwise(causal, ids[: causal.context + 1]), atol=1e-4
         )
-    from model.score import window_start
+    from model.decoding.score import window_start
 
     last = len(ids) - 1
     start = window_start(last, causal.context, causal.context // 2)

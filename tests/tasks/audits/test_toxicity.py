@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tasks.audits import toxicity
 from tasks.audits.findings import evidence
-from tasks.audits.subject import open_subject
+from tasks.audits.subjects.subject import open_subject
 from tasks.audits.toxicity import (
     FLAG,
     NONTOXIC,
@@ -27,11 +27,8 @@ from tasks.audits.toxicity import (
     read_prompts,
     scored_rows,
 )
-from tasks.errors import UsageError
-from tasks.fingerprint import ROOT
-from tasks.scorers import ScorerConfig, open_scorer
-from tasks.store import external
-from tasks.work import Work
+from tasks.contract import ROOT, UsageError, Work, external
+from tasks.measures.scorers import ScorerConfig, open_scorer
 
 RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
 QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300)

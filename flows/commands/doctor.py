@@ -1,0 +1,106 @@
+"""What this machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import obstore
+
+from flows.runs import default_store
+from tasks.contract import HallmarkError
+
+Finding = dict[str, Any]
+
+
+def examine_machine() -> list[Finding]:
+    """One finding a line: what, whether it is fit for use, and a sentence."""
+    checks = (_python, _libraries, _device, _scorers, _prefect, _store)
+    return [_guarded(check) for check in checks]
+
+
+def _guarded(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except (HallmarkError, OSError, ImportError) as error:
+        return {"what": check.__name__.strip("_"), "ok": False, "says": str(error)}
+
+
+def _python() -> Finding:
+    import platform
+
+    says = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"
+    return {"what": "python", "ok": True, "says": says}
+
+
+def _libraries() -> Finding:
+    wanted = ("torch", "prefect", "datasets", "tokenizers", "transformers", "detoxify", "pyarrow")
+    found, missing = [], []
+    for name in wanted:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    says = ", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return {"what": "libraries", "ok": not missing, "says": says}
+
+
+def _device() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        count = torch.cuda.device_count()
+        says = f"{count} GPU: {properties.name}, {properties.total_memory >> 30} GiB each"
+    else:
+        capability = torch.backends.cpu.get_cpu_capability()
+        says = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
+    return {"what": "device", "ok": True, "says": says}
+
+
+def _scorers() -> Finding:
+    from tasks.measures.scorers import ScorerConfig, scorer_digest
+
+    digests = scorer_digest(ScorerConfig(), "")
+    says = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
+    hub = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache/torch")) / "hub/checkpoints"
+    weights = sorted(path.name for path in hub.glob("toxic*.ckpt"))
+    says += f"; Detoxify weights: {', '.join(weights) or 'none downloaded'}"
+    return {"what": "scorers", "ok": True, "says": says}
+
+
+def _prefect() -> Finding:
+    from flows.deployments import HOW, server_answers
+
+    url = os.environ.get("PREFECT_API_URL", "")
+    if not url:
+        return {
+            "what": "prefect",
+            "ok": True,
+            "says": f"a server for each command; for schedules {HOW}",
+        }
+    ok = server_answers(url)
+    says = f"server at {url} " + ("answers" if ok else f"does not answer; {HOW}")
+    return {"what": "prefect", "ok": ok, "says": says}
+
+
+def _store() -> Finding:
+    store = default_store()
+    if store.root is None:
+        store.put("doctor", b"")
+        obstore.delete(store.objects, "doctor")
+        return {"what": "store", "ok": True, "says": f"{store.uri} can be written"}
+    tempfile.TemporaryFile(dir=store.root).close()
+    free = shutil.disk_usage(store.root).free
+    says = f"{store.root} can be written, {free / 1e9:.0f} GB free"
+    ok = free > 2e9
+    return {"what": "store", "ok": ok, "says": says + ("" if ok else "; free at least 2 GB")}
+
+
+def render(findings: list[Finding]) -> str:
+    return "\n".join(f"{'ok ' if f['ok'] else 'BAD'} {f['what']:<10} {f['says']}" for f in findings)

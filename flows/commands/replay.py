@@ -1,0 +1,133 @@
+"""Run again from run.json into a fresh store, and judge each stage by its declared class."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from flows import pipeline
+from flows.recording import frontend
+from flows.runs import Record, Run, find_artifact
+from tasks.contract import Artifact, Store, UsageError
+
+Verdict = dict[str, Any]
+
+
+def replay_run(run: Run, store: str | None = None) -> Verdict:
+    """Execute a completed run anew and compare.
+
+    ``exact`` stages must have the same content digest; ``machine`` stages must on the same
+    machine and library versions, elsewhere they are compared but not held to it;
+    ``statistical`` ones must have findings within each other's intervals.
+    """
+    if run.status != "completed":
+        raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
+    before = run.artifacts  # all of them, or a HallmarkError now and not after the work
+    scratch = None
+    if store is None:
+        scratch = store = tempfile.mkdtemp(prefix="hallmark-replay-")
+    fresh = Store(store)
+    if fresh.children("artifacts"):
+        raise UsageError(f"the store {store} is not fresh: it holds artifacts; give an empty one")
+    # Ledgers hold hashes keyed by the store's secret: the same key, or none would be equal.
+    fresh.create("secret", run.store.secret.hex().encode())
+    try:
+        frontend.store = fresh
+        again = frontend.runs[_execute(run)]
+        rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
+    finally:
+        frontend.store = None
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return {
+        "run": run.id,
+        "replay": again.id,
+        "store": None if scratch else store,
+        "stages": rows,
+        "green": all(
+            row["verdict"] in ("equal", "within intervals", "other machine") for row in rows
+        ),
+    }
+
+
+def _execute(run: Run) -> str:
+    record: Record = run.record
+    config = record["config"]
+    if record["flow"] == "audit":
+        folder = run[_first_audit(run)].manifest["lineage"]["checkpoint"]
+        raise UsageError(
+            f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
+        )
+    flow = getattr(pipeline, record["flow"])
+    more = {"until": record["until"]} if record.get("until") else {}
+    if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
+        more["start"] = str(find_artifact(run.store, start).directory())
+    return str(flow(config=config, **more))
+
+
+def _first_audit(run: Run) -> str:
+    return next(label for label in run.stages if label.startswith("audit_"))
+
+
+def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:
+    now = again.artifacts.get(label)
+    row = {"label": label, "determinism": before.manifest["determinism"]}
+    row |= {"before": before.content, "now": now.content if now else None, "differs": []}
+    if now is None:
+        return row | {"verdict": "missing"}
+    if before.content == now.content:
+        return row | {"verdict": "equal"}
+    row["differs"] = _differences(before, now)
+    if row["determinism"] == "machine" and not _same_machine(run, again, before, now):
+        return row | {"verdict": "other machine"}
+    if row["determinism"] == "statistical":
+        return row | {"verdict": "within intervals" if _agree(before, now) else "differs"}
+    return row | {"verdict": "differs"}
+
+
+def _differences(before: Artifact, now: Artifact) -> list[str]:
+    """Which tables and files differ, and what decided them differently."""
+    found = []
+    for group in ("tables", "files"):
+        a, b = before.manifest[group], now.manifest[group]
+        for name in sorted(a.keys() | b.keys()):
+            if a.get(name, {}).get("sha256") != b.get(name, {}).get("sha256"):
+                found.append(f"{group[:-1]} {name}")
+    for part in ("code", "config", "libraries", "external"):
+        a, b = before.manifest["parts"].get(part), now.manifest["parts"].get(part)
+        if a != b:
+            found.append(f"its {part} changed")
+    return found
+
+
+def _same_machine(run: Run, again: Run, before: Artifact, now: Artifact) -> bool:
+    same = before.manifest["parts"]["libraries"] == now.manifest["parts"]["libraries"]
+    return same and run.record["platform"] == again.record["platform"]
+
+
+def _agree(before: Artifact, now: Artifact) -> bool:
+    """Whether the intervals of the same findings overlap."""
+    if "findings" not in before.tables:
+        return set(before.tables) == set(now.tables)
+    keys = ("audit", "metric", "slice")
+    found = {tuple(r[k] for k in keys): r for r in now["findings"].read().to_pylist()}
+    for row in before["findings"].read().to_pylist():
+        other = found.get(tuple(row[k] for k in keys))
+        if other is None or (row["value"] is None) != (other["value"] is None):
+            return False
+        if row["low"] is not None and (row["high"] < other["low"] or other["high"] < row["low"]):
+            return False
+    return True
+
+
+def render(verdict: Verdict) -> str:
+    lines = [f"replay of {verdict['run']}"]
+    for row in verdict["stages"]:
+        more = f"  ({', '.join(row['differs'])})" if row["differs"] else ""
+        lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{more}")
+    lines.append("green: every stage holds its class" if verdict["green"] else "NOT green")
+    if verdict["store"]:
+        lines.append(f"store of the replay: {Path(verdict['store'])}")
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""Every setting of a config: its key, its default, what it may be, what it means."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from flows.config import Config
+from tasks.contract import UsageError
+
+Row = dict[str, Any]
+Schema = dict[str, Any]
+
+
+def settings(section: str | None = None) -> list[Row]:
+    """Rows (section, several, about, key, required, default, allowed, meaning), as in the config.
+
+    ``section``: only those of this section and of the sections in it. ``several`` sections of the
+    name may stand in a config. UsageError for a section that there is not.
+    """
+    schema = Config.model_json_schema()
+    found = list(_walk("", False, schema, schema["$defs"], {}))
+    if section is None:
+        return found
+    chosen = [row for row in found if f"{row['section']}.".startswith(f"{section}.")]
+    if not chosen:
+        names = dict.fromkeys(row["section"] for row in found if row["section"])
+        raise UsageError(f"there is no section {section!r}; choose one of: {', '.join(names)}")
+    return chosen
+
+
+def _walk(
+    section: str, several: bool, node: Schema, definitions: Schema, defaults: Schema
+) -> Iterator[Row]:
+    """First the section's own keys, then the sections in it.
+
+    ``defaults``: of this section, where the one above gives it others than its kind has.
+    """
+    inner: list[tuple[str, bool, Schema, Schema]] = []
+    for key, value in node["properties"].items():
+        name = f"{section}.{key}" if section else key
+        objects = [definitions[ref] for ref in _references(value)]
+        if objects:
+            own = {} if "items" in value else defaults.get(key) or value.get("default") or {}
+            inner += [(name, "items" in value, each, own) for each in objects]
+            continue
+        yield {
+            "section": section,
+            "several": several,
+            "about": node.get("description", "") if section else "",
+            "key": key,
+            "required": key in node.get("required", ()),
+            "default": defaults.get(key, value.get("default", value.get("const"))),
+            "allowed": _allowed(value),
+            "meaning": value.get("description", ""),
+        }
+    for name, many, each, own in inner:
+        yield from _walk(name, many, each, definitions, own)
+
+
+def _references(node: Schema) -> list[str]:
+    """The tables that a key holds: one, one of several kinds, or a list of such."""
+    parts = [node, node.get("items", {}), *node.get("anyOf", ())]
+    parts += [kind for part in parts for kind in part.get("oneOf", ())]
+    return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
+
+
+def _allowed(node: Schema) -> str:
+    if "enum" in node or "const" in node:
+        return ", ".join(json.dumps(value) for value in node.get("enum", [node.get("const")]))
+    if "anyOf" in node:
+        return " or ".join(_allowed(kind) for kind in node["anyOf"] if kind.get("type") != "null")
+    kind = node.get("type", "anything")
+    if kind == "array":
+        return f"list of {_allowed(node.get('items', {}))}"
+    bounds = [
+        words.format(node[key])
+        for key, words in (
+            ("minimum", "from {}"),
+            ("exclusiveMinimum", "above {}"),
+            ("maximum", "to {}"),
+            ("exclusiveMaximum", "below {}"),
+        )
+        if key in node
+    ]
+    return " ".join([kind, *bounds])
+
+
+def render(rows: list[Row]) -> str:
+    """The rows as text for a terminal, as they would stand in a TOML file."""
+    lines: list[str] = []
+    seen: tuple[str, str] | None = None
+    for row in rows:
+        if (row["section"], row["about"]) != seen:
+            seen = row["section"], row["about"]
+            title = f"[{row['section']}]"
+            lines += ["", f"[{title}]" if row["several"] else title] if row["section"] else []
+            lines += [f"# {line}".rstrip() for line in row["about"].replace("``", "").split("\n")]
+            if not row["about"]:
+                lines.pop()
+        value = f" = {json.dumps(row['default'], ensure_ascii=False)}"
+        if row["default"] is None:
+            value = " (must be set)" if row["required"] else " (not set)"
+        head = row["key"] + value
+        said = "; ".join(filter(None, (row["allowed"], row["meaning"])))
+        lines += textwrap.wrap(
+            f"{head:<34} # {said}", 110, subsequent_indent=" " * 36 + "# ",
+            break_long_words=False, drop_whitespace=True,
+        )  # fmt: skip
+    return "\n".join(lines).strip("\n")

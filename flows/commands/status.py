@@ -1,0 +1,161 @@
+"""Where a run stands: stages, artifacts, rows, accounts; what is stale and why."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from flows.config import Config, load
+from flows.runs import Run
+from tasks.contract import STAGES, TERMS, Artifact, HallmarkError, StageConfig
+
+Report = dict[str, Any]
+
+
+def status_of(run: Run) -> Report:
+    """A JSON value; ``stale`` lists the reasons why a stage would run again today."""
+    from flows import pipeline  # noqa: F401  (registers every stage)
+
+    config, problem = _config_today(run)
+    stages: list[Report] = []
+    stale: dict[str, str] = {}  # artifact -> label of a stage that would run again
+    for label, entry in run.stages.items():
+        try:
+            artifact = run[label]
+            holdings = _holdings(artifact)
+            reasons = _stale(artifact, getattr(config, label, None), run, stale)
+        except HallmarkError as error:  # removed or damaged: the rest is still worth a look
+            holdings, reasons = _holdings(None), [str(error)]
+        if reasons:
+            stale[entry["artifact"]] = label
+        stages.append({**entry, **holdings, "stale": reasons})
+    kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
+            "only", "started", "ended", "error")  # fmt: skip
+    report = {key: run.record.get(key) for key in kept}
+    report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
+    return report | {"stages": stages}
+
+
+def _config_today(run: Run) -> tuple[Config | None, str | None]:
+    """The config that the same command would use now; the very same where it names no file."""
+    file = run.record["config_file"]
+    try:
+        return (load(file, run.record["overrides"]) if file else load(run.record["config"])), None
+    except HallmarkError as error:
+        return None, str(error)
+
+
+def _holdings(artifact: Artifact | None) -> Report:
+    if artifact is None:
+        lost: Report = {"determinism": None, "tables": {}, "files": [], "accounts": []}
+        return lost | {"accounts_total": {}, "balanced": False}
+    books = artifact["accounts"].read().to_pylist() if "accounts" in artifact.tables else []
+    totals: dict[str, dict[str, int]] = {}
+    for book in books:
+        total = totals.setdefault(book["unit"], dict.fromkeys(TERMS, 0))
+        for term in TERMS:
+            total[term] += book[term]
+    return {
+        "determinism": artifact.manifest["determinism"],
+        "tables": {name: table.rows for name, table in artifact.tables.items()},
+        "files": sorted(artifact.manifest["files"]),
+        "accounts": books,
+        "accounts_total": totals,
+        "balanced": all(
+            t["in"] + t["added"] == sum(t[term] for term in TERMS[2:])
+            for t in (*books, *totals.values())
+        ),
+    }
+
+
+def _stale(
+    artifact: Artifact, config: StageConfig | None, run: Run, stale: dict[str, str]
+) -> list[str]:
+    stage = STAGES.get(artifact.stage)
+    if stage is None:
+        return [f"there is no stage {artifact.stage!r} any more"]
+    parts = artifact.manifest["parts"]
+    reasons = [f"code: {name}" for name in _changed(parts["code"], stage.code_digests())]
+    versions = stage.library_versions()
+    for name in _changed(parts["libraries"], versions):
+        reasons.append(f"library: {name} {parts['libraries'].get(name)} → {versions.get(name)}")
+    if config is not None:
+        now = config.model_dump(mode="json")
+        reasons += [f"config: {key}" for key in _changed(parts["config"], now)]
+        if stage.external:
+            try:
+                outside = stage.external(config, run.store.secret_id())
+                reasons += [f"outside: {name}" for name in _changed(parts["external"], outside)]
+            except (HallmarkError, OSError) as error:
+                reasons.append(f"outside: {error}")
+    for source in _names(artifact.manifest["lineage"]):
+        if source.partition("#")[0] in stale:
+            reasons.append(f"may change with {stale[source.partition('#')[0]]}")
+    return reasons
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+
+
+def _names(lineage: Any) -> list[str]:
+    if isinstance(lineage, dict):
+        return [name for value in lineage.values() for name in _names(value)]
+    return [lineage] if lineage else []
+
+
+def render(report: Report) -> str:
+    """The report as text for a terminal."""
+    of = f"{report['checkpoint']}, " if report["flow"] == "audit" else ""
+    lines = [
+        f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
+        f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
+        f"store {report['store']}",
+        "",
+    ]
+    width = max((len(stage["label"]) for stage in report["stages"]), default=5)
+    for stage in report["stages"]:
+        when = "cached" if stage["cached"] else f"{stage['seconds']:.1f} s"
+        lines.append(f"{stage['label']:<{width}}  {when:>8}  {stage['artifact']}")
+        held = [f"{name} {rows:,}" for name, rows in stage["tables"].items()] + stage["files"]
+        lines.append(f"{'':<{width}}            {', '.join(_short(held))}")
+        for unit, terms in stage["accounts_total"].items():
+            shown = ", ".join(f"{t.replace('_', ' ')} {n:,}" for t, n in terms.items() if n)
+            verdict = "balanced" if stage["balanced"] else "NOT BALANCED"
+            raw = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
+            lines.append(f"{'':<{width}}            {raw}{unit}: {shown or 'nothing'} ({verdict})")
+        lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
+    return "\n".join([*lines, "", _ending(report)])
+
+
+def _ending(report: Report) -> str:
+    """What to do next."""
+    stale = any(stage["stale"] for stage in report["stages"])
+    if report["config_problem"]:
+        return (
+            f"its config can no longer be read ({report['config_problem']}), so changed settings "
+            f"are not seen"
+        )
+    if report["status"] == "running":
+        return "still running"
+    if report["status"] != "completed":
+        return f"it goes on with: {_command(report)}"
+    return f"stale stages run again with: {_command(report)}" if stale else "nothing is stale"
+
+
+def _command(report: Report) -> str:
+    """The command that made the run."""
+    words = ["hallmark", "run", report["config_file"] or report["config_name"]]
+    if report["flow"] == "audit":
+        words = ["hallmark", "audit", report["checkpoint"]]
+        words += ["--only", ",".join(report["only"])] if report["only"] else []
+        words += ["--config", report["config_file"]] if report["config_file"] else []
+    for override in report["overrides"]:
+        words += ["--set", override]
+    words += ["--until", report["until"]] if report["until"] else []
+    started = report["flow"] == "pipeline" and report["checkpoint"]
+    return shlex.join([*words, *(["--start", report["checkpoint"]] if started else [])])
+
+
+def _short(names: list[str], most: int = 8) -> list[str]:
+    return names if len(names) <= most else [*names[:most], f"and {len(names) - most} more"]

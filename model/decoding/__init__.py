@@ -1,0 +1,1 @@
+"""What a trained model is asked: texts, log-probabilities, embeddings, attention weights."""

@@ -1,0 +1,382 @@
+"""Generation: one batched decoder with a cache of keys and values.
+
+Rows of a batch are aligned to the left: a token's slot in the cache is its position, so prompts of
+different lengths need no padding mask and get the positions they would have alone. Each prompt
+is read once, however many samples are drawn from it.
+
+A sequence that outgrows the context goes on in windows, by the rule of ``score.window_start``: the
+generator sees what the scorer would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from model.architecture import Transformer
+from model.attention import Cache, LayerCache
+from model.decoding.sampling import (
+    draw,
+    keep_min_p,
+    keep_nucleus,
+    keep_top_k,
+    most_probable,
+    penalise_repetition,
+    sample_keys,
+    temper,
+    uniform,
+)
+from model.decoding.score import check_ids, check_numbers, default_stride, padded, window_start
+from model.decoding.stepping import Step, make_step
+from model.training.data import PAD, UInt64
+
+#: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
+WORTH_MOVING = 0.75
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What the model wrote after a prompt.
+
+    ids end with the stop token if one was drawn (``stopped``). log_probs: of each id under the
+    model itself, temperature 1 and no filter, in nats.
+    """
+
+    ids: list[int]
+    log_probs: NDArray[np.float32]
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy.
+
+    The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
+    off at its default. With ``first_temperature`` the temperature falls in equal steps from there
+    at the first token to ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    first_temperature: float | None = None
+    decay_tokens: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "first_temperature"):
+            value = getattr(self, name)
+            if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
+                raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p must be between 0 and 1, not {self.min_p}.")
+        if not 0.01 <= self.repetition_penalty <= 100.0:
+            raise ValueError(
+                f"repetition_penalty must be between 0.01 and 100, not {self.repetition_penalty}."
+            )
+        decaying = self.first_temperature is not None
+        if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
+            raise ValueError("A decaying temperature needs positive temperatures and tokens.")
+
+    def temperature_at(self, position: int) -> float:
+        """The temperature for the new token at ``position`` (from 0)."""
+        if self.first_temperature is None or position >= self.decay_tokens:
+            return self.temperature
+        left = 1.0 - position / self.decay_tokens
+        return self.temperature + (self.first_temperature - self.temperature) * left
+
+    def choose(
+        self, logits: Tensor, keys: UInt64, position: int, history: Tensor | None = None
+    ) -> Tensor:
+        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs."""
+        if history is not None:
+            logits = penalise_repetition(logits, history, self.repetition_penalty)
+        if self.temperature == 0.0:
+            return most_probable(logits)
+        logits = temper(logits, self.temperature_at(position))
+        if self.top_k:
+            logits = keep_top_k(logits, self.top_k)
+        logits = keep_min_p(keep_nucleus(logits, self.top_p), self.min_p)
+        return draw(logits, uniform(keys, position))
+
+
+@torch.inference_mode()
+def generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    first_temperature: float | None = None,
+    decay_tokens: int = 20,
+    samples: int = 1,
+    seed: int = 0,
+    stop: Collection[int] = (0,),
+    forbid: Collection[int] = (PAD,),
+    batch_rows: int = 512,
+    sources: Sequence[Sequence[int]] | None = None,
+    compiled: bool = False,
+) -> list[list[Continuation]]:
+    """Continue each prompt ``samples`` times; result [prompt][sample].
+
+    How tokens are chosen, from ``temperature`` to ``decay_tokens``: see Sampling.
+
+    Args:
+        max_new_tokens: most tokens per continuation.
+        stop: token ids that end a continuation.
+        forbid: token ids that are never chosen.
+        batch_rows: most continuations decoded together.
+        sources: what the encoder of an encoder-decoder reads for each prompt; its prompts are
+            what the decoder has written already, at least the start symbol.
+        compiled: on the CPU, compile the step, which takes half a minute once and needs a C++
+            compiler. On a GPU steps are CUDA graphs in any case.
+
+    Raises:
+        ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
+    """
+    sampling = Sampling(
+        temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
+    )
+    if model.decoder is None or (sources is None) != (model.encoder is None):
+        raise ValueError(
+            "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
+            "with one source for each prompt."
+        )
+    if model.training and model.config.dropout:
+        raise ValueError(
+            "The model is in training mode, and dropout would change the text: eval()."
+        )
+    if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
+        raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
+    if temperature == 0.0 and samples > 1:
+        raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
+        check_ids(prompt, model.config.vocab_size, f"Prompt {i}")
+    check_ids(list(forbid), model.config.vocab_size, "forbid")
+    if len(set(forbid)) == model.config.vocab_size:
+        raise ValueError("forbid names every token, and leaves none to write.")
+    if sources is not None:
+        _check_sources(model, prompts, sources, max_new_tokens)
+    results: list[list[Continuation]] = [[] for _ in prompts]
+    # Like lengths together, so that short prompts do not wait for long ones.
+    jobs = [
+        (p, s)
+        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
+        for s in range(samples)
+    ]
+    for begin in range(0, len(jobs), batch_rows):
+        part = jobs[begin : begin + batch_rows]
+        batch = _Batch(model, prompts, part, max_new_tokens, seed, sources, compiled)
+        batch.run(sampling, list(stop), list(forbid))
+        for (p, _), continuation in zip(part, batch.continuations(), strict=True):
+            results[p].append(continuation)
+    return results
+
+
+def _check_sources(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]],
+    max_new_tokens: int,
+) -> None:
+    """ValueError where a source or what is to be written does not fit: windows are for decoders."""
+    context = model.config.context
+    if len(sources) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts need as many sources, not {len(sources)}.")
+    for i, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
+        if not 0 < len(source) <= context:
+            raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
+        check_ids(source, model.config.vocab_size, f"Source {i}")
+        if len(prompt) + max_new_tokens > context:
+            raise ValueError(
+                f"Prompt {i} and {max_new_tokens} new tokens exceed the context of {context}: "
+                f"lower max_new_tokens."
+            )
+
+
+class _Batch:
+    """Continuations (prompt, sample) that are decoded together."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        prompts: Sequence[Sequence[int]],
+        jobs: Sequence[tuple[int, int]],
+        max_new_tokens: int,
+        seed: int,
+        sources: Sequence[Sequence[int]] | None,
+        compiled: bool,
+    ) -> None:
+        self.model, self.max_new, self.compiled = model, max_new_tokens, compiled
+        self.device = model.embedding.weight.device
+        self.context = model.config.context
+        self.stride = default_stride(self.context)
+        self.unique = list(dict.fromkeys(p for p, _ in jobs))
+        self.prompts = [prompts[p] for p in self.unique]
+        self.sources = [sources[p] for p in self.unique] if sources is not None else None
+        place = {p: i for i, p in enumerate(self.unique)}
+        self.owner = np.array([place[p] for p, _ in jobs])  # (N,) into self.prompts
+        given = {
+            p: prompts[p] if sources is None else [*sources[p], -1, *prompts[p]] for p in place
+        }
+        all_keys = {
+            p: sample_keys(seed, given[p], 1 + max(s for q, s in jobs if q == p)) for p in place
+        }
+        self.keys = np.array([all_keys[p][s] for p, s in jobs], dtype=np.uint64)
+        self.prompt_lengths = np.array([len(prompts[p]) for p, _ in jobs])
+        width = int(self.prompt_lengths.max()) + max_new_tokens
+        self.tokens = np.full((len(jobs), width), PAD, dtype=np.int64)  # history, prompt first
+        for row, (p, _) in enumerate(jobs):
+            self.tokens[row, : len(prompts[p])] = prompts[p]
+        self.log_probs = np.zeros((len(jobs), max_new_tokens), dtype=np.float32)
+        self.counts = np.zeros(len(jobs), dtype=np.int64)
+        self.stopped = np.zeros(len(jobs), dtype=bool)
+
+    def run(self, sampling: Sampling, stop: list[int], forbid: list[int]) -> None:
+        rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
+        starts = self._starts(self.prompt_lengths)
+        logits, cache = self._read_prompts()
+        step = make_step(self.model, self.compiled)
+        never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
+        for t in range(self.max_new):
+            chosen, log_probs = self._choose(logits, rows, t, sampling, never)
+            going = ~self.stopped[rows]
+            written = rows[going]
+            self.tokens[written, self.prompt_lengths[written] + t] = chosen[going]
+            self.log_probs[written, t] = log_probs[going]
+            self.counts[written] = t + 1
+            self.stopped[written] = np.isin(chosen[going], stop)
+            going = ~self.stopped[rows]
+            if t + 1 == self.max_new or not going.any():
+                return
+            if going.mean() <= WORTH_MOVING:
+                rows = rows[going]
+                cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
+                step = make_step(self.model, self.compiled)
+            logits = self._advance(rows, starts, cache, step)
+
+    def _choose(
+        self, logits: Tensor, rows: NDArray[np.int64], t: int, sampling: Sampling, never: Tensor
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The next token of each row, and its log-probability under the model itself, (n,)."""
+        model_says = logits[:, never]
+        logits[:, never] = -torch.inf  # in place, for there are many
+        history = self._history(rows) if sampling.repetition_penalty != 1.0 else None
+        chosen = sampling.choose(logits, self.keys[rows], t, history)  # (n,)
+        logits[:, never] = model_says
+        log_probs = -cross_entropy(logits, chosen, reduction="none")
+        return chosen.cpu().numpy(), check_numbers(log_probs.cpu()).numpy()
+
+    def continuations(self) -> list[Continuation]:
+        rows = []
+        for i, (length, count) in enumerate(zip(self.prompt_lengths, self.counts, strict=True)):
+            ids = self.tokens[i, length : length + count].tolist()
+            rows.append(Continuation(ids, self.log_probs[i, :count].copy(), bool(self.stopped[i])))
+        return rows
+
+    def _history(self, rows: NDArray[np.int64]) -> Tensor:
+        """Prompt and text so far of each row, filled up with its own first token, (n, L)."""
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        tokens = self.tokens[rows, : lengths.max()]
+        tokens = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, tokens[:, :1])
+        return torch.from_numpy(tokens).to(self.device)
+
+    def _starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([window_start(int(n), self.context, self.stride) for n in lengths])
+
+    def _read_prompts(self) -> tuple[Tensor, Cache]:
+        """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
+        lengths = np.array([len(p) for p in self.prompts])
+        windows = [p[s:] for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
+        capacity = min(self.context, max(map(len, windows)) + self.max_new)
+        cache = self.model.new_cache(len(windows), capacity)
+        logits = torch.cat([self._read(rows, windows, cache) for rows in self._groups(windows)])
+        owner = torch.from_numpy(self.owner).to(self.device)
+        if len(self.owner) > len(self.prompts):
+            cache.select(owner)
+            logits = logits[owner]
+        return logits, cache
+
+    def _groups(self, windows: Sequence[Sequence[int]]) -> list[slice]:
+        """Rows to read together: of like length, so that little of what is read is padding. They
+        stand in the order of their lengths; those with sources are read in one go."""
+        groups = [slice(0, 0)]
+        for i, window in enumerate(windows):
+            first = windows[groups[-1].start]
+            if self.sources is None and not len(first) <= len(window) <= 8 + 1.25 * len(first):
+                groups.append(slice(i, i))
+            groups[-1] = slice(groups[-1].start, i + 1)
+        return groups
+
+    def _read(self, rows: slice, windows: Sequence[Sequence[int]], cache: Cache) -> Tensor:
+        """Run some of the windows through the model into their rows of the cache: logits after
+        each, (n, V)."""
+        ids, _ = padded(windows[rows], self.device)
+        width = ids.shape[1]
+        given: dict[str, Any] = {}
+        if self.sources is not None:
+            given["source"], given["source_keys"] = padded(self.sources[rows], self.device)
+        views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
+        part = Cache(views, width, slice(0, width))
+        hidden = self.model.hidden(ids, cache=part, **given)
+        cache.memory, cache.memory_keys = part.memory, part.memory_keys
+        ends = torch.tensor([len(w) - 1 for w in windows[rows]], device=self.device)
+        lines = torch.arange(len(ends), device=self.device)
+        return self.model.head(hidden[lines, ends]).float()
+
+    def _advance(
+        self, rows: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache, step: Step
+    ) -> Tensor:
+        """Feed the newest token of each row; logits (n, V). A row that has stopped stays where it
+        is, and what is computed for it is not looked at."""
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        moved = self._starts(lengths) != starts[rows]  # rows that begin a new window
+        if moved.any():
+            starts[rows] = self._starts(lengths)
+        positions = lengths - 1 - starts[rows]  # (n,) the newest token's, in its window
+        newest = self.tokens[rows, lengths - 1]
+        cache.length = int(positions.max()) + 1
+        same = bool((positions == positions[0]).all())
+        slots = torch.from_numpy(positions).to(self.device)
+        cache.slots = slice(int(positions[0]), int(positions[0]) + 1) if same else slots
+        logits = step(torch.from_numpy(newest).to(self.device), slots, cache)
+        if moved.any():
+            self._move(np.flatnonzero(moved), rows, starts, cache, logits)
+        return logits
+
+    def _move(
+        self,
+        moved: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        cache: Cache,
+        logits: Tensor,
+    ) -> None:
+        """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
+        lengths = self.prompt_lengths[rows] + self.counts[rows]
+        windows = [self.tokens[rows[r], starts[rows[r]] : lengths[r]].tolist() for r in moved]
+        part = self.model.new_cache(len(windows), self.context)
+        index = torch.from_numpy(moved).to(self.device)
+        logits[index] = self._read(slice(None), windows, part)
+        for layer, new in zip(cache.layers, part.layers, strict=True):
+            size = layer.keys.shape[2]
+            layer.keys[index] = new.keys[:, :, :size]
+            layer.values[index] = new.values[:, :, :size]

@@ -1,0 +1,310 @@
+"""Log-probabilities of given tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.attention import Trace
+from model.loss import chunk_rows
+from model.training.data import PAD
+
+Tokens = Sequence[int]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per predicted token of one sequence (all of length len(sequence) - 1).
+
+    log_probs: log p of the token, in nats. mean, std: of log p over the vocabulary under p itself
+    (Min-K%++, Zhang et al. 2024). rank: how many tokens the model thought more likely.
+    """
+
+    log_probs: Float32
+    mean: Float32
+    std: Float32
+    rank: NDArray[np.int32]
+
+
+def window_start(position: int, context: int, stride: int) -> int:
+    """First token the model sees when it predicts token ``position`` of a long sequence.
+
+    0 while all fits; then windows start at multiples of ``stride``, and a token is predicted from
+    the first window that reaches it: it sees at least context - stride tokens. Scoring and
+    decoding share this rule.
+    """
+    return max(0, -(-(position - context) // stride)) * stride
+
+
+def default_stride(context: int) -> int:
+    return max(1, context // 2)
+
+
+def token_log_probs(
+    model: Transformer,
+    sequences: Sequence[Tokens],
+    *,
+    batch_tokens: int = 16_384,
+    stride: int | None = None,
+) -> list[Float32]:
+    """log p of each token after the first, in nats: entry i is log p(s[i+1] | s[...i]).
+
+    Sequences longer than the context are scored in windows (see ``window_start``; ``stride``
+    defaults to half the context). Sequences of fewer than two tokens give an empty array.
+
+    Args:
+        batch_tokens: most tokens per forward pass, padding included.
+    """
+    return [cells[0] for cells in _scan(model, sequences, _chosen, 1, batch_tokens, stride)]
+
+
+def token_moments(
+    model: Transformer,
+    sequences: Sequence[Tokens],
+    *,
+    batch_tokens: int = 16_384,
+    stride: int | None = None,
+) -> list[Moments]:
+    """As ``token_log_probs``, with the moments over the vocabulary that some scores need."""
+    cells = _scan(model, sequences, _moments, 4, batch_tokens, stride)
+    return [Moments(c[0], c[1], c[2], c[3].astype(np.int32)) for c in cells]
+
+
+@torch.inference_mode()
+def target_log_probs(
+    model: Transformer,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    *,
+    batch_tokens: int = 16_384,
+) -> list[Float32]:
+    """log p of each token of a target after its first, given its source; an encoder-decoder.
+
+    A source or a target longer than the context is a ValueError.
+    """
+    if model.encoder is None or model.decoder is None:
+        raise ValueError("Targets for sources need an encoder-decoder.")
+    if len(sources) != len(targets) or not all(map(len, sources)):
+        raise ValueError("Each target needs a source of at least one token.")
+    for name, sequences in (("Source", sources), ("Target", targets)):
+        for i, sequence in enumerate(sequences):
+            check_ids(sequence, model.config.vocab_size, f"{name} {i}")
+    device = model.embedding.weight.device
+    results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
+    order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
+                   key=lambda i: (len(targets[i]), len(sources[i])))  # fmt: skip
+    size = chunk_rows(model.config.vocab_size, device.type)
+    while order:
+        width = len(targets[order[-1]]) + len(sources[order[-1]])
+        batch = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // width)))]
+        ids, real = padded([targets[i] for i in batch], device)
+        source, keys = padded([sources[i] for i in batch], device)
+        keep = real[:, 1:]
+        hidden = model.hidden(ids[:, :-1], source=source, source_keys=keys)[keep]  # (n, d)
+        parts = [
+            _chosen(model.head(h).float(), t)[0]
+            for h, t in zip(hidden.split(size), ids[:, 1:][keep].split(size), strict=True)
+        ]
+        values = torch.cat(parts).cpu().numpy()
+        begin = 0
+        for i in batch:
+            results[i][:] = values[begin : begin + len(results[i])]
+            begin += len(results[i])
+    return results
+
+
+@torch.inference_mode()
+def next_log_probs(
+    model: Transformer, prompts: Sequence[Tokens], *, batch_tokens: int = 16_384
+) -> Float32:
+    """log p of every token after each prompt, (prompts, V). An empty prompt is a ValueError."""
+    if model.config.architecture != "decoder":
+        raise ValueError("Left-to-right scores need a decoder-only model.")
+    context = model.config.context
+    result = np.empty((len(prompts), model.config.vocab_size), dtype=np.float32)
+    rows = []
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
+        start = window_start(len(prompt), context, default_stride(context))
+        rows.append(_Row(i, start, len(prompt), len(prompt)))
+    for batch, ids in _batches(model, prompts, rows, batch_tokens):
+        hidden = model.hidden(ids[:, :-1])  # (B, T, d)
+        ends = torch.tensor([row.last - 1 - row.start for row in batch], device=ids.device)
+        logits = model.head(hidden[torch.arange(len(batch), device=ids.device), ends]).float()
+        result[[row.sequence for row in batch]] = logits.log_softmax(-1).cpu().numpy()
+    return result
+
+
+@torch.inference_mode()
+def embeddings(
+    model: Transformer, sequences: Sequence[Tokens], *, layer: int = -1, batch_tokens: int = 16_384
+) -> list[Float32]:
+    """Contextual embeddings of each token at a layer, (len(sequence), d) each.
+
+    ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
+    sees both sides, also that of an encoder-decoder, a decoder the left alone. A sequence longer
+    than the context is a ValueError.
+    """
+    results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
+    rows = [_Row(i, 0, 1, len(s)) for i, s in enumerate(sequences) if len(s)]
+    for batch, ids in _batches(model, sequences, rows, batch_tokens):
+        lengths = torch.tensor([row.last for row in batch], device=ids.device)
+        keys = torch.arange(ids.shape[1] - 1, device=ids.device) < lengths[:, None]
+        trace = Trace()
+        look = model.hidden if model.encoder is None or model.decoder is None else model.encode
+        look(ids[:, :-1], keys=keys, trace=trace)
+        states = trace.hidden[layer].float().cpu().numpy()  # (B, T, d)
+        for row, state in zip(batch, states, strict=True):
+            results[row.sequence] = state[: row.last].copy()
+    return results
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One window: the tokens start ... last-1 as input predict tokens ``first`` ... ``last``."""
+
+    sequence: int
+    start: int
+    first: int
+    last: int
+
+    @property
+    def skip(self) -> int:
+        """Predictions that an earlier window has made already."""
+        return self.first - 1 - self.start
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+def _windows(sequence: int, length: int, context: int, stride: int) -> Iterator[_Row]:
+    first = 1
+    while first < length:
+        start = window_start(first, context, stride)
+        last = min(start + context, length - 1)
+        yield _Row(sequence, start, first, last)
+        first = last + 1
+
+
+@torch.inference_mode()
+def _scan(
+    model: Transformer,
+    sequences: Sequence[Tokens],
+    reduce: Callable[[Tensor, Tensor], Tensor],
+    columns: int,
+    batch_tokens: int,
+    stride: int | None,
+) -> list[Float32]:
+    """``reduce`` (logits (n, V) float32, targets (n,)) -> (columns, n) for every predicted token.
+
+    Returns one (columns, len(sequence) - 1) array per sequence. Logits exist for one chunk of
+    tokens at a time, as in training, and for no padding.
+    """
+    if model.config.architecture != "decoder":
+        raise ValueError("Left-to-right scores need a decoder-only model.")
+    context = model.config.context
+    stride = default_stride(context) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise ValueError(f"stride must be between 1 and the context {context}, not {stride}.")
+    results = [np.empty((columns, max(0, len(s) - 1)), dtype=np.float32) for s in sequences]
+    rows = [row for i, s in enumerate(sequences) for row in _windows(i, len(s), context, stride)]
+    for batch, ids in _batches(model, sequences, rows, batch_tokens):
+        wanted = np.zeros((len(batch), ids.shape[1] - 1), dtype=bool)
+        for i, row in enumerate(batch):
+            wanted[i, row.skip : row.skip + row.count] = True
+        keep = torch.from_numpy(wanted).to(ids.device)
+        hidden, targets = model.hidden(ids[:, :-1])[keep], ids[:, 1:][keep]  # (n, d), (n,)
+        size = chunk_rows(model.config.vocab_size, ids.device.type)
+        parts = [
+            reduce(model.head(h).float(), t)
+            for h, t in zip(hidden.split(size), targets.split(size), strict=True)
+        ]
+        values = torch.cat(parts, 1).cpu().numpy()
+        begin = 0
+        for row in batch:
+            results[row.sequence][:, row.first - 1 : row.last] = values[
+                :, begin : begin + row.count
+            ]
+            begin += row.count
+    return results
+
+
+def _batches(
+    model: Transformer, sequences: Sequence[Tokens], rows: list[_Row], batch_tokens: int
+) -> Iterator[tuple[list[_Row], Tensor]]:
+    """Rows of like length together, longest first, with their ids (B, width + 1).
+
+    Padding stands to the right, where a causal model cannot see it: no mask is needed.
+    """
+    rows = sorted(rows, key=lambda row: row.last - row.start)
+    while rows:
+        width = rows[-1].last - rows[-1].start
+        batch = [rows.pop() for _ in range(min(len(rows), max(1, batch_tokens // width)))]
+        tokens = np.full((len(batch), width + 1), PAD, dtype=np.int64)
+        for i, row in enumerate(batch):
+            part = sequences[row.sequence][row.start : row.last + 1]
+            name = f"Sequence {row.sequence}"
+            tokens[i, : len(part)] = check_ids(part, model.config.vocab_size, name)
+        yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
+
+
+def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+    for line, row in zip(ids, rows, strict=True):
+        line[: len(row)] = row
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
+
+
+def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]:
+    """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
+
+    ``name``: what the sentence calls the sequence.
+    """
+    ids = np.array(sequence, ndmin=1)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ValueError(f"{name} is no list of token ids: {str(sequence)[:100]}.")
+    bad = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(bad):
+        raise ValueError(
+            f"Token id {bad[0]} is outside the model's vocabulary of {vocab_size}: "
+            "was the text encoded with another tokenizer?"
+        )
+    return ids.astype(np.int64)
+
+
+def check_numbers(log_probs: Tensor) -> Tensor:
+    """The same; ValueError where the model has given NaN."""
+    if log_probs.isnan().any():
+        raise ValueError(
+            "The model's scores are not numbers (NaN): its weights are damaged, or it diverged "
+            "while it was trained."
+        )
+    return log_probs
+
+
+def _chosen(logits: Tensor, targets: Tensor) -> Tensor:
+    """log p of the targets, without a second table of the vocabulary's size."""
+    chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+    return (chosen - logits.logsumexp(1)).unsqueeze(0)
+
+
+def _moments(logits: Tensor, targets: Tensor) -> Tensor:
+    log_p = logits.log_softmax(1)  # (n, V)
+    p = log_p.exp()
+    chosen = log_p.gather(1, targets.unsqueeze(1))  # (n, 1)
+    mean = (p * log_p).sum(1, keepdim=True)
+    variance = (p * (log_p - mean).square()).sum(1)
+    rank = (log_p > chosen).sum(1)
+    return torch.stack((chosen.squeeze(1), mean.squeeze(1), variance.sqrt(), rank.float()))

@@ -1,0 +1,1 @@
+"""Models on disk: checkpoints of our own and of ``transformers``."""

@@ -1,0 +1,160 @@
+"""Checkpoints: model.safetensors, config.json and tokenizer.json in one folder. No pickle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.config import ModelConfig, from_dict, to_dict
+from model.interchange.files import save_tensors, whole_folder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MODEL_TYPE = "hallmark"
+FORMAT = 1
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+class CheckpointError(ValueError):
+    """A folder is not a checkpoint that can be loaded; the message says which and why."""
+
+
+def save(
+    model: Transformer,
+    folder: str | Path,
+    *,
+    tokenizer: str | Path,
+    step: int | None = None,
+    weights: dict[str, Tensor] | None = None,
+) -> None:
+    """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
+
+    ``tokenizer`` is the path of a tokenizer.json, copied byte for byte. ``weights`` are the whole
+    tensors of a model that is cut into shards; default the model's own.
+    """
+    weights = model.state_dict() if weights is None else weights
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    if model.config.tie_embeddings:
+        del weights["head.weight"]
+    config = {
+        "model_type": MODEL_TYPE,
+        "format": FORMAT,
+        "step": step,
+        "model": to_dict(model.config),
+    }
+    with whole_folder(Path(folder)) as temporary:
+        save_tensors(weights, temporary / WEIGHTS)
+        (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(tokenizer, temporary / TOKENIZER)
+
+
+def read_config(folder: str | Path) -> ModelConfig:
+    """The config of a checkpoint, without reading its weights. Raises CheckpointError."""
+    path = _require(Path(folder), CONFIG)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(values, dict) or values.get("model_type") != MODEL_TYPE:
+        found = values.get("model_type") if isinstance(values, dict) else None
+        raise CheckpointError(
+            f"{path} describes a model of type {found!r}, not {MODEL_TYPE!r}: "
+            "load it with transformers."
+        )
+    if values.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {values.get('format')!r}, this version reads {FORMAT}."
+        )
+    try:
+        return from_dict(ModelConfig, values.get("model", {}))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from error
+
+
+def weights_path(folder: str | Path) -> Path:
+    """The file of a checkpoint's weights. Raises CheckpointError where there is none."""
+    return _require(Path(folder), WEIGHTS)
+
+
+def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
+    """The model of a checkpoint, in evaluation mode. Raises CheckpointError, one sentence."""
+    folder = Path(folder)
+    config = read_config(folder)
+    check_tokenizer(_require(folder, TOKENIZER), config.vocab_size)
+    path = _require(folder, WEIGHTS)
+    with torch.device("meta"):
+        model = Transformer(config)
+    expected = shapes(model.state_dict())
+    if config.tie_embeddings:
+        del expected["head.weight"]
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            compare(path, expected, found)
+            weights = {name: file.get_tensor(name) for name in found}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is truncated or not a safetensors file: {error}.") from error
+    check_floats(path, weights)
+    model = model.to_empty(device=device)
+    if config.tie_embeddings:
+        model.head.weight = model.embedding.weight
+        weights["head.weight"] = weights["embedding.weight"]
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def check_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
+    """The tokenizer at ``path``; CheckpointError unless it has exactly ``vocab_size`` tokens."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path} is not a tokenizer: {error}.") from error
+    found = tokenizer.get_vocab_size(with_added_tokens=True)
+    if found != vocab_size:
+        raise CheckpointError(
+            f"{path} has {found} tokens, the model's vocab_size is {vocab_size}: "
+            "they must be equal."
+        )
+    return tokenizer
+
+
+def _require(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder: give the path of a checkpoint.")
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {name}: it is not a whole checkpoint.")
+    return path
+
+
+def shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_floats(path: Path, tensors: dict[str, Tensor]) -> None:
+    """CheckpointError that names a tensor of another kind."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{path}: {name} has type {tensor.dtype}, not a float type.")
+
+
+def compare(
+    path: Path, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
+) -> None:
+    """CheckpointError that names the first tensor that does not fit the config."""
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{path} does not fit its config: {name} has shape {found.get(name, 'none')}, "
+                f"expected {expected.get(name, 'none')}; is it of another architecture?"
+            )

@@ -1,0 +1,1 @@
+"""Training: data, optimisers, the trainer's process, its state; fine-tuning of classifiers."""

@@ -1,0 +1,211 @@
+"""Packed tokens on disk, and which of them a training step sees.
+
+The packed tables are parquet with one column ``ids``, fixed_size_list<int32>[context]. They are
+copied once to a flat int32 file and mapped, so that memory does not grow with the corpus.
+
+Which rows step K sees is a pure function of (seed, K): the rows are walked epoch by epoch, each
+epoch in its own order, and the order is computed, not stored. See ``permute``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from model.interchange.files import whole_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+END_OF_TEXT = 0  # begins every document
+PAD = 1  # fills the last row
+
+Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
+
+
+def mix(x: UInt64) -> UInt64:
+    """splitmix64's output function (Steele et al. 2014): a bijection that spreads every bit."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def combine(*parts: int | UInt64) -> UInt64:
+    """One 64-bit key from several integers, order counting; arrays broadcast."""
+    key = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            value = np.uint64(part % 2**64) if isinstance(part, int) else part
+            key = mix(key * np.uint64(0x9E3779B97F4A7C15) + value + np.uint64(1))
+    return key
+
+
+def permute(index: Int64, n: int, key: int | UInt64) -> Int64:
+    """The image of ``index`` (all below n) under the permutation of 0 ... n-1 that ``key`` names.
+
+    A balanced Feistel network of six rounds over the smallest 4^k >= n is a bijection there;
+    walking its cycle until the value is below n makes it one of 0 ... n-1 (Black, Rogaway 2002).
+    It costs no memory, and any position can be asked for on its own.
+    """
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
+    keys = [combine(key, i) for i in range(6)]
+    result = index.astype(np.uint64)
+    pending = np.arange(len(result))
+    while len(pending):
+        x = result[pending]
+        left, right = x >> shift, x & mask
+        for round_key in keys:
+            left, right = right, left ^ (mix(right ^ round_key) & mask)
+        x = (left << shift) | right
+        result[pending] = x
+        pending = pending[x >= np.uint64(n)]
+    return result.astype(np.int64)
+
+
+def batch_sequences(seed: int, step: int, batch: int, n: int) -> Int64:
+    """The rows of the packed table, of n rows, that step ``step`` (from 1) trains on.
+
+    Sequence g = (step - 1) * batch + i is row permute(g mod n) of epoch g div n, so that every
+    row is seen once per epoch, a batch may straddle two epochs, and nothing but the step is needed
+    to go on.
+
+    Returns:
+        (batch,) int64, in the order of the batch.
+    """
+    if step < 1 or n < 1:
+        raise ValueError(f"Steps count from 1 and need at least one row (step {step}, {n} rows).")
+    positions = np.arange((step - 1) * batch, step * batch, dtype=np.int64)
+    epochs, offsets = positions // n, positions % n
+    rows = np.empty(batch, dtype=np.int64)
+    for epoch in np.unique(epochs):
+        part = epochs == epoch
+        rows[part] = permute(offsets[part], n, combine(seed, int(epoch)))
+    return rows
+
+
+class PackedRows:
+    """Rows of token ids, (n, context) int32, mapped from a file."""
+
+    def __init__(self, path: Path, context: int) -> None:
+        size = path.stat().st_size
+        row = 4 * context
+        if size == 0 or size % row:
+            raise ValueError(f"{path} is {size:,} bytes, not whole rows of {context} tokens.")
+        self.path = path
+        self.ids = np.memmap(path, dtype=np.int32, mode="r", shape=(size // row, context))
+
+    def __len__(self) -> int:
+        return int(self.ids.shape[0])
+
+    def rows(self, index: Int64) -> Int64:
+        """The rows (len(index), context) as int64, copied."""
+        return self.ids[index].astype(np.int64)
+
+    def spread(self, count: int) -> Int64:
+        """The numbers of at most ``count`` rows, evenly spread over all."""
+        n = len(self)
+        return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
+
+
+def token_lengths(tokenizer: Tokenizer) -> NDArray[np.int32]:
+    """UTF-8 bytes that each token of a byte-level vocabulary stands for; (V,), special ones 0."""
+    lengths = np.zeros(tokenizer.get_vocab_size(), np.int32)
+    special = tokenizer.get_added_tokens_decoder()
+    # WordPiece marks tokens inside a word, and the mark stands for no byte.
+    mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
+    for token, number in tokenizer.get_vocab().items():
+        spelled = token.removeprefix(mark)
+        lengths[number] = 0 if number in special else len(spelled)  # one letter a byte
+    return lengths
+
+
+def materialise(
+    source: str | Sequence[str], path: Path, context: int, vocab_size: int
+) -> PackedRows:
+    """Map the packed table at ``source``, copying it to ``path`` first where that is not done yet.
+
+    ``source`` is a parquet file, a folder of them (read in the order of their names), or a list of
+    either. The copy appears under ``path`` only when it is whole, and a note beside says of which
+    files it was made, and for which model: a copy of others is made anew. Ids outside the
+    vocabulary and rows of another length raise a ValueError that names the file.
+    """
+    files = _files(source)
+    seen = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    origin = {"files": seen, "context": context, "vocab_size": vocab_size}
+    note = path.with_suffix(".json")
+    if not path.exists() or _read_note(note) != origin:
+        note.unlink(missing_ok=True)
+        with whole_file(path) as temporary:
+            with temporary.open("wb") as out:
+                for ids in _batches(files, context, vocab_size):
+                    out.write(ids.tobytes())
+            if temporary.stat().st_size == 0:
+                raise ValueError(f"{source} holds no rows: there is nothing to learn from.")
+        with whole_file(note) as temporary:
+            temporary.write_text(json.dumps(origin), encoding="utf-8")
+    return PackedRows(path, context)
+
+
+def _read_note(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _batches(files: list[Path], context: int, vocab_size: int) -> Iterator[NDArray[np.int32]]:
+    for path in files:
+        try:
+            file = pq.ParquetFile(path)
+            kind = file.schema_arrow.field("ids").type
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
+        except KeyError:
+            raise ValueError(f"{path} has no column 'ids': is it a packed table?") from None
+        fits = pa.types.is_fixed_size_list(kind) and kind.list_size == context
+        if not fits or not pa.types.is_integer(kind.value_type):
+            raise ValueError(
+                f"{path} holds ids of type {kind}, the model's context needs rows of {context} "
+                "integers: set both to the same length."
+            )
+        for batch in _columns(file, path):
+            if batch.null_count or batch.flatten().null_count:
+                raise ValueError(f"{path} holds empty rows or ids: is it a packed table?")
+            ids = batch.flatten().to_numpy(zero_copy_only=False)
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+                raise ValueError(
+                    f"{path} holds token ids from {ids.min()} to {ids.max()}, the model's "
+                    f"vocabulary has {vocab_size}: was it packed with another tokenizer?"
+                )
+            yield ids.astype(np.int32, copy=False)
+
+
+def _columns(file: pq.ParquetFile, path: Path) -> Iterator[pa.Array]:
+    try:
+        for batch in file.iter_batches(columns=["ids"]):
+            yield batch.column(0)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
+
+
+def _files(source: str | Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for item in [source] if isinstance(source, str) else source:
+        path = Path(item)
+        if path.is_dir():
+            files.extend(sorted(path.glob("*.parquet")))
+        elif path.exists():
+            files.append(path)
+        else:
+            raise ValueError(f"{path} does not exist: give the packed table's parquet file.")
+    return files

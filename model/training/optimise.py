@@ -1,0 +1,107 @@
+"""Optimizers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from model.config import TrainConfig
+from model.training.parallel import whole
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Rate of step ``step`` (from 1): linear warm-up, then cosine, linear, or stable and decay.
+
+    Warm-up reaches the full rate at step ``warmup``; the last step has ``min_lr_ratio`` of it.
+    """
+    if step <= config.warmup:
+        return config.learning_rate * step / config.warmup
+    start = config.warmup
+    if config.schedule == "wsd":
+        start = max(start, config.steps - round(config.decay_fraction * config.steps))
+        if step <= start:
+            return config.learning_rate
+    progress = (step - start) / max(1, config.steps - start)
+    if config.schedule == "cosine":
+        share = 0.5 * (1 + math.cos(math.pi * progress))
+    else:
+        share = 1 - progress
+    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * share)
+
+
+def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """AdamW (Loshchilov, Hutter 2019), or Muon for the blocks' matrices beside AdamW for the rest.
+
+    Weight decay applies to matrices, not to biases and norms.
+    """
+    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    muon: list[nn.Parameter] = []
+    if config.optimizer == "muon":
+        muon = [p for n, p in parameters if p.ndim == 2 and ".blocks." in n]
+    taken = {id(p) for p in muon}
+    rest = [p for _, p in parameters if id(p) not in taken]
+    groups = [
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            fused=True,
+        )
+    ]
+    if muon:
+        optimizers.append(
+            torch.optim.Muon(
+                muon,
+                lr=config.learning_rate,
+                weight_decay=config.weight_decay,
+                adjust_lr_fn="match_rms_adamw",  # one rate serves both (Liu et al. 2025)
+            )
+        )
+    return optimizers
+
+
+def set_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+@dataclass
+class SpikeGuard:
+    """Tells steps that diverge: a value that is not finite, or a gradient's norm out of line.
+
+    ``mean`` is the exponential mean (decay 0.95) of the norms of the steps taken, ``taken`` how
+    many they are, ``skipped`` how many diverged one behind the other until now. All three belong
+    to the training state. The first 20 steps are never out of line.
+    """
+
+    mean: float = 0.0
+    taken: int = 0
+    skipped: int = 0
+
+    def diverged(self, loss: float, norm: float, factor: float) -> bool:
+        """Whether this step is to be stopped at or skipped; if not, its norm counts from now on.
+
+        ``factor``: how many times the mean is out of line; 0: none.
+        """
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite or (factor and self.taken >= 20 and norm > factor * self.mean):
+            self.skipped += 1
+            return True
+        self.mean = 0.95 * self.mean + 0.05 * norm if self.taken else norm
+        self.taken, self.skipped = self.taken + 1, 0
+        return False
+
+
+def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:
+    """Scale gradients so that their global norm is at most ``limit``; returns the norm before."""
+    norm: Tensor = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
+    return whole(norm)  # of shards it is one itself

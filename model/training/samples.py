@@ -1,0 +1,62 @@
+"""What a model writes while it is trained, to be read by people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from model.architecture import Transformer
+from model.decoding.decode import generate
+from model.objectives import Batch
+from model.training.data import END_OF_TEXT
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SAMPLES = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("sample", pa.int64(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),  # what an encoder read, else empty
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+
+
+def write_samples(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    *,
+    count: int,
+    tokens: int,
+    seed: int,
+    batch: Batch | None,
+) -> list[dict[str, Any]]:
+    """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
+
+    A decoder begins at the begin-of-text token; an encoder-decoder answers the sources of
+    ``batch``. The draws depend on the seed alone, so that steps compare.
+    """
+    prompts, sources, samples = [[END_OF_TEXT]], None, count
+    if model.encoder is not None:
+        assert batch is not None and batch.source is not None and batch.source_keys is not None
+        pairs = zip(batch.source, batch.source_keys, strict=True)
+        sources = [ids[real].tolist() for ids, real in pairs]
+        prompts, samples = prompts * len(sources), 1
+    most = min(tokens, model.config.context - 1)
+    if not most:
+        return []  # a context of one token has no room for a second
+    made = generate(
+        model, prompts, max_new_tokens=most, samples=samples, seed=seed, sources=sources
+    )
+    written = [text.ids[:-1] if text.stopped else text.ids for texts in made for text in texts]
+    asked = sources or [[]] * len(written)
+    return [
+        {"sample": i, "prompt": _spell(tokenizer, source), "text": _spell(tokenizer, ids)}
+        for i, (source, ids) in enumerate(zip(asked, written, strict=True))
+    ]
+
+
+def _spell(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False))

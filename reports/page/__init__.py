@@ -1,0 +1,1 @@
+"""How a card is made: blocks, figures with their rows, masking, charts, and the two renderers."""

@@ -1,0 +1,104 @@
+"""What must not be shown is masked where a page is made, so that no page source holds it.
+
+Three things are masked: personal data and credentials (found as ``tasks.corpus.scrub`` finds them),
+the secrets of planted documents, and texts that a scorer found offensive. Characters that a
+reader cannot see, or that turn the text around them, are written out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+#: A text whose stored toxicity is at or above this is shown as blocks.
+OFFENSIVE = 0.5
+
+_READ = 4000  # characters of a text that are looked at ...
+_MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
+
+
+class Masker:
+    """Masks texts for one card. ``secrets`` are the planted ones, from the table ``plants``."""
+
+    def __init__(self, secrets: Iterable[str] = (), threshold: float = OFFENSIVE) -> None:
+        self.threshold = threshold
+        # The longest first: one secret may begin with another.
+        words = sorted({s for s in secrets if s.strip()}, key=lambda s: (-len(s), s))
+        self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
+        self._seen: dict[tuple[str, int], str] = {}
+
+    def is_offensive(self, score: float | None) -> bool:
+        return score is not None and score >= self.threshold
+
+    def text(self, text: str, score: float | None = None, limit: int = 400) -> str:
+        """A text as it may be shown, at most about ``limit`` characters of it."""
+        if self.is_offensive(score):
+            return f"{blocks(text)} [masked: scored {score:.2f}, {len(text):,} characters]"
+        key = (text, limit)
+        if key not in self._seen:
+            self._seen[key] = self._masked(text, limit)
+        return self._seen[key]
+
+    def _masked(self, text: str, limit: int) -> str:
+        read = text
+        if len(text) > _READ:
+            read = text[: _READ - _MARGIN]
+        # Spans are looked for in more than is kept: one may begin in front of the cut.
+        spans = self.spans(text[:_READ])
+        shown: list[str] = []
+        end = length = 0
+        for start, stop, kind in spans:
+            if start >= len(read):
+                break
+            shown += [read[end:start], f"[{kind} masked]"]
+            end = max(end, stop)
+        shown.append(read[end:])
+        plain = visible("".join(shown))
+        length = len(plain)
+        if length > limit:
+            plain = plain[:limit]
+        if length > limit or len(read) < len(text):
+            plain += f"… [{len(text):,} characters in all]"
+        return plain
+
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        """Spans to mask, in order, not overlapping."""
+        found = [(start, end, kind.lower()) for kind, start, end in self._find(text)]
+        if self._secrets:
+            found += [(*match.span(), "planted secret") for match in self._secrets.finditer(text)]
+        merged: list[tuple[int, int, str]] = []
+        for start, end, kind in sorted(found):
+            if merged and start < merged[-1][1]:
+                first, last, name = merged[-1]
+                merged[-1] = (first, max(last, end), name)
+            else:
+                merged.append((start, end, kind))
+        return merged
+
+    @cached_property
+    def _find(self) -> Any:
+        from tasks.measures.personal_data import find  # it takes a while to import
+
+        return find
+
+
+def blocks(text: str, limit: int = 60) -> str:
+    """Words as blocks of their length: how much stands there, not what."""
+    return re.sub(r"\S", "█", " ".join(text[: 4 * limit].split()))[:limit] or "█"
+
+
+def visible(text: str) -> str:
+    """Control, format, private and lone surrogate characters written out as ‹U+202E›.
+
+    Line breaks and tabs stay: the renderers deal with them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or _is_plain(c) else f"‹U+{ord(c):04X}›" for c in text)
+
+
+def _is_plain(character: str) -> bool:
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")

@@ -1,0 +1,137 @@
+"""The quantitative analyses of a model card: each audit's charts and tables, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from reports.page import charts
+from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
+from reports.sections.findings import (
+    AUDITS,
+    BASELINES,
+    NOT_RUN,
+    Finding,
+    Findings,
+    count,
+    levels,
+    natural,
+    words,
+)
+
+MISUSE = (
+    "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
+    "automatic measure exists, so none is given."
+)
+
+
+def analyses(findings: Findings, lines_shown: int) -> Section:
+    section = Section("Quantitative analyses")
+    pictures: dict[str, Callable[[Findings], list[Block]]] = {
+        "capability": capability_chart,
+        "bias": bias_chart,
+        "extraction": exposure_chart,
+    }
+    for name, title in AUDITS.items():
+        part = Section(title)
+        section.sections.append(part)
+        if name not in findings.by_audit:
+            part.add(Callout("note", [NOT_RUN[name]]))
+            continue
+        part.add(
+            *(pictures[name](findings) if name in pictures else []),
+            *grids(findings, name, lines_shown),
+        )
+    for name in (n for n in findings.by_audit if n not in AUDITS):
+        section.sections.append(Section(words(name), grids(findings, name, lines_shown)))
+    section.sections.append(Section("Misuse", [Paragraph([MISUSE])]))
+    return section
+
+
+def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
+    """One table a metric; what its lines have in common is said once, below."""
+    blocks: list[Block] = []
+    found = [(row, figure) for row, figure in findings.by_audit[name] if not row["control"]]
+    for metric in dict.fromkeys(row["metric"] for row, _ in found):
+        lines = [f for f in found if f[0]["metric"] == metric]
+        lines.sort(key=lambda f: natural(f[0]["slice"]))
+        rows: list[list[Inline]] = []
+        for row, figure in lines[:lines_shown]:
+            part = row["slice"] or "all"
+            rows.append([part, figure, figure.interval, count(row), _why(row)])
+        columns = ["part", "value", "interval", "n", "not measured because"]
+        if not any(row[-1] for row in rows):
+            rows, columns = [row[:-1] for row in rows], columns[:-1]
+        units = sorted({row["unit"] for row, _ in lines} - {"share", ""})
+        caption = words(metric) + (f" ({', '.join(units)})" if units else "")
+        known = [row for row, _ in lines]
+        notes = [levels(known), _shared("Scorer", known, "scorer")]
+        notes.append(_shared("Method", [r for r in known if r["value"] is not None], "method"))
+        if len(lines) > len(rows):
+            notes.append(f"The first {len(rows)} of {len(lines)}.")
+        note = " ".join(note for note in notes if note)
+        blocks.append(Grid(caption, columns, rows, frozenset({1, 2, 3}), note))
+    return blocks or [Paragraph(["The audit left no figure."])]
+
+
+def capability_chart(findings: Findings) -> list[Block]:
+    found = {row["slice"]: figure for row, figure in findings.of("capability", "bits_per_byte")}
+    known = {k: found[k] for k in BASELINES if k in found and found[k].value is not None}
+    if not known:
+        return []
+    labels = [BASELINES[name] for name in known]
+    svg = charts.bars(
+        labels, [f.value or 0 for f in known.values()], "bits per byte (lower is better)",
+        first_is_ours="model" in known,
+    )  # fmt: skip
+    said = ", ".join(f"{BASELINES[n]} {f.short}" for n, f in known.items())
+    caption = "Bits per byte of held-out text: the model beside what needs no network."
+    return [Chart("bits-per-byte", svg, f"Bits per byte: {said}.", caption)]
+
+
+def bias_chart(findings: Findings) -> list[Block]:
+    found = findings.of("bias", "preference")
+    caption = (
+        "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
+        "The dashed line is one half; a model without preference need not sit on it exactly."
+    )
+    return interval_chart("bias", found, "share of pairs", caption, reference=0.5)
+
+
+def exposure_chart(findings: Findings) -> list[Block]:
+    found = findings.of("extraction", "exposure")
+    caption = "Mean exposure of planted secrets by number of copies, with intervals."
+    return interval_chart("exposure", found, "exposure (bits)", caption)
+
+
+def interval_chart(
+    name: str, found: Iterable[Finding], axis: str, caption: str, reference: float | None = None
+) -> list[Block]:
+    ordered = sorted(found, key=lambda f: natural(f[0]["slice"]))
+    known = [(row, figure) for row, figure in ordered if figure.value is not None][:30]
+    if not known:
+        return []
+    labels = [row["slice"].removeprefix("category:") or "all" for row, _ in known]
+    ends = [
+        None if figure.low is None or figure.high is None else (figure.low, figure.high)
+        for _, figure in known
+    ]
+    svg = charts.intervals(labels, [f.value or 0 for _, f in known], ends, axis, reference)
+    said = ", ".join(
+        f"{label} {f.short} ({f.interval})" for label, (_, f) in zip(labels, known, strict=True)
+    )
+    return [Chart(name, svg, f"{words(axis)}: {said}.", caption)]
+
+
+def _why(row: dict[str, Any]) -> str:
+    return (row["method"] or "no reason is given") if row["value"] is None else ""
+
+
+def _shared(title: str, rows: Sequence[dict[str, Any]], column: str) -> str:
+    """What all rows have in the column; of several values the first, and where the rest are."""
+    found = [value for value in dict.fromkeys(row[column] for row in rows) if value]
+    if not found:
+        return ""
+    if len(found) == 1:
+        return f"{title}: {found[0].rstrip('.')}."
+    return f"{title}, of the first: {found[0].rstrip('.')}; the others on their pages."

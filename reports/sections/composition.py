@@ -1,0 +1,214 @@
+"""What a corpus holds: its sources, lengths, personal data, offensive text, people and plants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Section
+from reports.sections.corpus_figures import PROFILE, CorpusFigures
+
+
+def plants_callout(corpus: CorpusFigures) -> Callout:
+    if not corpus.profile["plants"].rows:
+        return Callout("note", ["Nothing was planted in this corpus."])
+    documents = corpus.sum("plants", "documents", "documents", "planted documents")
+    return Callout(
+        "note",
+        [
+            "Planted on purpose, to measure memorisation: ",
+            documents,
+            " that are synthetic or repeated. Whoever reuses the corpus should remove them; "
+            "their source begins with ",
+            Code("planted/"),
+            ".",
+        ],
+    )
+
+
+def composition(corpus: CorpusFigures) -> Section:
+    return Section(
+        "Composition",
+        [Paragraph(["An instance is one document: a text with its source."])],
+        [
+            sources(corpus), lengths(corpus), personal_data(corpus), toxicity(corpus),
+            identities(corpus), plants(corpus),
+        ],
+    )  # fmt: skip
+
+
+def sources(corpus: CorpusFigures) -> Section:
+    names, note = corpus.few("sources", "source", "bytes")
+    rows: list[list[Inline]] = []
+    for name in names:
+        cells = [
+            corpus.sum("sources", unit, unit, f"{unit} of {name}", source=name)
+            for unit in ("documents", "bytes", "characters")
+        ]
+        rows.append([name, *cells])
+    grid = Grid(
+        "Documents by source", ["source", "documents", "bytes", "characters"], rows,
+        frozenset({1, 2, 3}), note,
+    )  # fmt: skip
+    return Section("Sources", [grid if rows else Paragraph(["The corpus is empty."])])
+
+
+def lengths(corpus: CorpusFigures) -> Section:
+    return quantiles(corpus, "Lengths", "lengths", "bytes", "bytes", "Bytes a document")
+
+
+def quantiles(
+    corpus: CorpusFigures, title: str, table: str, column: str, unit: str, caption: str, **more: Any
+) -> Section:
+    known = corpus.profile[table].read(["source", "quantile"])
+    whole = known.filter(pc.equal(known["source"], ""))["quantile"].to_pylist()
+    if not whole:
+        return Section(title, [Paragraph(["Nothing was measured."])])
+    cells = [
+        corpus.book.figure(
+            f"{table}-{q}", f"{caption.lower()}, quantile {q:g}", unit, (PROFILE, table),
+            {"source": "", "quantile": q}, aggregate="last", column=column, **more,
+        )
+        for q in whole
+    ]  # fmt: skip
+    rows: list[list[Inline]] = [
+        [f"{_quantile(q)}", cell] for q, cell in zip(whole, cells, strict=True)
+    ]
+    return Section(title, [Grid(caption, ["quantile", unit], rows, frozenset({1}))])
+
+
+def personal_data(corpus: CorpusFigures) -> Section:
+    section = Section("Personal data")
+    label = next((k for k, a in corpus.history.items() if a.stage == "scrub"), None)
+    if label is None:
+        section.add(Paragraph(["Nobody looked for personal data in this corpus."]))
+        return section
+    kinds = corpus.values("personal_data", "type")
+    rows = [
+        [
+            kind,
+            corpus.book.figure(
+                f"personal-{kind}-spans", f"{kind} masked", "spans", (label, "ledger"),
+                {"action": "replaced", "reason": kind}, aggregate="count",
+            ),
+            corpus.book.figure(
+                f"personal-{kind}-documents", f"documents with {kind}", "documents",
+                (label, "ledger"), {"action": "replaced", "reason": kind},
+                aggregate="distinct", column="doc_id",
+            ),
+        ]
+        for kind in kinds
+    ]  # fmt: skip
+    if rows:
+        columns = ["type", "spans", "documents"]
+        section.add(Grid("Personal data found and masked", columns, rows, frozenset({1, 2})))
+    else:
+        section.add(Paragraph(["The detectors found none."]))
+    section.add(
+        Paragraph(
+            [
+                "Found by patterns, check digits and numbering plans. Names, addresses and "
+                "whatever has no such form are not found; the counts are a lower bound."
+            ]
+        )
+    )
+    return section
+
+
+def toxicity(corpus: CorpusFigures) -> Section:
+    section = quantiles(
+        corpus, "Offensive text", "toxicity", "score", "score",
+        "Toxicity of documents before the filter", scorer=scorer(corpus),
+    )  # fmt: skip
+    if corpus.profile["toxicity"].rows:
+        data = corpus.profile["toxicity"].read()
+        first = data.filter(pc.equal(data["source"], "")).slice(0, 1).to_pylist()[0]
+        where = {"source": "", "quantile": first["quantile"]}
+        scored, unscored = (
+            corpus.book.figure(
+                f"toxicity-{column}", label, "documents", (PROFILE, "toxicity"), where,
+                aggregate="last", column=column,
+            )
+            for column, label in (("n", "documents scored"), ("unscored", "not scored"))
+        )  # fmt: skip
+        section.add(
+            Paragraph(
+                [scored, " were scored; ", unscored, " could not be. ",
+                 f"The scorer is {scorer(corpus) or 'not known'}. A score is an estimate: "
+                 "scorers are known to call dialects and mentions of minorities toxic that "
+                 "are not."]
+            )
+        )  # fmt: skip
+    return section
+
+
+def scorer(corpus: CorpusFigures) -> str:
+    """Name and digest of the scorer of the corpus, "" where none ran."""
+    for artifact in corpus.history.values():
+        if artifact.stage == "score_toxicity":
+            known = artifact.manifest["parts"]["external"]
+            return f"{known['scorer']} ({known['digest'][:12]})"
+    return ""
+
+
+def identities(corpus: CorpusFigures) -> Section:
+    groups, note = corpus.few("identities", "group", "mentions")
+    rows = [
+        [
+            group,
+            corpus.sum("identities", "mentions", "mentions", f"mentions, {group}", group=group),
+            corpus.book.figure(
+                f"identities-terms-{group}", f"terms found, {group}", "terms",
+                (PROFILE, "identities"), {"group": group}, aggregate="distinct", column="term",
+            ),
+        ]
+        for group in groups
+    ]  # fmt: skip
+    section = Section("Mentions of people")
+    if not rows:
+        section.add(Paragraph(["None of the identity terms in the list occurs."]))
+        return section
+    columns = ["group", "mentions", "terms found"]
+    section.add(
+        Grid("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
+        Paragraph(["Counted with a short list of English words; whole words only."]),
+    )
+    return section
+
+
+def plants(corpus: CorpusFigures) -> Section:
+    section = Section("Planted documents")
+    table = corpus.profile["plants"].read(["kind", "copies"])
+    rows = []
+    for row in table.to_pylist():
+        where = {"kind": row["kind"], "copies": row["copies"]}
+        label = f"{row['kind']} with {row['copies']} copies"
+        rows.append(
+            [
+                row["kind"],
+                str(row["copies"]),
+                corpus.sum("plants", "plants", "plants", f"plants, {label}", **where),
+                corpus.sum("plants", "documents", "documents", f"documents, {label}", **where),
+                corpus.sum("plants", "bytes", "bytes", f"bytes, {label}", **where),
+            ]
+        )
+    if rows:
+        columns = ["kind", "copies of each", "plants", "documents", "bytes"]
+        section.add(
+            Paragraph(
+                [
+                    "Canaries and records are made up; passages were held back from the "
+                    "corpus. Each was given its number of copies by lot. Those with no "
+                    "copies were never planted and serve as the control."
+                ]
+            ),
+            Grid("Plants", columns, rows, frozenset({1, 2, 3, 4})),
+        )
+    else:
+        section.add(Paragraph(["None."]))
+    return section
+
+
+def _quantile(q: float) -> str:
+    return {0.0: "smallest", 0.5: "median", 1.0: "largest"}.get(q, f"{100 * q:g} %")

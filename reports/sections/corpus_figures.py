@@ -1,0 +1,55 @@
+"""Figures of a corpus, computed from its profile and the ledgers of its stages: for both cards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from reports.page.figures import Book, Figure
+from tasks.contract import Artifact
+
+PROFILE = "profile"
+
+
+@dataclass
+class CorpusFigures:
+    """``history``: the artifacts of the corpus stages by label, in the order they ran."""
+
+    book: Book
+    history: dict[str, Artifact]
+    lines_shown: int  # of a table
+
+    @property
+    def profile(self) -> Artifact:
+        return self.book.artifacts[PROFILE]
+
+    def values(self, table: str, column: str) -> list[Any]:
+        """The different values of a column of the profile, in the order of their first rows."""
+        return pc.unique(self.profile[table].read([column])[column]).to_pylist()
+
+    def sum(self, table: str, column: str, unit: str, label: str, **where: Any) -> Figure:
+        name = "-".join([table, column, *(str(value) for value in where.values())])
+        return self.book.figure(name, label, unit, (PROFILE, table), where, column=column)
+
+    def few(self, table: str, column: str, weigh: str) -> tuple[list[Any], str]:
+        """The heaviest values of a column, and a note on how many are left out."""
+        data = self.profile[table].read([column, weigh])
+        sums = data.group_by(column).aggregate([(weigh, "sum")])
+        ordered = sums.sort_by([(f"{weigh}_sum", "descending"), (column, "ascending")])
+        found = ordered[column].to_pylist()
+        limit = self.lines_shown
+        note = f"The {limit} largest of {len(found):,}; all are in the table {table}."
+        return found[:limit], note if len(found) > limit else ""
+
+
+def planted_secrets(history: dict[str, Artifact]) -> list[str]:
+    """The secrets of planted documents: no page shows them."""
+    return [
+        secret
+        for artifact in history.values()
+        if "plants" in artifact.tables and artifact.stage == "plant"
+        for secret in artifact["plants"].read(["secret"])["secret"].to_pylist()
+        if secret
+    ]

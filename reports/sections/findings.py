@@ -1,0 +1,158 @@
+"""The findings of audits on a model card: whether to believe them, and what they say in short."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.page.document import Block, Callout, Grid, Inline, Paragraph
+from reports.page.figures import Book, Figure
+from tasks.contract import Artifact
+
+#: What the audits are called on the card, in its order: capability beside harm.
+AUDITS = {
+    "capability": "Capability",
+    "toxicity": "Toxic continuations",
+    "bias": "Bias",
+    "extraction": "Training-data extraction",
+}
+
+NOT_RUN = {
+    "capability": "What the model can do was not measured.",
+    "toxicity": "How toxic its texts are was not measured.",
+    "bias": "Its social bias was not measured.",
+    "extraction": "Whether it gives away its training data was not measured.",
+}
+
+BASELINES = {
+    "model": "this model",
+    "gzip": "gzip -9",
+    "bigram": "interpolated bigram",
+    "fivegram": "interpolated 5-gram",
+}
+
+Finding = tuple[dict[str, Any], Figure]
+
+
+def words(metric: str) -> str:
+    return metric.replace("_", " ").capitalize()
+
+
+def natural(text: str) -> list[Any]:
+    """Sorts "copies=8" before "copies=16"."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", text)]
+
+
+@dataclass
+class Findings:
+    """Every finding of every audit, entered as a figure in the order of the card."""
+
+    book: Book
+    audits: Mapping[str, Artifact]  # by name ("bias")
+    by_audit: dict[str, list[Finding]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ordered = [n for n in AUDITS if n in self.audits]
+        ordered += [n for n in self.audits if n not in AUDITS]
+        for name in ordered:
+            rows = self.audits[name]["findings"].read().to_pylist()
+            made = [(row, self.book.finding(f"audit_{name}", row)) for row in rows]
+            self.by_audit[name] = made
+
+    def of(self, audit: str, metric: str, control: bool = False) -> list[Finding]:
+        return [
+            (row, figure)
+            for row, figure in self.by_audit.get(audit, [])
+            if row["metric"] == metric and bool(row["control"]) == control
+        ]
+
+    def verdict(self) -> Callout:
+        """Whether the audits can be believed, before what they say."""
+        verdicts = [
+            (AUDITS.get(name, name), row["verdict"])
+            for name, found in self.by_audit.items()
+            for row, _ in found
+            if row["control"]
+        ]
+        failed = [name for name, verdict in verdicts if verdict != "pass"]
+        if not verdicts:
+            return Callout("bad", ["No audit ran a control: nothing shows that they can detect."])
+        if failed:
+            names = ", ".join(dict.fromkeys(failed))
+            text = (
+                f"{len(failed)} of {len(verdicts)} controls failed ({names}): there the audit did "
+                f"not detect what it must, or detected what it must not. Do not rely on its "
+                f"figures before the cause is known; an undertrained model is one."
+            )
+            return Callout("bad", [text])
+        text = f"All {len(verdicts)} controls of the audits came out as they must."
+        return Callout("good", [text])
+
+    def controls(self) -> Grid:
+        rows: list[list[Inline]] = []
+        for name, found in self.by_audit.items():
+            for row, figure in found:
+                if row["control"]:
+                    what = f"{words(row['metric'])} {row['slice']}".strip()
+                    rows.append(
+                        [AUDITS.get(name, name), what, row["control"], row["verdict"], figure,
+                         figure.interval, count(row)]
+                    )  # fmt: skip
+        columns = ["audit", "control", "kind", "verdict", "value", "interval or bounds", "n"]
+        note = (
+            "A positive control must be detected, a negative one must not. What each requires "
+            "stands on the page of its rows."
+        )
+        return Grid("Controls", columns, rows, frozenset({4, 5, 6}), note)
+
+    def summary(self) -> Block:
+        """Capability beside harm, one line each."""
+        lines: list[tuple[str, Finding]] = []
+        for row, figure in self.of("capability", "bits_per_byte"):
+            if row["slice"] in BASELINES:
+                lines.append((f"Bits per byte, {BASELINES[row['slice']]}", (row, figure)))
+        lines.sort(key=lambda line: list(BASELINES).index(line[1][0]["slice"]))
+        lines += [("Last words guessed", f) for f in self.of("capability", "cloze_accuracy")][:1]
+        for metric in ("expected_maximum_toxicity", "toxicity_probability"):
+            lines += self.most_draws(metric)
+        lines += [
+            ("Pairs in which the stereotype is the likelier", finding)
+            for finding in self.of("bias", "preference")
+            if not finding[0]["slice"]
+        ]
+        lines += [
+            ("Exposure of secrets, most copies against none", finding)
+            for finding in self.of("extraction", "exposure_difference")
+        ]
+        if not lines:
+            return Paragraph(["No audit left a figure."])
+        rows: list[list[Inline]] = [
+            [label, figure, row["unit"], figure.interval, count(row), figure.scorer or "–"]
+            for label, (row, figure) in lines
+        ]
+        columns = ["measure", "value", "unit", "interval", "n", "scorer"]
+        note = levels([row for _, (row, _) in lines])
+        return Grid("In short: capability beside harm", columns, rows, frozenset({1, 3, 4}), note)
+
+    def most_draws(self, metric: str) -> list[tuple[str, Finding]]:
+        """For each kind of prompt the finding with the most draws a prompt."""
+        best: dict[str, Finding] = {}
+        for row, figure in sorted(
+            self.of("toxicity", metric), key=lambda f: natural(f[0]["slice"])
+        ):
+            part = row["slice"].split(", k=")[0]
+            best[part] = (row, figure)
+        return [(", ".join(filter(None, (words(metric), f[0]["slice"]))), f) for f in best.values()]
+
+
+def count(row: dict[str, Any]) -> str:
+    return "–" if row["n"] is None else f"{row['n']:,}"
+
+
+def levels(rows: Sequence[dict[str, Any]]) -> str:
+    levels = sorted({row["level"] for row in rows if row["level"] is not None})
+    if not levels:
+        return ""
+    return f"Intervals: {' or '.join(f'{100 * level:g} %' for level in levels)}."

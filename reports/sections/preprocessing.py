@@ -1,0 +1,154 @@
+"""What the stages did to a corpus: their accounts, and what left or changed for which reason."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from reports.page import charts
+from reports.page.document import Chart, Grid, Inline, Paragraph, Section
+from reports.page.figures import Figure
+from reports.sections.corpus_figures import PROFILE, CorpusFigures
+from tasks.contract import TERMS
+
+
+def preprocessing(corpus: CorpusFigures) -> Section:
+    return Section(
+        "Preprocessing, cleaning, labelling",
+        [
+            Paragraph(
+                [
+                    "Every stage keeps accounts, checked when it commits: in + added = kept "
+                    "+ removed rows + removed spans + quarantined + replaced. Ingest "
+                    "counts raw bytes, the stages behind it bytes of text. Whatever left or "
+                    "changed has a row in the ledger of its stage."
+                ]
+            )
+        ],
+        [flow(corpus), reasons(corpus), filtered(corpus), duplicates(corpus)],
+    )
+
+
+def flow(corpus: CorpusFigures) -> Section:
+    section = Section("Flow of documents")
+    stages = corpus.values("flow", "stage")
+    columns = ["stage", *(term.replace("_", " ") for term in TERMS), "removed, share"]
+    kept: list[tuple[str, Figure]] = []
+    for unit, name in (("rows", "documents"), ("bytes", "bytes")):
+        rows: list[list[Inline]] = []
+        for label in stages:
+            where = {"stage": label, "unit": unit}
+            cells = [
+                corpus.book.figure(
+                    f"flow-{label}-{unit}-{term}", f"{label}: {term.replace('_', ' ')}",
+                    name, (PROFILE, "flow"), where, column=term,
+                )
+                for term in TERMS
+            ]  # fmt: skip
+            rate = corpus.book.figure(
+                f"flow-{label}-{unit}-rate", f"{label}: removed, share of what came in",
+                "share", (PROFILE, "flow"), where, aggregate="ratio", column="removed_rows/in",
+                note="nothing came in",
+            )  # fmt: skip
+            rows.append([label, *cells, rate])
+            if unit == "rows":
+                kept.append((label, cells[TERMS.index("kept")]))
+        numeric = frozenset(range(1, len(columns)))
+        section.add(Grid(f"Accounts in {name}", columns, rows, numeric))
+    if kept:
+        svg = charts.bars([k for k, _ in kept], [f.value or 0 for _, f in kept], "documents")
+        said = ", ".join(f"{label} {figure.short}" for label, figure in kept)
+        section.blocks.insert(
+            0,
+            Chart("flow", svg, f"Documents that left each stage: {said}.",
+                  "Documents that left each stage; the numbers are in the column “kept”."),
+        )  # fmt: skip
+    return section
+
+
+def reasons(corpus: CorpusFigures) -> Section:
+    section = Section("What left or changed, and why")
+    table = corpus.profile["reasons"].read(["stage", "action", "reason", "rows"])
+    sums = table.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
+    order = {label: place for place, label in enumerate(corpus.history)}
+    found = sorted(
+        sums.to_pylist(),
+        key=lambda r: (order.get(r["stage"], -1), -r["rows_sum"], r["action"], r["reason"]),
+    )
+    rows: list[list[Inline]] = []
+    for row in found[: corpus.lines_shown]:
+        where = {"action": row["action"], "reason": row["reason"]}
+        label = f"{row['stage']}: {row['action']}, {row['reason']}"
+        size = "bytes_after" if row["action"] == "added" else "bytes_before"
+        source = (row["stage"], "ledger")
+        rows.append(
+            [
+                row["stage"], row["action"], row["reason"],
+                corpus.book.figure(label, label, "rows", source, where, aggregate="count"),
+                corpus.book.figure(f"{label}-bytes", f"bytes, {label}", "bytes", source, where,
+                                   column=size),
+            ]
+        )  # fmt: skip
+    if not rows:
+        section.add(Paragraph(["Nothing."]))
+        return section
+    columns = ["stage", "action", "reason", "rows", "bytes"]
+    note = ""
+    if len(found) > len(rows):
+        note = f"The first {len(rows)} of {len(found):,}; all are in the table reasons."
+    section.add(Grid("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
+    return section
+
+
+def filtered(corpus: CorpusFigures) -> Section:
+    """What the toxicity filter took from each source: filters rarely take evenly."""
+    section = Section("What the toxicity filter removed, by source")
+    label = next((k for k, a in corpus.history.items() if a.stage == "filter_toxicity"), None)
+    if label is None or "accounts" not in corpus.history[label].tables:
+        section.add(Paragraph(["No toxicity filter ran."]))
+        return section
+    books = corpus.profile["flow"].read()
+    chosen = pc.and_(pc.equal(books["stage"], label), pc.equal(books["unit"], "rows"))
+    order = [("removed_rows", "descending"), ("in", "descending"), ("source", "ascending")]
+    names = books.filter(chosen).sort_by(order)["source"].to_pylist()[:15]  # type: ignore[arg-type]
+    rows: list[list[Inline]] = []
+    for name in names:
+        where = {"stage": label, "unit": "rows", "source": name}
+        make = {"in": "documents that came in", "removed_rows": "documents removed"}
+        cells = [
+            corpus.book.figure(f"filter-{name}-{column}", f"{name}: {words}", "documents",
+                               (PROFILE, "flow"), where, column=column)
+            for column, words in make.items()
+        ]  # fmt: skip
+        rate = corpus.book.figure(
+            f"filter-{name}-rate", f"{name}: share removed", "share", (PROFILE, "flow"), where,
+            aggregate="ratio", column="removed_rows/in", note="nothing came in",
+        )  # fmt: skip
+        rows.append([name, *cells, rate])
+    if not rows:
+        section.add(Paragraph(["The filter saw no document."]))
+        return section
+    columns = ["source", "in", "removed", "share removed"]
+    section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3})))
+    return section
+
+
+def duplicates(corpus: CorpusFigures) -> Section:
+    section = Section("Near copies")
+    rows: list[list[Inline]] = []
+    for row in corpus.profile["duplicates"].read().to_pylist():
+        where = {"stage": row["stage"], "similarity": row["similarity"]}
+        low = row["similarity"]
+        label = f"pairs with similarity from {low:.2f}, {row['stage']}"
+        rows.append(
+            [
+                f"{low:.2f}",
+                row["stage"],
+                corpus.sum("duplicates", "pairs", "pairs", label, **where),
+            ]
+        )
+    if rows:
+        columns = ["Jaccard similarity, from", "stage", "pairs"]
+        section.add(Grid("Verified pairs of near copies", columns, rows, frozenset({2})))
+    else:
+        section.add(Paragraph(["No pair of near copies was found."]))
+    return section

@@ -1,0 +1,167 @@
+"""The training run on a model card: its log, its checkpoints, what the model wrote meanwhile."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from reports.page import charts
+from reports.page.document import (
+    Block,
+    Chart,
+    Code,
+    Facts,
+    Grid,
+    Hidden,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+)
+from reports.page.figures import Book, Figure
+from reports.page.masking import Masker
+from reports.sections.findings import words
+from reports.sections.groups import held_out
+from tasks.contract import Artifact
+
+SAMPLES, CHARACTERS = 2, 300  # of a step, and how much of each is shown
+
+EARLIER = "What the earlier checkpoint was trained on is not described by this card."
+
+
+def continued_from(pretrained: Artifact | None) -> str | None:
+    """Name of the checkpoint that training continued from; None where it began anew."""
+    return None if pretrained is None else pretrained.manifest["lineage"].get("start")
+
+
+def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown: int) -> Section:
+    """``audited``: content digest of the checkpoint that the card is about."""
+    section = Section("Training run")
+    if pretrained is None:
+        section.add(Paragraph(["The checkpoint came without a log of its training."]))
+        return section
+    make = functools.partial(_log_figure, book)
+    skipped = book.figure(
+        "training-skipped", "skipped steps", "steps", ("pretrain", "log"), {"skipped": True},
+        aggregate="count",
+    )  # fmt: skip
+    pairs: list[tuple[str, Parts]] = [
+        ("Steps", [make("step", "steps", "max", "steps trained")]),
+        ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
+        ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
+        ("Last validation loss",
+         [make("validation_loss", "nats a token", "last", "last validation loss")]),
+        ("Highest learning rate", [make("learning_rate", "", "max", "highest learning rate")]),
+        ("Steps skipped because they diverged", [skipped]),
+    ]  # fmt: skip
+    start = continued_from(pretrained)
+    if start is None:
+        section.add(Facts(pairs))
+    else:
+        section.add(Facts([("Continued from", [Code(start)]), *pairs]), Paragraph([EARLIER]))
+    section.add(*loss_curve(pretrained), *checkpoints(book, pretrained, audited, lines_shown))
+    section.add(*held_out(book, pretrained, lines_shown))
+    return section
+
+
+def _log_figure(book: Book, column: str, unit: str, how: Any, label: str) -> Figure:
+    return book.figure(
+        f"training-{column}", label, unit, ("pretrain", "log"), aggregate=how, column=column
+    )
+
+
+def loss_curve(pretrained: Artifact) -> list[Block]:
+    log = pretrained["log"].read(["step", "loss", "validation_loss"])
+    steps, losses, validated = (log[name].to_pylist() for name in log.column_names)
+    every = -(-len(steps) // 200)  # at most 200 points
+    means = []
+    for start in range(0, len(steps), every):
+        part = [loss for loss in losses[start : start + every] if loss is not None]
+        if part:
+            means.append((steps[min(start + every, len(steps)) - 1], sum(part) / len(part)))
+    if not means:
+        return []
+    points = [(s, v) for s, v in zip(steps, validated, strict=True) if v is not None]
+    series = [("training", [s for s, _ in means], [v for _, v in means])]
+    if points:
+        series.append(("validation", [s for s, _ in points], [v for _, v in points]))
+    svg = charts.line(series, "step", "loss (nats a token)")
+    alt = (
+        f"The training loss falls from {means[0][1]:.2f} to {means[-1][1]:.2f} nats a token "
+        f"in {steps[-1]:,} steps."
+    )
+    if means[-1][1] >= means[0][1]:
+        alt = alt.replace("falls", "goes")
+    smooth = f"Each point of training is the mean of {every} steps. " if every > 1 else ""
+    caption = f"Loss during training. {smooth}Losses at the checkpoints are in the table."
+    return [Chart("loss", svg, alt, caption)]
+
+
+def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int) -> list[Block]:
+    table = pretrained["checkpoints"].read().to_pylist()
+    every = -(-len(table) // lines_shown)
+    rows: list[list[Inline]] = []
+    for row in table[::-1][::every][::-1]:  # the last one always
+        where = {"step": row["step"]}
+        cells = [
+            book.figure(
+                f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {words(column)}",
+                unit, ("pretrain", "checkpoints"), where, aggregate="last", column=column,
+            )
+            for column, unit in (("tokens", "tokens"), ("loss", "nats a token"),
+                                 ("validation_loss", "nats a token"))
+        ]  # fmt: skip
+        mark = "audited here" if row["content"] == audited else ""
+        rows.append([f"{row['step']:,}", *cells, mark])
+    if not rows:
+        return []
+    columns = ["step", "tokens", "loss", "validation loss", ""]
+    anew = continued_from(pretrained) is None
+    first = "the untrained model" if anew else "the checkpoint continued from"
+    note = f"Losses in nats a token. Step 0, {first}, has none."
+    return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
+
+
+def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
+    """A few texts of the first and the last step at which the model wrote any."""
+    section = Section("Samples during training")
+    known = None if pretrained is None else pretrained.tables.get("samples")
+    written = known.read().to_pylist() if known else []
+    if not written:
+        section.add(Paragraph(["No text that the model wrote during training is known."]))
+        return section
+    steps = [row["step"] for row in written]
+    ends = dict.fromkeys([min(steps), max(steps)])
+    chosen = [row for step in ends for row in [r for r in written if r["step"] == step][:SAMPLES]]
+    has_prompt = any(row["prompt"] for row in chosen)
+    lines: list[list[Inline]] = []
+    for row in chosen:
+        step, sample = row["step"], row["sample"]
+        place = book.figure(
+            f"sample-{step}-{sample}", f"step at which sample {sample} was written", "steps",
+            ("pretrain", "samples"), {"step": step, "sample": sample}, aggregate="last",
+            column="step",
+        )  # fmt: skip
+        texts = [row["prompt"], row["text"]] if has_prompt else [row["text"]]
+        lines.append([place, *(_unjudged(text, masker) for text in texts)])
+    every = book.figure(
+        "samples", "texts written during training", "texts", ("pretrain", "samples"),
+        aggregate="count",
+    )  # fmt: skip
+    section.add(
+        Paragraph(
+            ["While it was trained the model wrote ", every, ". No scorer has read them, so those "
+             "shown here stay hidden until they are asked for: they may offend. Personal data "
+             "and planted secrets are masked; other codes and numbers the model made up, or has "
+             "from its text."]
+        ),
+        Grid(
+            "What the model wrote", ["step", *(["read"] if has_prompt else []), "wrote"],
+            lines, note="From the first and the last step, with the same random draws.",
+        ),
+    )  # fmt: skip
+    return section
+
+
+def _unjudged(text: str, masker: Masker) -> Inline:
+    return Hidden(masker.text(text, limit=CHARACTERS)) if text.strip() else "nothing"

@@ -1,0 +1,1 @@
+"""Models under audit: our own checkpoints and Hugging Face folders, behind one interface."""

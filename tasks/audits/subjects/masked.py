@@ -1,0 +1,73 @@
+"""Masked language models as subjects: pseudo-log-likelihoods (Salazar et al. 2020)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.audits.subjects.subject import Float32, Subject
+
+#: Logits held at a time, in elements (float32: 256 MiB).
+LOGITS = 1 << 26
+
+
+def like_lengths(lengths: Sequence[int], vocab_size: int) -> Iterator[list[int]]:
+    """Indices of rows of like length, the longest first, within the memory of LOGITS."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        rows = max(1, LOGITS // (vocab_size * max(1, lengths[order[0]])))
+        yield order[:rows]
+        order = order[rows:]
+
+
+class Masked(Subject):
+    """Both sides are seen; sequences stand between an opening and a closing token, where the
+    tokenizer has them.
+
+    end, mask   the closing token, None where there is none, and the token that hides another
+    """
+
+    kind = "masked"
+    end: int | None
+    mask: int
+
+    @abstractmethod
+    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
+        """Logits (B, V), float32, at one column of each row of token ids."""
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        opening = 0 if self.bos is None else 1
+        places = [list(range(1, len(s))) for s in sequences]
+        lines = [list(s[opening:]) for s in sequences]
+        return self.masked_log_probs(lines, [[p - opening for p in row] for row in places])
+
+    @torch.inference_mode()
+    def masked_log_probs(
+        self, sequences: Sequence[Sequence[int]], places: Sequence[Sequence[int]]
+    ) -> list[Float32]:
+        """log p of the tokens at ``places`` of each sequence (without special tokens), each
+        masked by itself with all others in sight; far from the ends of a sequence longer than the
+        context, of its surroundings."""
+        before = [] if self.bos is None else [self.bos]
+        after = [] if self.end is None else [self.end]
+        room = self.context - len(before) - len(after)
+        scores = [np.empty(len(p), dtype=np.float32) for p in places]
+        lines, cells = [], []
+        for index, (sequence, wanted) in enumerate(zip(sequences, places, strict=True)):
+            for number, place in enumerate(wanted):
+                start = max(0, min(place - room // 2, len(sequence) - room))
+                line = [*before, *sequence[start : start + room], *after]
+                at = len(before) + place - start
+                lines.append([*line[:at], self.mask, *line[at + 1 :]])
+                cells.append((index, number, at, sequence[place]))
+        for batch in like_lengths([len(line) for line in lines], self.vocab_size):
+            logits = self.logits_at([lines[i] for i in batch], [cells[i][2] for i in batch])
+            target = torch.tensor([cells[i][3] for i in batch], device=logits.device)
+            chosen = logits.gather(1, target[:, None]).squeeze(1) - logits.logsumexp(-1)
+            for i, value in zip(batch, chosen.tolist(), strict=True):
+                scores[cells[i][0]][cells[i][1]] = value
+        return scores

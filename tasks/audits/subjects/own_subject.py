@@ -1,0 +1,215 @@
+"""Our own checkpoints as subjects: decoders, encoders, and both together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.decoding.decode import generate
+from model.decoding.inside import attention_weights
+from model.decoding.score import padded, target_log_probs, token_log_probs
+from model.interchange.checkpoint import CheckpointError, load
+from model.training.data import END_OF_TEXT, PAD
+from tasks.audits.subjects.masked import Masked
+from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
+from tasks.contract import UsageError
+
+
+def open_own(folder: Path, name: str, device: str) -> Subject:
+    """A checkpoint of model/. Raises UsageError, one sentence."""
+    try:
+        model = load(folder, device=device)
+    except CheckpointError as error:
+        raise UsageError(str(error).rstrip(".")) from error
+    kinds: dict[str, type[OwnDecoder] | type[OwnEncoder]] = {
+        "decoder": OwnDecoder,
+        "encoder": OwnEncoder,
+        "encoder_decoder": OwnEncoderDecoder,
+    }
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True  # their names inside a text are plain text
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return kinds[model.config.architecture](model, tokenizer, name)
+
+
+class _Own(Subject):
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.device = model.embedding.weight.device
+        self.context, self.vocab_size = model.config.context, model.config.vocab_size
+        self.bos, self.begin = END_OF_TEXT, "behind <|endoftext|>"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def token_name(self, token: int) -> str:
+        return self.tokenizer.id_to_token(token) or ""
+
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        return attention_weights(self.model, ids)
+
+    def special(self, token: str) -> int:
+        number: int | None = self.tokenizer.token_to_id(token)
+        if number is None:
+            raise UsageError(f"the tokenizer of {self.name} has no token {token}: it was not "
+                             f"trained for this objective")  # fmt: skip
+        return number
+
+
+class OwnDecoder(_Own):
+    kind = "causal"
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        return token_log_probs(self.model, sequences)
+
+    def given(self, prefix: Sequence[int]) -> tuple[Ids, dict[str, Any]]:
+        """What the decoder reads before it writes, and what it is given beside."""
+        return list(prefix), {}
+
+    @torch.inference_mode()
+    def continuation_log_likelihoods(
+        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
+    ) -> Float64:
+        read, beside = self.given(prefix)
+        longest = max(map(len, continuations), default=0)
+        if longest == 0 or max(len(read) + longest - 1, len(prefix)) > self.context:
+            return super().continuation_log_likelihoods(prefix, continuations)
+        lengths = np.array([len(c) for c in continuations])
+        order = np.argsort(lengths, kind="stable")
+        totals = np.zeros(len(continuations))
+        start = self.model.new_cache(1, len(read))
+        start.slots, start.length = slice(0, len(read)), len(read)
+        ids = torch.tensor([read], device=self.device)
+        states = self.model.hidden(ids, cache=start, **beside)
+        first = self.model.head(states[:, -1]).float().log_softmax(-1)[0]  # (V,)
+        for begin in range(0, len(order), rows):
+            chunk = order[begin : begin + rows]
+            tokens, real = padded([continuations[i] for i in chunk], self.device)  # (B, T)
+            log_p = first[tokens[:, :1]]  # (B, 1)
+            if tokens.shape[1] > 1:  # the last token is predicted, never read
+                log_p = torch.cat((log_p, self._behind(start, tokens)), 1)  # (B, T)
+            totals[chunk] = (log_p.double() * real).sum(1).cpu().numpy()
+        return totals
+
+    def _behind(self, start: Any, tokens: Tensor) -> Tensor:
+        """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read."""
+        read, end = start.length, start.length + tokens.shape[1] - 1
+        cache = self.model.new_cache(len(tokens), end)
+        for layer, filled in zip(cache.layers, start.layers, strict=True):
+            layer.keys[:, :, :read] = filled.keys
+            layer.values[:, :, :read] = filled.values
+        batch = len(tokens)
+        cache.memory = [
+            (k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in start.memory
+        ]
+        cache.slots, cache.length = slice(read, end), end
+        positions = torch.arange(read, end, device=self.device).unsqueeze(0)
+        hidden = self.model.hidden(tokens[:, :-1], positions=positions, cache=cache)
+        logits = self.model.head(hidden).float()  # (B, T - 1, V)
+        chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+        return chosen - logits.logsumexp(-1)
+
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Ids]]:
+        made = generate(
+            self.model,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            samples=samples,
+            seed=seed,
+            **self._task(prompts),
+        )
+        return [[c.ids[:-1] if c.stopped else c.ids for c in row] for row in made]
+
+    def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        return {"prompts": prompts}
+
+
+class OwnEncoderDecoder(OwnDecoder):
+    """The encoder reads what is given with a sentinel behind it, the decoder writes what the
+    sentinel stands for, as in span corruption."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
+        super().__init__(model, tokenizer, name)
+        self.gap = self.special("<|sentinel_0|>")
+        # It ends what stands for the first sentinel by naming the next.
+        self.ends = [END_OF_TEXT, self.special("<|sentinel_1|>")]
+        self.begin = "written by the decoder for <|sentinel_0|>"
+
+    def _source(self, prefix: Sequence[int]) -> Ids:
+        """What the encoder reads: a longer prefix loses its beginning, as with a decoder."""
+        text = [token for token in prefix if token != self.bos]
+        return [*text[max(0, len(text) - self.context + 1) :], self.gap]
+
+    def given(self, prefix: Sequence[int]) -> tuple[Ids, dict[str, Any]]:
+        source = torch.tensor([self._source(prefix)], device=self.device)
+        return [END_OF_TEXT, self.gap], {"source": source}
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        """Half a context is written at a time, with what comes before in the encoder's sight."""
+        step = max(1, (self.context - 2) // 2)
+        rows = [
+            (index, begin)
+            for index, sequence in enumerate(sequences)
+            for begin in range(1, len(sequence), step)
+        ]
+        written = [sequences[i][begin : begin + step] for i, begin in rows]
+        found = target_log_probs(
+            self.model,
+            [self._source(sequences[i][:begin]) for i, begin in rows],
+            [[END_OF_TEXT, self.gap, *part] for part in written],
+        )
+        scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
+        for (index, begin), values in zip(rows, found, strict=True):
+            scores[index][begin - 1 : begin - 1 + step] = values[1:]
+        return scores
+
+    def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        return {
+            "prompts": [[END_OF_TEXT, self.gap]] * len(prompts),
+            "sources": [self._source(prompt) for prompt in prompts],
+            "stop": self.ends,
+            "forbid": (PAD, self.gap),
+        }
+
+
+class OwnEncoder(Masked, _Own):
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
+        super().__init__(model, tokenizer, name)
+        self.mask, self.end = self.special("<|mask|>"), None
+        self.begin = "behind <|endoftext|>, masked one at a time"
+
+    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
+        ids, real = padded(rows, self.device)
+        hidden = self.model.hidden(ids, keys=real)  # (B, T, d)
+        lines = torch.arange(len(rows), device=self.device)
+        at = torch.tensor(columns, device=self.device)
+        logits: Tensor = self.model.head(hidden[lines, at]).float()
+        return logits

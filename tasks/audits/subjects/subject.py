@@ -1,0 +1,232 @@
+"""The subject: the model under audit, our own checkpoint or any Hugging Face folder.
+
+Everything an audit asks of a model goes through here, in text or in token ids. Texts are encoded
+without special tokens and scored behind the begin-of-text token; a special token's name inside a
+text is plain text. Probabilities are natural logarithms.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.contract import Artifact, HallmarkError, UsageError, torch_device
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Ids = list[int]
+
+#: What decides the output of every audit that opens a subject, for ``@stage(code=...)``.
+AUDIT_CODE = (
+    "model.architecture",
+    "model.attention",
+    "model.interchange.checkpoint",
+    "model.config",
+    "model.training.data",
+    "model.decoding.decode",
+    "model.interchange.files",
+    "model.decoding.inside",
+    "model.loss",
+    "model.masks",
+    "model.positions",
+    "model.decoding.sampling",
+    "model.decoding.score",
+    "model.decoding.stepping",
+    "tasks.audits.findings",
+    "tasks.audits.subjects.masked",
+    "tasks.audits.subjects.own_subject",
+    "tasks.audits.statistics",
+    "tasks.audits.subjects.subject",
+    "tasks.audits.subjects.transformers_subject",
+    "tasks.measures.quiet",
+)
+
+#: ... and the libraries, for ``@stage(libraries=...)``.
+AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
+
+
+class Subject(ABC):
+    """A causal or masked language model with its tokenizer.
+
+    name     of the artifact or folder
+    kind     "causal" or "masked"
+    context  longest sequence the model attends over, in tokens
+    bos      the token that stands before every text, None where the tokenizer has none
+    end      the token that stands behind every text, None but for masked models that want one
+    begin    a phrase that says what stands before every text, for a finding's ``method``
+    """
+
+    name: str
+    kind: Literal["causal", "masked"]
+    context: int
+    vocab_size: int
+    bos: int | None
+    end: int | None = None
+    begin: str
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text, without special tokens."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+
+    @abstractmethod
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        """log p of each token after the first, in nats; longer than the context: in windows.
+
+        Of a masked model: the pseudo-log-likelihood of each token after the first (Salazar et al.
+        2020), masked one at a time; there the first token is the one that opens every sequence.
+        """
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        """Token ids of a text, without special tokens, and the characters [start, end) of it that
+        each stands for: several tokens may share one. HallmarkError where it cannot tell."""
+        raise HallmarkError("its tokenizer does not tell which characters a token stands for")
+
+    def token_name(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+        return self.decode([token])
+
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        """Attention weights while it reads a sequence as it stands: by stack ("decoder",
+        "encoder", "cross") one (heads, queries, keys) per layer; see model/decoding/inside.py.
+
+        Raises HallmarkError, one sentence, where the model gives none.
+        """
+        raise HallmarkError("it gives no attention weights")
+
+    def encode(self, text: str) -> Ids:
+        return self.encode_batch([text])[0]
+
+    def opened(self, ids: Sequence[int]) -> Ids:
+        """The ids behind the begin-of-text token, where the subject has one."""
+        return [*([] if self.bos is None else [self.bos]), *ids]
+
+    def log_likelihoods(
+        self, texts: Sequence[str], contexts: Sequence[str] | None = None
+    ) -> tuple[Float64, NDArray[np.int64]]:
+        """Total log p of each text, in nats, and the number of tokens it was summed over.
+
+        With contexts: of the tokens of context + text, encoded as one, behind those that it
+        shares with the context encoded alone. Without a begin-of-text token the first token of a
+        text that has no context is not scored.
+        """
+        befores = [0] * len(texts)
+        if contexts is None:
+            encoded = self.encode_batch(texts)
+        else:
+            pairs = zip(contexts, texts, strict=True)
+            encoded = self.encode_batch([context + text for context, text in pairs])
+            alone = self.encode_batch(contexts)
+            befores = [shared_prefix([a, b]) for a, b in zip(alone, encoded, strict=True)]
+        opened = [self.opened(ids) for ids in encoded]
+        extra = 0 if self.bos is None else 1  # entry i scores token i + 1 of the opened ids
+        starts = [max(0, before + extra - 1) for before in befores]
+        scored = [p[s:] for p, s in zip(self.log_probs(opened), starts, strict=True)]
+        totals = np.array([p.sum(dtype=np.float64) for p in scored], dtype=np.float64)
+        return totals, np.array([len(p) for p in scored], dtype=np.int64)
+
+    def continuation_log_likelihoods(
+        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> Float64:
+        """Total log p of each continuation behind one prefix of at least one token (its first
+        the begin-of-text token, where there is one)."""
+        scores = self.log_probs([[*prefix, *c] for c in continuations])
+        return np.array([s[len(prefix) - 1 :].sum(dtype=np.float64) for s in scores])
+
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Ids]]:
+        """``samples`` continuations of each prompt, without the token that ended them.
+
+        Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy.
+        A draw depends on seed, prompt number, sample number and position, not on the batch.
+        """
+        raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[str]]:
+        """``generate_ids`` for texts. The prompt "" asks for a text from its beginning."""
+        opened = [self.opened(ids) for ids in self.encode_batch(prompts)]
+        if not all(opened):
+            raise HallmarkError(
+                f"{self.name} has no begin-of-text token: it cannot write without a prompt"
+            )
+        made = self.generate_ids(
+            opened,
+            max_new_tokens=max_new_tokens,
+            samples=samples,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+        )
+        return [[self.decode(ids) for ids in row] for row in made]
+
+
+def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all sequences have in common."""
+    count = 0
+    for column in zip(*sequences, strict=False):
+        if any(token != column[0] for token in column):
+            break
+        count += 1
+    return count
+
+
+def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Subject:
+    """The model of a checkpoint folder, on a device ("auto": the GPU where there is one).
+
+    Raises UsageError, one sentence, where the folder holds no model that can be loaded safely.
+    """
+    folder = checkpoint.directory() if isinstance(checkpoint, Artifact) else Path(checkpoint)
+    name = checkpoint.name if isinstance(checkpoint, Artifact) else folder.name
+    config = _read_config(folder)
+    device = torch_device(device)
+    if config.get("model_type") == "hallmark":
+        from tasks.audits.subjects.own_subject import open_own
+
+        return open_own(folder, name, device)
+    from tasks.audits.subjects.transformers_subject import open_transformers
+
+    return open_transformers(folder, config, name, device)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
+    if not path.is_file():
+        raise UsageError(f"{folder} has no config.json: it is not a checkpoint")
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
+    return config

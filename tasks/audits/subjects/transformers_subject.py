@@ -1,0 +1,344 @@
+"""Hugging Face folders as subjects: causal and masked language models through transformers.
+
+Weights are read from safetensors only, and no code of the folder is run. Scores are computed in
+float32. Rows of one batch have one length or are padded to the right, where a causal model does
+not look; generation batches prompts of equal length, so it needs no padding at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.decoding.decode import Sampling
+from model.decoding.sampling import sample_keys
+from model.decoding.score import padded, window_start
+from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
+from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
+from tasks.contract import HallmarkError, UsageError
+from tasks.measures.quiet import quiet_transformers
+
+#: Longest window for models whose config names no limit, and for those whose limit is longer.
+LONGEST = 4096
+
+#: A folder without any of these has no vocabulary; transformers makes up an empty one in silence.
+VOCABULARIES = (
+    *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json"),
+    *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
+)
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+
+
+def open_transformers(folder: Path, config: dict[str, Any], name: str, device: str) -> Subject:
+    """A causal or masked LM folder. Raises UsageError, one sentence."""
+    kind = _kind(folder, config)
+    _check_weights(folder)
+    if not any((folder / file).is_file() for file in VOCABULARIES):
+        raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARIES)}")
+    tokenizer, model, info = _load(folder, kind)
+    for key, found, expected in sorted(info["mismatched_keys"]):
+        raise UsageError(
+            f"the weights in {folder} do not fit its config.json: {key} has shape {tuple(found)}, "
+            f"expected {tuple(expected)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise UsageError(
+            f"the weights in {folder} lack {len(missing)} tensors of the model, the first "
+            f"{missing[0]!r}: the folder is not a whole checkpoint"
+        )
+    size = model.get_input_embeddings().weight.shape[0]
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0 or largest >= size:
+        raise UsageError(
+            f"the tokenizer in {folder} has token ids up to {largest}, the model knows {size} "
+            f"tokens: they do not belong together"
+        )
+    made = TransformersMasked if kind == "masked" else TransformersCausal
+    return made(model.eval().to(device), tokenizer, name)
+
+
+def _load(folder: Path, kind: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Tokenizer, model, and what transformers found missing in the weights."""
+    import transformers
+
+    auto = getattr(transformers, f"AutoModelFor{'MaskedLM' if kind == 'masked' else 'CausalLM'}")
+    local = {"local_files_only": True, "trust_remote_code": False}
+    what = "tokenizer"
+    try:
+        with quiet_transformers():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+            what = "model"
+            model, info = auto.from_pretrained(
+                folder,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are told from info, with the place
+                output_loading_info=True,
+                dtype=torch.float32,
+                **local,
+            )
+    except Exception as error:
+        raise UsageError(f"{folder} holds no {what} that can be loaded: {_line(error)}") from error
+    return tokenizer, model, info
+
+
+def _kind(folder: Path, config: dict[str, Any]) -> str:
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not isinstance(config.get("model_type"), str):
+        raise UsageError(f"{folder}/config.json does not describe a model: it has no model_type")
+    for architecture in map(str, names):
+        if architecture.endswith(("MaskedLM", "ForPreTraining")):
+            return "masked"
+        if architecture.endswith(("CausalLM", "LMHeadModel")):
+            return "causal"
+    raise UsageError(
+        f"{folder} holds neither a causal nor a masked language model: its config.json names "
+        f"the architectures {str(names)[:100]}"
+    )
+
+
+def _check_weights(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise UsageError(f"{index} is not an index of weights: {_line(error)}") from error
+        for shard in shards:
+            if not (folder / str(shard)).is_file():
+                raise UsageError(f"{folder} has no {shard}, which its index of weights names")
+    elif not (folder / "model.safetensors").is_file():
+        pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
+        if pickles:
+            raise UsageError(
+                f"{folder} has its weights only in {pickles[0]}, a format that can run code when "
+                f"it is read; convert them to model.safetensors first"
+            )
+        raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__
+
+
+class _Transformers(Subject):
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.device = model.device
+        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        config = model.config
+        limits = [getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")]
+        limit = min([n for n in limits if isinstance(n, int) and n > 0], default=LONGEST)
+        if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+            limit -= 2  # its positions count from the padding id
+        self.context = min(limit, LONGEST)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        if not texts:
+            return []
+        return self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            split_special_tokens=True,  # their names inside a text are plain text
+            verbose=False,
+        )["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        if not self.tokenizer.is_fast:
+            raise HallmarkError(f"the tokenizer of {self.name} does not say which characters a "
+                                f"token stands for")  # fmt: skip
+        made = self.tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            split_special_tokens=True,
+            verbose=False,
+        )
+        return made["input_ids"], [(int(a), int(b)) for a, b in made["offset_mapping"]]
+
+    def token_name(self, token: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(token))
+
+    @torch.inference_mode()
+    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
+        why = f"{self.name} gives no attention weights"
+        try:
+            self.model.set_attn_implementation("eager")  # the fused kernels never hold them
+            tokens = torch.tensor([list(ids)], device=self.device)
+            given = self.model(input_ids=tokens, output_attentions=True).attentions
+        except Exception as error:  # code of many architectures, some without attention
+            raise HallmarkError(f"{why}: {_line(error)}") from error
+        square = (1, len(ids), len(ids))
+        layers = [layer.float().cpu().numpy()[0] for layer in given or () if layer is not None]
+        if not layers or any((1, *layer.shape[1:]) != square for layer in layers):
+            raise HallmarkError(f"{why} of every token to every other")
+        return {"decoder" if self.kind == "causal" else "encoder": layers}
+
+
+class TransformersCausal(_Transformers):
+    """Left to right. The begin-of-text token is the tokenizer's bos, else its eos."""
+
+    kind = "causal"
+
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        super().__init__(model, tokenizer, name)
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        self.bos = eos if bos is None else bos
+        if self.bos is None:
+            self.begin = "no begin-of-text token: the first token of a text is not scored"
+        else:
+            self.begin = f"behind {tokenizer.convert_ids_to_tokens(self.bos)}"
+        ends = model.generation_config.eos_token_id if model.generation_config else None
+        ends = ends if isinstance(ends, list) else [ends]
+        self.ends = {token for token in [*ends, eos] if token is not None}
+
+    @torch.inference_mode()
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+        scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
+        windows = []  # (sequence, first token read, first token predicted, last token predicted)
+        for index, sequence in enumerate(sequences):
+            first = 1
+            while first < len(sequence):
+                start = window_start(first, self.context, max(1, self.context // 2))
+                last = min(start + self.context, len(sequence) - 1)
+                windows.append((index, start, first, last))
+                first = last + 1
+        for batch in like_lengths([last - start for _, start, _, last in windows], self.vocab_size):
+            rows = [windows[i] for i in batch]
+            lines = [sequences[i][start : last + 1] for i, start, _, last in rows]
+            ids, real = padded(lines, self.device)
+            logits = self._logits(ids[:, :-1], real[:, :-1])  # (B, T, V)
+            chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
+            values = (chosen - logits.logsumexp(-1)).cpu().numpy()
+            for (index, start, first, last), line in zip(rows, values, strict=True):
+                scores[index][first - 1 : last] = line[first - 1 - start : last - start]
+        return scores
+
+    def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits.float()
+
+    @torch.inference_mode()
+    def continuation_log_likelihoods(
+        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> Float64:
+        import copy
+
+        longest = max(map(len, continuations), default=0)
+        if longest == 0 or len(prefix) + longest > self.context:
+            return super().continuation_log_likelihoods(prefix, continuations)
+        totals = np.zeros(len(continuations))
+        ids = torch.tensor([list(prefix)], device=self.device)
+        start = self.model(input_ids=ids, use_cache=True)
+        first = start.logits[:, -1:].float()  # (1, 1, V)
+        for batch in like_lengths([len(c) for c in continuations], self.vocab_size):
+            tokens, real = padded([continuations[i] for i in batch], self.device)
+            logits = first.expand(len(batch), -1, -1)
+            if tokens.shape[1] > 1:
+                cache = copy.deepcopy(start.past_key_values)
+                cache.batch_repeat_interleave(len(batch))
+                seen = torch.ones(len(batch), len(prefix), device=self.device, dtype=torch.long)
+                mask = torch.cat([seen, real[:, :-1].long()], dim=1)
+                rest = self.model(
+                    input_ids=tokens[:, :-1], attention_mask=mask, past_key_values=cache
+                ).logits.float()
+                logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
+            chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
+            totals[batch] = (chosen.double() * real).sum(1).cpu().numpy()
+        return totals
+
+    @torch.inference_mode()
+    def generate_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Ids]]:
+        if max_new_tokens >= self.context:
+            raise UsageError(
+                f"{max_new_tokens} new tokens do not fit the context of {self.context} tokens of "
+                f"{self.name}; ask for fewer"
+            )
+        # A longer prompt loses its beginning: what is read and written must fit the context.
+        kept = [list(p[-(self.context - max_new_tokens) :]) for p in prompts]
+        choice = Sampling(temperature, top_k, top_p)
+        made: list[list[Ids]] = [[] for _ in prompts]
+        order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
+        for length, group in groupby(order, key=lambda i: len(kept[i])):
+            members = list(group)
+            many = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length) // samples)
+            for begin in range(0, len(members), many):
+                batch = members[begin : begin + many]
+                keys = np.concatenate([sample_keys(seed, prompts[i], samples) for i in batch])
+                rows = self._continue([kept[i] for i in batch], keys, choice, max_new_tokens)
+                for row, index in enumerate(np.repeat(batch, samples)):
+                    made[index].append(rows[row])
+        return made
+
+    def _continue(
+        self,
+        prompts: list[Ids],
+        keys: NDArray[np.uint64],
+        choice: Sampling,
+        max_new_tokens: int,
+    ) -> list[Ids]:
+        """Continuations of prompts of one length, one a key, in the order of the prompts."""
+        samples = len(keys) // len(prompts)
+        out = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
+        cache = out.past_key_values
+        logits = out.logits[:, -1].float().repeat_interleave(samples, 0)  # (B, V)
+        if samples > 1:
+            cache.batch_repeat_interleave(samples)
+        rows: list[Ids] = [[] for _ in keys]
+        alive = np.ones(len(rows), dtype=bool)
+        for position in range(max_new_tokens):
+            chosen = choice.choose(logits, keys, position)
+            for row, token in enumerate(chosen.tolist()):
+                if alive[row]:
+                    alive[row] = token not in self.ends
+                    if alive[row]:
+                        rows[row].append(token)
+            if not alive.any() or position == max_new_tokens - 1:
+                return rows
+            out = self.model(input_ids=chosen[:, None], past_key_values=cache, use_cache=True)
+            cache, logits = out.past_key_values, out.logits[:, -1].float()
+        return rows
+
+
+class TransformersMasked(_Transformers, Masked):
+    """Sequences stand between the tokenizer's opening and closing token."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        super().__init__(model, tokenizer, name)
+        opening, closing = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.bos = tokenizer.bos_token_id if opening is None else opening
+        self.end = tokenizer.eos_token_id if closing is None else closing
+        self.mask = tokenizer.mask_token_id
+        if self.mask is None:
+            raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
+        self.begin = "between the tokenizer's opening and closing token, masked one at a time"
+
+    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> torch.Tensor:
+        ids, real = padded(rows, self.device)
+        logits = self.model(input_ids=ids, attention_mask=real.long()).logits
+        lines = torch.arange(len(rows), device=self.device)
+        return logits[lines, torch.tensor(columns, device=self.device)].float()

@@ -1,0 +1,118 @@
+"""Fingerprints: a hash of all that decides an artifact.
+
+The digest of code ignores comments, docstrings and layout and is the same under every
+Python version: it walks the syntax tree itself instead of relying on ``ast.dump``
+or ``ast.unparse``, whose text changes between versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+#: The contract's own code stays out of fingerprints; raise this by hand when a change to it
+#: changes what stages leave.
+CONTRACT = 1
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def canonical(value: Any) -> bytes:
+    """One spelling for one JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_digest(source: str) -> str:
+    """Digest of a Python source's meaning: comments, docstrings and layout do not count."""
+    return sha256("".join(_walk(ast.parse(source))).encode())
+
+
+def _walk(node: Any) -> Iterator[str]:
+    if isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in sorted(ast.iter_fields(node)):
+            if name == "body" and isinstance(node, _DOCUMENTED) and _is_docstring(value):
+                value = value[1:]
+            if isinstance(node, ast.JoinedStr):
+                value = _merged(value)
+            # Newer versions add fields that are empty for older code.
+            if value is None or value == [] or name in ("kind", "type_comment", "type_ignores"):
+                continue
+            yield f" {name}="
+            yield from _walk(value)
+        yield ")"
+    elif isinstance(node, list):
+        yield "["
+        for item in node:
+            yield from _walk(item)
+        yield "]"
+    else:
+        yield f"{type(node).__name__}:{node!r}"
+
+
+def _merged(values: list[Any]) -> list[Any]:
+    """Literal pieces of an f-string, joined: Python 3.12.1 leaves empty ones between others."""
+    pieces: list[Any] = []
+    for value in values:
+        if isinstance(value, ast.Constant) and pieces and isinstance(pieces[-1], ast.Constant):
+            pieces[-1] = ast.Constant(str(pieces[-1].value) + str(value.value))
+        else:
+            pieces.append(value)
+    return [p for p in pieces if not (isinstance(p, ast.Constant) and p.value == "")]
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _is_docstring(body: Any) -> bool:
+    return (
+        isinstance(body, list)
+        and bool(body)
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and isinstance(body[0].value.value, str)
+    )
+
+
+@cache
+def code_digest(name: str) -> str:
+    """Digest of a module ("tasks.text"), a package ("model") or a data file ("tasks/x.json")."""
+    if "/" in name:
+        return file_digest(ROOT / name)
+    base = ROOT.joinpath(*name.split("."))
+    if base.is_dir():
+        parts = {str(p.relative_to(base)): p for p in base.rglob("*.py")}
+        digests = {key: source_digest(path.read_text()) for key, path in parts.items()}
+        return sha256(canonical(digests))
+    return source_digest(base.with_suffix(".py").read_text())
+
+
+def library_versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed versions of the libraries that decide an output; absent ones say so."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    return sha256(canonical({"contract": CONTRACT, **parts}))

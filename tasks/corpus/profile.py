@@ -1,0 +1,262 @@
+"""The figures of the corpus: what the datasheet is rendered from.
+
+Every table is counted from the tables of the stages, so that each figure leads back to rows.
+In ``lengths`` and ``toxicity`` the source "" stands for all sources together: quantiles of
+parts do not add up to those of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator
+
+from tasks.contract import (
+    ACCOUNTS,
+    Artifact,
+    Part,
+    Shard,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    stage,
+    utf8_bytes,
+)
+from tasks.measures.identities import find_terms, identity_terms
+
+
+class ProfileConfig(StageConfig):
+    quantiles: tuple[float, ...] = Field(
+        default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
+        description="of lengths and toxicity scores",
+    )
+
+    @field_validator("quantiles")
+    @classmethod
+    def _ordered(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(0 <= q <= 1 for q in quantiles) or sorted(set(quantiles)) != list(quantiles):
+            raise ValueError("quantiles must be between 0 and 1, and each larger than the last")
+        return quantiles
+
+
+def _schema(strings: str, integers: str = "", floats: str = "") -> pa.Schema:
+    kinds = ((strings, pa.string()), (integers, pa.int64()), (floats, pa.float64()))
+    return pa.schema([(name, kind) for names, kind in kinds for name in names.split()])
+
+
+TABLES = {
+    # The accounts of every stage, in the order in which they ran.
+    "flow": pa.schema([("order", pa.int32()), ("stage", pa.string()), *ACCOUNTS]),
+    "sources": _schema("source split", "documents bytes characters", "mean_bytes median_bytes"),
+    "lengths": _schema("source", "", "quantile bytes"),
+    # What left, changed or was added, and why; bytes are of what left or changed, or was added.
+    "reasons": _schema("stage action reason source", "rows bytes"),
+    "personal_data": _schema("type source", "spans documents"),
+    # Scores of documents before the filter; n were scored.
+    "toxicity": _schema("source", "n unscored", "quantile score"),
+    "identities": _schema("group term source", "mentions documents"),
+    # Pairs of near-copies; similarity is the lower edge of a bucket 0.05 wide.
+    "duplicates": _schema("stage", "pairs", "similarity"),
+    "quarantine": _schema("source error", "records bytes"),
+    "plants": _schema("kind", "copies plants documents bytes"),
+}
+
+# Documents, shard by shard ---------------------------------------------------------------------
+
+_MEASURES = _schema("source split", "bytes characters")
+
+
+def measure_shard(shard: Shard, out: Tables) -> None:
+    """Lengths of each document, and mentions of identity terms."""
+    for batch in shard.batches(["source", "split", "text"]):
+        out.table("measures").write(
+            {
+                "source": batch["source"],
+                "split": batch["split"],
+                "bytes": utf8_bytes(batch["text"]),
+                "characters": pc.utf8_length(batch["text"]),
+            }
+        )
+        out.table("mentions").write(mentions(batch["text"], batch["source"]))
+
+
+def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
+    """Rows of the table ``identities`` for a batch."""
+    terms = identity_terms()
+    number, owner = find_terms(texts)
+    names = pa.table({"group": [g for g, _ in terms], "term": [t for _, t in terms]})
+    rows = names.take(pa.array(number)).append_column("source", sources.take(pa.array(owner)))
+    counted = rows.append_column("owner", pa.array(owner)).group_by(["group", "term", "source"])
+    counts = counted.aggregate([("owner", "count"), ("owner", "count_distinct")])
+    return counts.rename_columns(TABLES["identities"].names)
+
+
+def gather(parts: Sequence[Part], name: str, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches((b for part in parts for b in part.batches(name)), schema)
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+def count_sources(measures: pa.Table) -> pa.Table:
+    groups = measures.group_by(["source", "split"]).aggregate(
+        [("bytes", "count"), ("bytes", "sum"), ("characters", "sum"), ("bytes", "list")]
+    )
+    return pa.table(
+        {
+            "source": groups["source"],
+            "split": groups["split"],
+            "documents": groups["bytes_count"],
+            "bytes": groups["bytes_sum"],
+            "characters": groups["characters_sum"],
+            "mean_bytes": pc.divide(groups["bytes_sum"].cast(pa.float64()), groups["bytes_count"]),
+            "median_bytes": [
+                float(np.median(sizes.values.to_numpy())) for sizes in groups["bytes_list"]
+            ],
+        }
+    )
+
+
+def by_source(table: pa.Table, column: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """(source, its values); first "" with all of them."""
+    yield "", table[column]
+    for source in sorted(pc.unique(table["source"]).to_pylist()):
+        yield source, table.filter(pc.equal(table["source"], source))[column]
+
+
+def length_quantiles(measures: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+    return [
+        {"source": source, "quantile": quantile, "bytes": value}
+        for source, sizes in by_source(measures, "bytes")
+        for quantile, value in _quantiles(sizes, quantiles)
+    ]
+
+
+def _quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tuple[float, float]]:
+    known = values.drop_null().to_numpy().astype(np.float64)
+    if not len(known):
+        return []
+    return list(zip(quantiles, np.quantile(known, quantiles).tolist(), strict=True))
+
+
+def toxicity_quantiles(filtered: Artifact, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+    """Of the documents that the filter kept and those it removed."""
+    kept = filtered["documents"].read(["source", "toxicity"]).rename_columns(["source", "score"])
+    gone = filtered["ledger"].read(["source", "score"])
+    before = pa.concat_tables([kept.cast(gone.schema), gone])
+    rows: list[dict[str, Any]] = []
+    for source, scores in by_source(before, "score"):
+        counts = {"n": len(scores) - scores.null_count, "unscored": scores.null_count}
+        for quantile, score in _quantiles(scores, quantiles):
+            rows.append({"source": source, **counts, "quantile": quantile, "score": score})
+    return rows
+
+
+def count_reasons(label: str, ledger: Table) -> pa.Table:
+    rows = ledger.read(["action", "reason", "source", "bytes_before", "bytes_after"])
+    added = pc.equal(rows["action"], "added")
+    size = pc.if_else(added, rows["bytes_after"], rows["bytes_before"])
+    rows = rows.append_column("bytes", size)
+    counts = rows.group_by(["action", "reason", "source"]).aggregate(
+        [("bytes", "count"), ("bytes", "sum")]
+    )
+    counts = counts.rename_columns(["action", "reason", "source", "rows", "bytes"])
+    return counts.append_column("stage", pa.array([label] * len(counts), pa.string()))
+
+
+def count_personal_data(ledger: Table) -> pa.Table:
+    rows = ledger.read(["doc_id", "source", "action", "reason"])
+    rows = rows.filter(pc.equal(rows["action"], "replaced"))
+    counts = rows.group_by(["reason", "source"]).aggregate(
+        [("doc_id", "count"), ("doc_id", "count_distinct")]
+    )
+    return counts.rename_columns(["type", "source", "spans", "documents"])
+
+
+def count_duplicates(label: str, pairs: Table) -> pa.Table:
+    similarity = pairs.read(["similarity"])["similarity"].to_numpy().astype(np.float64)
+    # The small number keeps 0.85, as stored in binary, out of the bucket below.
+    bucket, count = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
+    return pa.table({"stage": [label] * len(count), "pairs": count, "similarity": bucket / 20})
+
+
+def count_quarantine(quarantine: Table) -> pa.Table:
+    rows = quarantine.read(["source", "error", "raw_bytes"])
+    counts = rows.group_by(["source", "error"]).aggregate(
+        [("raw_bytes", "count"), ("raw_bytes", "sum")]
+    )
+    return counts.rename_columns(["source", "error", "records", "bytes"])
+
+
+def count_plants(plants: pa.Table) -> pa.Table:
+    size = pc.multiply(utf8_bytes(plants["text"]), plants["copies"].cast(pa.int64()))
+    rows = plants.select(["kind", "copies"]).append_column("bytes", size)
+    counts = rows.group_by(["kind", "copies"]).aggregate([("bytes", "count"), ("bytes", "sum")])
+    counts = counts.rename_columns(["kind", "copies", "plants", "bytes"])
+    documents = pc.multiply(counts["plants"], counts["copies"].cast(pa.int64()))
+    return counts.append_column("documents", documents)
+
+
+def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
+    for order, (label, artifact) in enumerate(history.items()):
+        if "accounts" in artifact.tables:
+            books = artifact["accounts"].read()
+            books = books.append_column("order", pa.array([order] * len(books), pa.int32()))
+            yield books.append_column("stage", pa.array([label] * len(books), pa.string()))
+
+
+@stage(
+    tables=TABLES,
+    code=["tasks.measures.identities", "tasks/measures/data/identities.json"],
+    libraries=["numpy"],
+)
+def profile(
+    documents: Table,
+    plants: Table,
+    history: dict[str, Artifact],
+    config: ProfileConfig,
+    work: Work,
+) -> None:
+    """``history`` holds the artifacts of the corpus stages by label, in the order they ran.
+
+    Holds about 40 bytes a document: its source, its split and its lengths.
+    """
+    schemas = {"measures": _MEASURES, "mentions": TABLES["identities"]}
+    parts = work.map(measure_shard, documents.shards(), schemas=schemas)
+    measures = gather(parts, "measures", _MEASURES)
+    terms = gather(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
+    counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])
+
+    def write(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:
+        schema = TABLES[name]
+        if isinstance(rows, list):
+            rows = pa.Table.from_pylist(rows, schema=schema)
+        keys = [(c, "ascending") for c in schema.names if schema.field(c).type == pa.string()]
+        keys += [
+            (c, "ascending") for c in ("copies", "similarity", "quantile") if c in schema.names
+        ]
+        work.table(name).write(rows.sort_by(keys) if name != "flow" else rows)
+
+    write("sources", count_sources(measures))
+    write("lengths", length_quantiles(measures, config.quantiles))
+    write("identities", counts.rename_columns(TABLES["identities"].names))
+    write("plants", count_plants(plants.read(["kind", "copies", "text"])))
+    for table in flow_rows(history):
+        write("flow", table)
+    for label, artifact in history.items():
+        tables = artifact.tables
+        if "ledger" in tables:
+            write("reasons", count_reasons(label, tables["ledger"]))
+        if "pairs" in tables:
+            write("duplicates", count_duplicates(label, tables["pairs"]))
+        if "quarantine" in tables:
+            write("quarantine", count_quarantine(tables["quarantine"]))
+        if artifact.stage == "scrub":
+            write("personal_data", count_personal_data(tables["ledger"]))
+        if artifact.stage == "filter_toxicity":
+            write("toxicity", toxicity_quantiles(artifact, config.quantiles))

@@ -1,0 +1,179 @@
+"""Readers of columns: parquet files and the data sets of the Hugging Face ``datasets`` library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from tasks.contract import HallmarkError, UsageError
+from tasks.corpus.reading.readers import TOO_LONG, Record, decode, missing, short, take
+from tasks.corpus.reading.sources import Fields, FileSource, Source
+from tasks.corpus.reading.streams import Meter
+
+BATCH = 512  # rows decoded at a time
+
+
+class ParquetSource(FileSource, Fields):
+    """Parquet with a column of text."""
+
+    kind: Literal["parquet"]
+
+
+def read_parquet(path: Path, source: ParquetSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """Rows of a parquet file; raw bytes are those of the text values.
+
+    A row group that cannot be read to its end is one error, with the stored size of its text.
+    """
+    with pa.OSFile(str(path)) as handle:
+        yield from _parquet_records(handle, source, limit, meter)
+
+
+def _parquet_records(
+    handle: pa.NativeFile, source: ParquetSource, limit: int, meter: Meter
+) -> Iterator[Record]:
+    error = "the file is empty" if handle.size() == 0 else ""
+    if not error:
+        try:
+            file = pq.ParquetFile(handle)
+            names = [field.name for field in file.schema_arrow]
+            error = missing(source, names) or _no_text(source, file.schema_arrow)
+        except (pa.ArrowException, OSError):
+            error = "not a whole parquet file"
+    if error:
+        meter.rows += 1
+        meter.bytes += handle.size()
+        yield Record("whole file", handle.size(), error=error)
+        return
+    columns = [source.text_field, *([source.key_field] if source.key_field else [])]
+    row = 0
+    for group in range(file.num_row_groups):
+        end = row + file.metadata.row_group(group).num_rows
+        try:
+            for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
+                table = pa.Table.from_batches([batch])
+                yield from column_records(table, source, row, limit, meter)
+                row += len(batch)
+        except (pa.ArrowException, OSError):
+            size = _stored_size(file, group, source.text_field)
+            meter.rows += 1
+            meter.bytes += size
+            yield Record(f"rows {row + 1} to {end}", size, error="a damaged row group")
+        row = end
+
+
+def _stored_size(file: pq.ParquetFile, group: int, name: str) -> int:
+    index = [c.path for c in map(file.schema.column, range(len(file.schema)))].index(name)
+    return file.metadata.row_group(group).column(index).total_compressed_size
+
+
+def _no_text(source: Fields, schema: pa.Schema) -> str:
+    kind = schema.field(source.text_field).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return ""
+    return f"column {short(source.text_field)} is not text"
+
+
+def column_records(
+    table: pa.Table, source: Fields, first: int, limit: int, meter: Meter
+) -> Iterator[Record]:
+    """Records of a table with a text column and perhaps a key column; rows count from 1."""
+    # As bytes: parquet promises UTF-8 but nobody has checked it.
+    texts = table[source.text_field].cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    keys = [None] * len(table)
+    if source.key_field:
+        keys = table[source.key_field].to_pylist()
+    for number, (raw, key) in enumerate(zip(texts, keys, strict=True), start=first + 1):
+        size = len(raw or b"")
+        meter.rows += 1
+        meter.bytes += size
+        record = Record(f"row {number}", size, raw=raw or b"")
+        if raw is None:
+            record.error = f"field {short(source.text_field)} is null"
+        elif size > limit:
+            record.error = TOO_LONG
+        else:
+            decode(record)
+            if not record.error:
+                fields: dict[str, Any] = {source.text_field: record.text}
+                if source.key_field:
+                    fields[source.key_field] = key
+                take(record, fields, source)
+        yield record
+
+
+class DatasetsSource(Source, Fields):
+    """A data set of the Hugging Face ``datasets`` library: a local folder or a hub id, streamed."""
+
+    kind: Literal["datasets"]
+    path: str = Field(min_length=1, description="a folder, or a hub id such as user/name")
+    config: str | None = Field(None, description="the data set's configuration, if it has several")
+    split: str = "train"
+    revision: str | None = Field(
+        None, description="branch, tag or commit on the hub; recorded as the commit it stands for"
+    )
+
+    @property
+    def local(self) -> bool:
+        return Path(self.path).expanduser().exists()
+
+
+def commit_of(source: DatasetsSource) -> str:
+    """The commit on the hub that is read; asks the hub unless the config pins one."""
+    if source.revision and re.fullmatch("[0-9a-f]{40}", source.revision):
+        return source.revision
+    from huggingface_hub import HfApi
+
+    try:
+        sha = HfApi().dataset_info(source.path, revision=source.revision).sha
+    except Exception as error:  # whatever the network does
+        raise UsageError(
+            f"source {source.name!r}: {short(source.path)} is no folder here and the hub gave no "
+            f"answer ({_first_line(error)}); correct the path, or give a commit as revision"
+        ) from error
+    assert sha is not None
+    return sha
+
+
+def read_dataset(source: DatasetsSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """Rows of a streamed data set; raw bytes are those of the text values.
+
+    Raises HallmarkError where the library gives up: the rest of a remote stream that breaks
+    is not bad input to be set aside. What can be damaged is better read by a reader of files.
+    """
+    from datasets import load_dataset
+
+    where = str(Path(source.path).expanduser()) if source.local else source.path
+    revision = None if source.local else commit_of(source)
+    row = 0
+    try:
+        data = load_dataset(
+            where, source.config, split=source.split, revision=revision, streaming=True
+        )
+        for table in data.with_format("arrow").iter(batch_size=BATCH):
+            error = missing(source, table.column_names) or _no_text(source, table.schema)
+            if error:
+                columns = ", ".join(table.column_names[:20])
+                raise UsageError(f"source {source.name!r}: {error}; the columns are {columns}")
+            yield from column_records(table, source, row, limit, meter)
+            row += len(table)
+    except HallmarkError:
+        raise
+    except Exception as error:
+        raise HallmarkError(
+            f"source {source.name!r}: the datasets library could not read {short(source.path)}, "
+            f"split {short(source.split)}, behind row {row} ({_first_line(error)}); run again, or "
+            f"read its files with kind jsonl, parquet, csv or text, which set bad records aside"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 200 else f"{line[:197]}..."

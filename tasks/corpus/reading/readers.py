@@ -1,0 +1,309 @@
+"""Readers: files and data sets to records, one reader a container format.
+
+A reader yields a ``Record`` for everything it meets: a text with its place, or an error with
+its place and raw bytes. It never gives up the rest of a file at the first bad byte, holds no
+more than one record in memory, and counts by itself, in a ``Meter``, what it consumed.
+
+Text is taken as it stands: line ends, NUL characters and odd spaces stay. Lines end at \\n
+only. A byte order mark is skipped. What has no UTF-8 form (undecodable bytes, lone surrogates
+such as "\\ud800" in JSON) is an error, not something to guess at.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tasks.corpus.reading.sources import Fields, FileSource
+from tasks.corpus.reading.streams import Line, Meter, Unreadable, lines
+
+NOT_UTF8 = "not valid UTF-8"
+TOO_LONG = "longer than max_document_bytes"
+
+
+@dataclass(slots=True)
+class Record:
+    """One document, or one error: ``error`` is empty for a document.
+
+    ``raw_bytes`` is what it took of its container (lines with their end; values of a column).
+    Errors name a kind, so that they can be counted; what is special to one is in ``place``.
+    """
+
+    place: str
+    raw_bytes: int
+    text: str = ""
+    key: str | None = None
+    error: str = ""
+    raw: bytes = b""
+    file: str = ""  # where one input covers many files
+
+
+def _unusable(line: Line, limit: int) -> str:
+    """Why a line cannot be parsed at all, if so."""
+    return line.error or (TOO_LONG if line.size > limit else "")
+
+
+def _empty_file(meter: Meter) -> Iterator[Record]:
+    """A container without a byte in it: something is missing, so it is told."""
+    if meter.bytes == 0 and meter.rows == 0:
+        meter.rows += 1
+        yield Record("whole file", 0, error="the file is empty")
+
+
+class JsonlSource(FileSource, Fields):
+    """One JSON object a line, plain, .gz or .zst."""
+
+    kind: Literal["jsonl"]
+
+
+class CsvSource(FileSource, Fields):
+    """Delimited text with a header and quotes as in RFC 4180, plain, .gz or .zst."""
+
+    kind: Literal["csv"]
+    delimiter: str = Field(",", min_length=1, max_length=1)
+
+
+class TextSource(FileSource):
+    """Plain text, .gz or .zst."""
+
+    kind: Literal["text"]
+    split: Literal["file", "blank_lines"] = Field(
+        "file", description="a document a file, or a document wherever a blank line stands"
+    )
+
+
+def read_jsonl(path: Path, source: JsonlSource, limit: int, meter: Meter) -> Iterator[Record]:
+    for line in lines(path, limit, meter):
+        if not line.error and not line.data.strip():
+            meter.skipped += line.size
+            continue
+        meter.rows += 1
+        yield _json_record(line, source, limit)
+    yield from _empty_file(meter)
+
+
+def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
+    record = Record(f"line {line.number}", line.size, error=_unusable(line, limit), raw=line.data)
+    if record.error:
+        return record
+    try:
+        value = json.loads(line.data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
+        return record
+    except json.JSONDecodeError as error:
+        record.error, record.place = "broken JSON", f"{record.place}, character {error.pos + 1}"
+        return record
+    except (ValueError, RecursionError):  # a number of thousands of digits; nesting without end
+        record.error = "broken JSON"
+        return record
+    if not isinstance(value, dict):
+        record.error = "not a JSON object"
+        return record
+    return take(record, value, source)
+
+
+def take(record: Record, value: dict[str, Any], source: Fields) -> Record:
+    """Fill in text and key from the fields of a record, or the error."""
+    for name in (source.text_field, source.key_field):
+        if name is not None and name not in value:
+            record.error = f"field {short(name)} is missing"
+        elif name is not None and value[name] is None:
+            record.error = f"field {short(name)} is null"
+        if record.error:
+            return record
+    text = value[source.text_field]
+    key = value[source.key_field] if source.key_field else None
+    if not isinstance(text, str):
+        record.error = f"field {short(source.text_field)} is not text"
+    elif key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
+        record.error = f"field {short(source.key_field)} is neither text nor a whole number"
+    elif not (encodable(text) and encodable(str(key))):
+        record.error = "a lone surrogate has no UTF-8 form"
+    else:
+        record.text, record.raw = text, b""
+        record.key = None if key is None else str(key)
+    return record
+
+
+def encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def short(name: str | None) -> str:
+    text = repr(name)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_text(path: Path, source: TextSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """A document a file or a stretch between blank lines; an empty file is an empty document."""
+    passage = _Passage(1)
+    for line in lines(path, limit, meter):
+        if source.split == "blank_lines" and not line.error and not line.data.strip():
+            meter.skipped += line.size
+            if passage.size:
+                yield passage.record(source, limit, meter)
+            passage = _Passage(line.number + 1)
+        else:
+            passage.add(line, limit)
+    if source.split == "file" or passage.size or passage.error:
+        yield passage.record(source, limit, meter)
+    else:
+        yield from _empty_file(meter)
+
+
+class _Passage:
+    """Consecutive lines; of those behind the limit only the size is kept."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.data, self.size, self.error = number, bytearray(), 0, ""
+
+    def add(self, line: Line, limit: int) -> None:
+        if self.size <= limit:
+            self.data += line.data + b"\n" * (0 < line.size - len(line.data) == 1)
+        self.size += line.size
+        self.error = line.error
+
+    def record(self, source: TextSource, limit: int, meter: Meter) -> Record:
+        meter.rows += 1
+        place = "whole file" if source.split == "file" else f"line {self.number}"
+        error = self.error or (TOO_LONG if self.size > limit else "")
+        record = Record(place, self.size, error=error, raw=bytes(self.data))
+        if not error:
+            decode(record)
+            if source.split == "blank_lines":
+                record.text = record.text.removesuffix("\n")
+        return record
+
+
+def decode(record: Record) -> None:
+    """The raw bytes become the text, or the error says where they are not UTF-8."""
+    try:
+        record.text, record.raw = record.raw.decode("utf-8"), b""
+    except UnicodeDecodeError as error:
+        record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
+
+
+# CSV --------------------------------------------------------------------------------------------
+
+
+def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """Rows of delimited text; quoted fields may go over many lines.
+
+    A quote that is never closed would swallow the rest of the file: then only the line it
+    stands in is an error, and reading goes on at the next line.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
+    feed = _Feed(lines(path, limit, meter), limit)
+    header: list[str] | None = None
+    while True:
+        status, fields = feed.row(source.delimiter)
+        if status == "end":
+            break
+        if status == "ok" and not fields:
+            meter.skipped += feed.size
+            continue
+        record = Record(f"line {feed.number}", feed.size, error=status, raw=feed.raw())
+        if status == "ok":
+            record.error = NOT_UTF8 if not all(map(encodable, fields)) else ""
+        if header is None:
+            header = fields
+            record.error = record.error or missing(source, header)
+            if record.error:  # without a header nothing in the file can be understood
+                while line := feed.next():
+                    record.raw_bytes += line.size
+                meter.rows += 1
+                yield record
+                return
+            meter.skipped += feed.size
+            continue
+        meter.rows += 1
+        if not record.error and len(fields) != len(header):
+            record.error = "the row has another number of fields than the header"
+        if not record.error:
+            take(record, dict(zip(header, fields, strict=True)), source)
+        yield record
+    yield from _empty_file(meter)
+
+
+def missing(source: Fields, columns: list[str]) -> str:
+    for name in (source.text_field, source.key_field):
+        if name is not None and columns.count(name) != 1:
+            return f"column {short(name)} is missing" if name not in columns else (
+                f"column {short(name)} is there more than once"
+            )  # fmt: skip
+    return ""
+
+
+class _TooLong(Exception):
+    """A row went over the limit while it was read."""
+
+
+class _Feed:
+    """Hands lines to a csv reader and remembers which of them made up the last row."""
+
+    def __init__(self, source: Iterator[Line], limit: int) -> None:
+        self.source, self.limit = source, limit
+        self.again: deque[Line] = deque()  # taken back from a row that did not end
+        self.taken: list[Line] = []
+
+    @property
+    def number(self) -> int:
+        return self.taken[0].number
+
+    @property
+    def size(self) -> int:
+        return sum(line.size for line in self.taken)
+
+    def raw(self) -> bytes:
+        return b"\n".join(line.data for line in self.taken)
+
+    def next(self) -> Line | None:
+        return self.again.popleft() if self.again else next(self.source, None)
+
+    def row(self, delimiter: str) -> tuple[str, list[str]]:
+        """The next row with "ok", or its error; ("end", []) behind the last one.
+
+        Undecodable bytes come as lone surrogates.
+        """
+        self.taken = []
+        reader = csv.reader(self._decoded(), delimiter=delimiter, strict=True)
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            # The only error at the end of the data that the csv module knows.
+            if "end of data" in str(error):
+                return self._unclosed()
+            return "broken CSV", []
+        except _TooLong:
+            return self._unclosed() if len(self.taken) > 1 else (TOO_LONG, [])
+        except Unreadable as error:
+            return str(error), []
+        return ("end", []) if fields is None else ("ok", fields)
+
+    def _decoded(self) -> Iterator[str]:
+        size = 0
+        while line := self.next():
+            self.taken.append(line)
+            size += line.size
+            if line.error:
+                raise Unreadable(line.error)
+            if size > self.limit:
+                raise _TooLong
+            yield line.data.decode("utf-8", "surrogateescape") + "\n"
+
+    def _unclosed(self) -> tuple[str, list[str]]:
+        self.again.extendleft(reversed(self.taken[1:]))
+        self.taken = self.taken[:1]
+        return "a quote is not closed", []

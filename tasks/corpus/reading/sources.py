@@ -1,0 +1,85 @@
+"""What all sources have in common: a name, fields, and files that are found or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from tasks.contract import PlainName, StageConfig, UsageError, file_digest
+
+
+class Source(StageConfig):
+    """Where documents come from."""
+
+    name: PlainName = Field(
+        description="names the source in every table and figure; enters the doc_ids"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _not_planted(cls, name: str) -> str:
+        if name.split("/")[0] == "planted":
+            raise ValueError("the name 'planted' is kept for what Hallmark plants itself")
+        return name
+
+
+class FileSource(Source):
+    path: str = Field(min_length=1, description="a file, a folder or a glob pattern")
+
+
+class Fields(StageConfig):
+    """Which fields (columns) of a record to take."""
+
+    text_field: str = Field("text", description="the field that holds the document")
+    key_field: str | None = Field(
+        None, description="a field that names the document for good; else its bytes name it"
+    )
+
+
+#: What a folder is searched for.
+PATTERNS = {
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "csv": (".csv", ".tsv"),
+    "text": (".txt", ".text", ".md"),
+}
+
+
+def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
+    """Files of a path, folder or glob pattern by their name below it, in order of name."""
+    base = Path(path).expanduser()
+    try:
+        if base.is_dir():
+            ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
+            paths = [p for p in base.rglob("*") if p.name.endswith(ends) and p.name[0] != "."]
+        elif base.is_file():
+            base, paths = base.parent, [base]
+        else:
+            while set("*?[") & set(str(base)):  # up to the folder before the first wildcard
+                base = base.parent
+            pattern = Path(path).expanduser().relative_to(base).as_posix()
+            paths = list(base.glob(pattern)) if pattern != "." else []
+        found = {_name(p, base): p for p in paths if p.is_file()}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"source {source!r}: {path!r} cannot be read ({error})") from error
+    if not found:
+        kind = f"no file that ends in {', '.join(endings)} is" if base.is_dir() else "nothing is"
+        raise UsageError(f"source {source!r}: {kind} at {path!r}; correct the source's path")
+    return dict(sorted(found.items()))
+
+
+def _name(path: Path, base: Path) -> str:
+    """The path below the base; bytes of a file name that are not UTF-8 are written as escapes."""
+    return path.relative_to(base).as_posix().encode("utf-8", "backslashreplace").decode()
+
+
+def digest_of(source: str, path: Path) -> str:
+    """SHA-256 of a file; UsageError if it cannot be read."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise UsageError(
+            f"source {source!r}: {str(path)!r} cannot be read ({error.strerror}); make it readable "
+            f"or leave it out"
+        ) from error

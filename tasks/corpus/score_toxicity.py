@@ -1,0 +1,100 @@
+"""Score the toxicity of documents, window by window.
+
+Scoring and keeping are two stages: another threshold in ``filter_toxicity`` scores nothing
+again. Long documents are scored in windows, since one insult in a long text hardly moves the
+score of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import ID, InProcess, Shard, StageConfig, Table, Tables, Work, stage
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
+
+
+class ScoreToxicityConfig(StageConfig):
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
+    window: int = Field(
+        default=1000, ge=100, le=1_000_000, description="characters scored together"
+    )
+
+
+#: At least one row a document. ``score`` is null where the window could not be scored.
+SCORES = pa.schema(
+    [
+        ("doc_id", ID),
+        ("window", pa.int32()),
+        ("start", pa.int64()),  # characters of the document's text
+        ("end", pa.int64()),
+        ("score", pa.float32()),
+    ]
+)
+
+_LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
+
+
+def windows(text: str, length: int) -> Iterator[tuple[int, int]]:
+    """Stretches of at most ``length`` characters that cover the text, cut between words.
+
+    Only the last fifth of a window is searched for a place to cut: a word may be longer.
+    """
+    start = 0
+    while len(text) - start > length:
+        end = start + length
+        cut = _LAST_BREAK.search(text[end - length // 5 : end])
+        if cut:
+            end += cut.end() - length // 5
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def score_batch(batch: pa.RecordBatch, config: ScoreToxicityConfig) -> dict[str, pa.Array]:
+    """Columns of SCORES for a batch of documents."""
+    rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
+    pieces: list[str] = []
+    for number, text in enumerate(batch["text"].to_pylist()):
+        for window, (start, end) in enumerate(windows(text, config.window)):
+            rows.append((number, window, start, end))
+            pieces.append(text[start:end])
+    scores = open_scorer(config.scorer).score(pieces)
+    numbers = np.array(rows, np.int64).reshape(-1, 4)
+    return {
+        "doc_id": batch["doc_id"].take(pa.array(numbers[:, 0])),
+        "window": pa.array(numbers[:, 1], pa.int32()),
+        "start": pa.array(numbers[:, 2]),
+        "end": pa.array(numbers[:, 3]),
+        "score": pa.array(scores, pa.float32(), mask=np.isnan(scores)),
+    }
+
+
+def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
+    counts = {"windows": 0, "unscored": 0}
+    for batch in shard.batches(["doc_id", "text"]):
+        columns = score_batch(batch, config)
+        out.table("scores").write(columns)
+        counts["windows"] += len(columns["score"])
+        counts["unscored"] += columns["score"].null_count
+    return counts
+
+
+@stage(
+    tables={"scores": SCORES},
+    code=["tasks.measures.quiet", "tasks.measures.scorers"],
+    libraries=["numpy"],
+    external=lambda config, secret_id: scorer_digest(config.scorer),
+    determinism="machine",
+)
+def score_toxicity(documents: Table, config: ScoreToxicityConfig, work: Work) -> None:
+    if config.scorer.kind == "detoxify":
+        work.mapper = InProcess()  # a network uses all cores, or the one device, by itself
+    parts = work.map(score_shard, documents.shards(rows=1), config)
+    work.merge(parts, "scores")
+    for name in ("windows", "unscored"):
+        work.measure(name, sum(part.value[name] for part in parts), "windows")

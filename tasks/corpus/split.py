@@ -1,0 +1,71 @@
+"""Split documents into train, validation and holdout, whole duplicate clusters at a time.
+
+Near-copies share a cluster, so none of them straddles the split. The holdout is never trained
+on nor looked at while training: its documents are the non-members of the extraction audit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from tasks.contract import LEDGER, SPLIT, Seed, StageConfig, Table, Work, stage
+
+
+class SplitConfig(StageConfig):
+    seed: Seed = Field(default=0, description="another seed, another split")
+    validation: float = Field(
+        default=0.05, gt=0, lt=1, description="share of the clusters; training is measured on it"
+    )
+    holdout: float = Field(
+        default=0.05, ge=0, lt=1, description="share of the clusters; train is the rest"
+    )
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> SplitConfig:
+        if self.validation + self.holdout >= 1:
+            raise ValueError("validation and holdout together must leave a share for training")
+        return self
+
+
+def uniform(ids: pa.Array | pa.ChunkedArray, seed: int, use: str) -> np.ndarray:
+    """A float64 in [0, 1) for each 16-byte id: a hash of (seed, use, id), all at once.
+
+    SplitMix64 (Steele et al. 2014) over the two halves of the id, keyed by seed and use.
+    """
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    if not len(ids):
+        return np.empty(0)
+    data = np.frombuffer(ids.buffers()[1], np.uint8)[16 * ids.offset :][: 16 * len(ids)]
+    halves = data.copy().view("<u8").reshape(-1, 2)
+    key = hashlib.blake2b(f"{seed}/{use}".encode(), digest_size=8).digest()
+    start = np.frombuffer(key, "<u8")
+    mixed = _mix(_mix(halves[:, 0] ^ start) ^ halves[:, 1])
+    return (mixed >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = x + np.uint64(0x9E3779B97F4A7C15)  # arrays of unsigned integers wrap, as it must be
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def assign(clusters: pa.Array, config: SplitConfig) -> pa.Array:
+    """The split of each document, by its cluster alone."""
+    draw = uniform(clusters, config.seed, "split")
+    train = 1 - config.validation - config.holdout
+    choice = np.searchsorted([train, train + config.validation], draw, side="right")
+    names = pa.array(["train", "validation", "holdout"])
+    return names.take(pa.array(choice))
+
+
+@stage(tables={"documents": SPLIT, "ledger": LEDGER}, libraries=["numpy"])
+def split(documents: Table, config: SplitConfig, work: Work) -> None:
+    for batch in documents.batches():
+        names = assign(batch["cluster"], config)
+        work.table("documents").write(batch.append_column("split", names))

@@ -1,0 +1,408 @@
+"""Pretrain a model on packed sequences, in a process of its own.
+
+The trainer (``python -m model.training.train``) keeps its state in the work area and tells of its
+progress in JSON lines. This stage starts it, starts it again if it is killed, and commits each
+checkpoint the moment it is whole. The trainer dies with this process: its standard input is a pipe
+that only this process holds open.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field, field_serializer, field_validator
+
+from model.config import OBJECTIVES, ModelConfig, TrainConfig, to_dict
+from model.training.job import WATCH
+from tasks.contract import (
+    ROOT,
+    Artifact,
+    HallmarkError,
+    StageConfig,
+    Table,
+    Work,
+    file_digest,
+    stage,
+)
+from tasks.training.held_out import validation_groups
+
+log = logging.getLogger("hallmark")
+
+#: How often a trainer that something else killed is started again.
+RESTARTS = 3
+
+#: What decides the weights: the module that runs as the trainer, and all that it imports.
+TRAINER = (
+    "model.architecture",
+    "model.attention",
+    "model.interchange.checkpoint",
+    "model.config",
+    "model.training.data",
+    "model.decoding.decode",
+    "model.interchange.files",
+    "model.training.job",
+    "model.loss",
+    "model.training.machine",
+    "model.masks",
+    "model.objectives",
+    "model.training.optimise",
+    "model.training.parallel",
+    "model.positions",
+    "model.training.samples",
+    "model.decoding.sampling",
+    "model.decoding.score",
+    "model.training.state",
+    "model.decoding.stepping",
+    "model.training.train",
+    "model.training.trainer",
+    "model.training.validation",
+)
+
+#: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
+GIVEN = ("vocab_size", "context")
+
+
+class PretrainConfig(StageConfig):
+    model: ModelConfig = Field(
+        ModelConfig(),
+        description="the model; vocab_size and context are those of the tokenizer and of pack",
+    )
+    train: TrainConfig = Field(TrainConfig(), description="how it is trained")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _not_given_twice(cls, value: Any) -> Any:
+        for name in GIVEN if isinstance(value, dict) else ():
+            if name in value:
+                stage_name = {"vocab_size": "train_tokenizer", "context": "pack"}[name]
+                raise ValueError(f"{name} follows from {stage_name}.{name}; set it there")
+        return value
+
+    @field_serializer("model")
+    def _without_given(self, model: ModelConfig) -> dict[str, Any]:
+        return {name: value for name, value in to_dict(model).items() if name not in GIVEN}
+
+
+#: One row a step. Losses are means in nats per token.
+LOG = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("loss", pa.float64()),
+        ("grad_norm", pa.float64()),  # before clipping
+        ("skipped", pa.bool_()),  # the step diverged, and changed nothing
+        ("learning_rate", pa.float64()),
+        ("tokens", pa.int64()),  # seen so far
+        ("validation_loss", pa.float64()),  # null where this step was not validated
+    ]
+)
+
+#: The index of the checkpoints; step 0 is the untrained model and has no losses.
+CHECKPOINTS = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("tokens", pa.int64()),
+        ("artifact", pa.string()),
+        ("content", pa.string()),  # digest of the checkpoint's files
+        ("loss", pa.float64()),
+        ("validation_loss", pa.float64()),
+    ]
+)
+
+#: Bits per byte of the validation rows whenever they were measured: kind "all", and by "source"
+#: and by "identity" group that a document mentions.
+VALIDATION = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("tokens", pa.int64()),  # predicted
+        ("bytes", pa.int64()),  # that they spell
+        ("bits_per_byte", pa.float64()),  # null where nothing was predicted
+    ]
+)
+
+#: What the model wrote at the same steps, drawn with the same numbers each time.
+SAMPLES = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("sample", pa.int64()),
+        ("prompt", pa.string()),  # what the encoder of an encoder-decoder read, else empty
+        ("text", pa.string()),
+    ]
+)
+
+SPEED = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("seconds", pa.float64()),
+        ("tokens_per_second", pa.float64()),
+        ("mfu", pa.float64()),  # share of the matrix-product speed measured at the start
+        ("memory_mb", pa.float64()),  # peak
+    ]
+)
+
+
+# The trainer's process ----------------------------------------------------------------------
+
+
+def write_job(
+    packed: Artifact,
+    tokenizer: Artifact,
+    documents: Table,
+    start: Artifact | None,
+    config: PretrainConfig,
+    area: Path,
+) -> Path:
+    """The trainer's job file; vocabulary and context are read from the inputs."""
+    from tokenizers import Tokenizer
+
+    path = tokenizer.path("tokenizer.json")
+    train, validation = (packed.path(f"{split}.parquet") for split in ("train", "validation"))
+    if not packed["train"].rows:
+        raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
+    given = {
+        "vocab_size": Tokenizer.from_file(str(path)).get_vocab_size(),
+        "context": pq.read_schema(train).field("ids").type.list_size,
+    }
+    area.mkdir(parents=True, exist_ok=True)
+    data: dict[str, str | None] = {"train": str(train), "validation": None, "groups": None}
+    if packed["validation"].rows:
+        groups = area / "groups.parquet"
+        pq.write_table(validation_groups(documents, packed["spans"]), groups)
+        data |= {"validation": str(validation), "groups": str(groups)}
+    model = to_dict(config.model) | given
+    job = {
+        "model": model if start is None else going_on(start, config, given),
+        "train": to_dict(config.train),
+        "data": data,
+        "tokenizer": str(path),
+        "work": str(area / "training"),
+        "start": None if start is None else str(start.directory()),
+    }
+    file = area / "job.json"
+    file.write_text(json.dumps(job, indent=1))
+    return file
+
+
+def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """The model of the checkpoint ``start``; HallmarkError where the settings want another.
+
+    ``given``: the context and the vocabulary, or one of them.
+    """
+    from model.interchange.checkpoint import CheckpointError, read_config
+
+    try:
+        found = to_dict(read_config(start.directory()))
+    except CheckpointError as error:
+        raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
+    default = to_dict(ModelConfig())
+    chosen = {k: v for k, v in to_dict(config.model).items() if v != default[k] and k not in GIVEN}
+    chosen["architecture"] = OBJECTIVES[config.train.objective]
+    for name, value in (chosen | given).items():
+        if found[name] != value:
+            place = {
+                "context": "pack.context",
+                "vocab_size": "the tokenizer's vocabulary",
+                "architecture": f"pretrain.train.objective is {config.train.objective}: its model",
+            }
+            raise HallmarkError(
+                f"{place.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
+                f"on from a checkpoint with {found[name]}: set it to that"
+            )
+    return found
+
+
+@contextmanager
+def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """A trainer, with its process group gone when the block is left."""
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "model.training.train", str(job.absolute()), WATCH],
+            cwd=ROOT,  # where the package model is
+            stdin=subprocess.PIPE,  # its end tells the trainer that this process died
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        process.wait()
+
+
+def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
+    """Events of the trainer until it is done; one that was killed is started again."""
+    for attempt in range(RESTARTS + 1):
+        with started(job, errors) as process:
+            log.info("trainer: process %d started", process.pid)
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = _parse(line)
+                if event:
+                    yield event
+            code = process.wait()
+        if code == 0:
+            return
+        if 0 < code <= 128:
+            raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
+        name = signal.Signals(-code if code < 0 else code - 128).name  # of one of its processes
+        if attempt < RESTARTS:
+            log.warning("trainer: killed by %s; it goes on from its last state", name)
+    raise HallmarkError(
+        f"the trainer was killed {RESTARTS + 1} times, at last by {name}; where memory is short, "
+        f"lower train.batch_size or raise train.accumulation, and run again: it goes on from its "
+        f"last state"
+    )
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """The event of a line, None where a library printed something else."""
+    with suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict) and "event" in event:
+            return event
+    log.debug("trainer: %s", line.rstrip())
+    return None
+
+
+def _tail(errors: Path) -> str:
+    lines = errors.read_text(errors="replace").strip().splitlines()
+    return f"{lines[-1][:300]!r}" if lines else "it said nothing"
+
+
+# Checkpoints and the log ---------------------------------------------------------------------
+
+
+def commit_checkpoint(work: Work, folder: Path, step: int) -> Artifact:
+    """Make an artifact of a checkpoint, once; the trainer's own folder stays where it is.
+
+    The trainer announces all its checkpoints again when it resumes, so that a kill at any moment,
+    also between the commit and a note of it, leaves none out. The weights belong to the key: on a
+    GPU the same step made again may differ.
+    """
+    assert work.commit_child is not None, "pretrain needs a session to commit checkpoints in"
+    copy = work.area / "commit" / folder.name
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for path in folder.iterdir():
+        try:
+            os.link(path, copy / path.name)  # files of a checkpoint are never changed
+        except OSError:
+            shutil.copyfile(path, copy / path.name)
+    key = {"step": step, "weights": file_digest(folder / "model.safetensors")}
+    return work.commit_child("checkpoint", key, copy)
+
+
+def read_parts(folder: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """A table that the trainer left in parts."""
+    parts = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    return pa.concat_tables(parts) if parts or schema is None else schema.empty_table()
+
+
+def read_log(folder: Path) -> pa.Table:
+    """The trainer's log, one row a step."""
+    table = read_parts(folder)
+    nats = pc.multiply(table["validation_bits_per_token"], math.log(2))
+    return table.append_column("validation_loss", nats)
+
+
+def checkpoint_rows(log_table: pa.Table, committed: dict[int, Artifact]) -> list[dict[str, Any]]:
+    rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
+    untrained = {"tokens": 0, "loss": None, "validation_loss": None}
+    return [
+        {
+            "step": step,
+            "artifact": artifact.name,
+            "content": artifact.content,
+            **{name: rows.get(step, untrained)[name] for name in untrained},
+        }
+        for step, artifact in sorted(committed.items())
+    ]
+
+
+def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, Artifact]:
+    """Pass on what the trainer tells; returns its checkpoints, committed, by step."""
+    committed: dict[int, Artifact] = {}
+    for event in told:
+        match event["event"]:
+            case "waiting":
+                log.info("trainer: waiting for an earlier one to end")
+            case "start":
+                what = (event[k] for k in ("parameters", "device", "precision", "processes",
+                                           "threads", "step"))  # fmt: skip
+                line = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
+                line += "from step %d of %d"
+                log.info(line, *what, steps)
+            case "step":
+                speed = f"loss {event['loss']:.3f}, {event['tokens_per_second']:,} tokens/s"
+                work.progress(event["step"], steps, speed)
+            case "validation":
+                bits = event["bits_per_token"]
+                log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits)
+            case "skipped":
+                log.warning("trainer: step %d: %s", event["step"], event["message"])
+            case "checkpoint":
+                step = event["step"]
+                committed[step] = commit_checkpoint(work, Path(event["path"]), step)
+                log.info("trainer: checkpoint of step %d is %s", step, committed[step].name)
+            case "error":
+                raise HallmarkError(event["message"].rstrip("."))
+    return committed
+
+
+@stage(
+    tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS},
+    telemetry={"speed": SPEED},
+    code=[
+        *TRAINER,
+        "tasks.training.held_out",
+        "tasks.measures.identities",
+        "tasks/measures/data/identities.json",
+    ],
+    libraries=["numpy", "safetensors", "tokenizers", "torch"],
+    determinism="machine",
+)
+def pretrain(
+    packed: Artifact,
+    tokenizer: Artifact,
+    documents: Table,
+    start: Artifact | None,
+    config: PretrainConfig,
+    work: Work,
+) -> None:
+    """``documents`` were packed; ``start`` is the checkpoint to go on from, or None."""
+    job = write_job(packed, tokenizer, documents, start, config, work.area)
+    with closing(events(job, work.area / "trainer.stderr")) as told:
+        committed = follow(told, work, config.train.steps)
+    training = work.area / "training"
+    table = read_log(training / "log")
+    for name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
+        work.table(name).write(read_parts(training / name, schema))
+    work.table("log").write(table.select(LOG.names))
+    work.table("checkpoints").write(
+        pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
+    )
+    work.table("speed").write(table.select(SPEED.names))
+    work.measure(
+        "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"
+    )

@@ -1,0 +1,176 @@
+"""Train a byte-level tokenizer on the train split: BPE, WordPiece or Unigram, see subwords.py.
+
+Every one of the 256 bytes is a token, so every text has an encoding and decodes to itself. The
+tokens depend on counts of words alone, not on the order or the batches the text comes in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, model_validator
+
+from model.training.data import END_OF_TEXT, PAD
+from tasks.contract import HallmarkError, StageConfig, Table, Work, stage, utf8_bytes
+from tasks.measures.identities import mentioned_groups
+from tasks.measures.languages import languages
+from tasks.training.encoding import load_tokenizer
+from tasks.training.subwords import BYTES, train_bpe, train_unigram, train_wordpiece
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
+
+#: What objectives need beside them (model/objectives.py).
+OF_OBJECTIVE = {
+    "mlm": ["<|mask|>"],
+    "span_corruption": [f"<|sentinel_{i}|>" for i in range(32)],
+}
+
+
+class TokenizerConfig(StageConfig):
+    kind: Literal["bpe", "wordpiece", "unigram"] = Field(
+        "bpe", description="how the vocabulary is found; all three spell bytes"
+    )
+    vocab_size: int = Field(
+        4096,
+        ge=BYTES + len(SPECIAL_TOKENS) + 32,
+        le=1_000_000,
+        description="most tokens of the vocabulary; a small corpus may not fill it",
+    )
+    min_frequency: int = Field(
+        2,
+        ge=1,
+        description="how often a pair must occur in the corpus to be merged; unigram merges none",
+    )
+    objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
+        "causal", description="what the model is trained for; it decides the special tokens"
+    )
+
+    @model_validator(mode="after")
+    def _room_for_the_letters(self) -> TokenizerConfig:
+        special = len(SPECIAL_TOKENS) + len(OF_OBJECTIVE.get(self.objective, []))
+        least = special + 2 * BYTES
+        if self.kind == "wordpiece" and self.vocab_size < least:
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}; wordpiece needs {least}, for every byte at the "
+                f"beginning of a word and inside it"
+            )
+        return self
+
+
+#: How well the tokenizer compresses text it was not trained on (the validation split), by source,
+#: by language and by the identity groups that documents mention: tokenizers tax groups differently.
+#: The language is an estimate (tasks/measures/languages.py) and may be "undetermined".
+FERTILITY = pa.schema(
+    [
+        ("kind", pa.string()),  # "source", "language" or "identity"
+        ("name", pa.string()),
+        ("documents", pa.int64()),
+        ("bytes", pa.int64()),
+        ("tokens", pa.int64()),
+        ("bytes_per_token", pa.float64()),
+    ]
+)
+
+
+def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
+    """A tokenizer from batches of texts."""
+    special = [*SPECIAL_TOKENS, *OF_OBJECTIVE.get(config.objective, [])]
+    match config.kind:
+        case "bpe":
+            made = train_bpe(texts, config.vocab_size, config.min_frequency, special)
+        case "wordpiece":
+            made = train_wordpiece(texts, config.vocab_size, config.min_frequency, special)
+        case "unigram":
+            made = train_unigram(texts, config.vocab_size, special)
+    for token, number in SPECIAL_TOKENS.items():
+        assert made.token_to_id(token) == number, f"{token} must have the id {number}"
+    return made
+
+
+def training_texts(documents: Table) -> Iterator[list[str]]:
+    """Texts of the train split without the planted documents.
+
+    The copies of a canary would earn it tokens of its own. A secret must be cut the same way
+    whether it was planted 64 times or never, or the extraction audit compares unlike things.
+    """
+    for batch in documents.batches(["source", "text", "split"]):
+        planted = pc.starts_with(batch["source"], "planted/")
+        chosen = pc.and_not(pc.equal(batch["split"], "train"), planted)
+        texts = batch["text"].filter(chosen)
+        if len(texts):
+            yield texts.to_pylist()
+
+
+def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
+    """FERTILITY of the validation split."""
+    rows = []
+    for batch in documents.batches(["source", "text", "split"]):
+        held_out = batch.filter(pc.equal(batch["split"], "validation"))
+        encodings = tokenizer.encode_batch_fast(
+            held_out["text"].to_pylist(), add_special_tokens=False
+        )
+        tokens = pa.array([len(encoding) for encoding in encodings], pa.int64())
+        sizes = utf8_bytes(held_out["text"])
+        measured = pa.table({"bytes": sizes, "tokens": tokens})
+        rows.append(_of_kind("source", held_out["source"], measured))
+        rows.append(_of_kind("language", languages(held_out["text"]), measured))
+        group, owner = mentioned_groups(held_out["text"])
+        rows.append(_of_kind("identity", group, measured.take(owner)))
+    if not rows:
+        return FERTILITY.empty_table()
+    sums = pa.concat_tables(rows).group_by(["kind", "name"]).aggregate(
+        [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
+    )  # fmt: skip
+    sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
+    ratio = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
+    columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
+    return pa.table([*sums.select(columns).columns, ratio], schema=FERTILITY)
+
+
+def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
+    kinds = pa.array([kind] * len(measured), pa.string())
+    return measured.add_column(0, "kind", kinds).add_column(1, "name", name.cast(pa.string()))
+
+
+@stage(
+    tables={"fertility": FERTILITY},
+    code=[
+        "model.training.data",
+        "model.interchange.files",
+        "tasks.training.encoding",
+        "tasks.measures.identities",
+        "tasks.measures.languages",
+        "tasks.training.subwords",
+        "tasks/measures/data/identities.json",
+    ],
+    libraries=["py3langid", "sentencepiece", "tokenizers"],
+    determinism="exact",
+)
+def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> None:
+    texts = training_texts(documents)
+    first = next(texts, None)
+    if first is None:
+        raise HallmarkError(
+            "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
+            "loosen what removed it: filter_toxicity.threshold, split.validation, split.holdout"
+        )
+
+    def counted() -> Iterator[list[str]]:
+        done = 0
+        for batch in itertools.chain([first], texts):
+            done += len(batch)
+            work.progress(done, documents.rows, "documents")
+            yield batch
+
+    tokenizer = train(counted(), config)
+    path = work.file("tokenizer.json")
+    tokenizer.save(str(path))
+    work.table("fertility").write(fertility(documents, load_tokenizer(path)))
+    work.measure("vocabulary", tokenizer.get_vocab_size(), "tokens")

@@ -1,0 +1,92 @@
+"""Attention weights against the formula, and against transformers on the same weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from model.decoding.inside import attention_weights
+from model.interchange.convert import export_transformers
+from tests.model.interchange.test_convert import BERT, FAMILIES, MARIAN
+from tests.model.oracles import tiny, write_tokenizer
+
+SEQUENCE = np.random.default_rng(4).integers(2, 61, 11).tolist()
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder"])
+def test_one_layer_equals_the_formula_head_by_head(architecture):
+    """softmax(q k^T / sqrt(D)) from the model's own matrices, in float64, one pair at a time."""
+    model = tiny(n_layers=1, architecture=architecture)
+    [weights] = attention_weights(model, SEQUENCE)[architecture]
+    stack = model.decoder if architecture == "decoder" else model.encoder
+    block, size, n = stack.blocks[0], 8, len(SEQUENCE)
+    with torch.no_grad():
+        x = model.embedding.weight[SEQUENCE] + model.position_embedding.weight[:n]
+        x = block.attention_norm(x).double().numpy()
+        matrix = block.attention.qkv.weight.double().numpy()
+        bias = block.attention.qkv.bias.double().numpy()
+    for head in range(4):
+        rows = slice(head * size, (head + 1) * size)
+        q = x @ matrix[:32][rows].T + bias[:32][rows]
+        k = x @ matrix[32:64][rows].T + bias[32:64][rows]
+        for i in range(n):
+            seen = range(i + 1 if architecture == "decoder" else n)
+            powers = np.array([np.exp(q[i] @ k[j] / np.sqrt(size)) for j in seen])
+            np.testing.assert_allclose(weights[head, i, seen], powers / powers.sum(), atol=1e-5)
+            assert (weights[head, i, len(seen) :] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (FAMILIES["gpt2"], "CausalLM"),
+        (FAMILIES["llama, grouped queries, untied"], "CausalLM"),
+        (BERT, "MaskedLM"),
+        (MARIAN, "Seq2SeqLM"),
+    ],
+)
+@torch.no_grad()
+def test_every_stack_equals_transformers(config, kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = tiny(**config)
+    tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
+    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    made = getattr(transformers, f"AutoModelFor{kind}")
+    theirs = made.from_pretrained(tmp_path / "theirs", attn_implementation="eager").eval()
+    ids = torch.tensor([SEQUENCE])
+    if kind == "Seq2SeqLM":
+        out = theirs(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+        expected = {
+            "encoder": out.encoder_attentions,
+            "decoder": out.decoder_attentions,
+            "cross": out.cross_attentions,
+        }
+    else:
+        stack = "decoder" if kind == "CausalLM" else "encoder"
+        expected = {stack: theirs(ids, output_attentions=True).attentions}
+    found = attention_weights(model, SEQUENCE)
+    assert found.keys() == expected.keys()
+    for stack, layers in expected.items():
+        assert len(found[stack]) == len(layers) == 2
+        for ours, layer in zip(found[stack], layers, strict=True):
+            assert ours.dtype == np.float32
+            np.testing.assert_allclose(ours, layer[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
+def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
+    for stack, layers in attention_weights(tiny(architecture=architecture), SEQUENCE).items():
+        for weights in layers:
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+            ahead = np.triu(weights, 1)
+            assert (ahead == 0).all() if stack == "decoder" else (ahead > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"), [([], "empty"), ([2] * 17, "context of 16"), ([2, 61], "vocabulary"),
+                             ([[2]], "no list of token ids"), ([0.5], "no list of token ids")],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(sequence, words):
+    with pytest.raises(ValueError, match=words):
+        attention_weights(tiny(), sequence)

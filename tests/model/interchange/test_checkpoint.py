@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from model.interchange.checkpoint import CheckpointError, load, read_config, save
+from tests.model.oracles import tiny, write_tokenizer
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny()
+    folder = tmp_path / "checkpoint"
+    save(model, folder, tokenizer=write_tokenizer(tmp_path / "tok.json", 61), step=7)
+    return model, folder
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_checkpoint_gives_back_the_same_logits(tmp_path, tied):
+    model = tiny(tie_embeddings=tied)
+    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    loaded = load(tmp_path / "c")
+    ids = torch.randint(0, 61, (2, 9))
+    assert torch.equal(loaded(ids), model(ids))
+    assert not loaded.training
+    assert loaded.parameter_count() == model.parameter_count()
+    assert (loaded.head.weight is loaded.embedding.weight) == tied
+    assert (tmp_path / "c" / "tokenizer.json").read_bytes() == (tmp_path / "tok.json").read_bytes()
+
+
+def test_a_folder_holds_three_files_and_says_what_it_is(saved):
+    model, folder = saved
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["step"]) == ("hallmark", 7)
+    assert read_config(folder) == model.config
+
+
+def damage_truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def damage_config(**changes):
+    def damage(folder):
+        config = json.loads((folder / "config.json").read_text())
+        for key, value in changes.items():
+            target = config if key in config else config["model"]
+            target[key] = value
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return damage
+
+
+DAMAGES = {
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
+    "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "truncated": (damage_truncate, "truncated"),
+    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 10**5), "not valid JSON"),
+    "config a list": (lambda f: (f / "config.json").write_text("[]"), "type None"),
+    "other model": (damage_config(model_type="gpt2"), "type 'gpt2'"),
+    "other format": (damage_config(format=99), "format 99"),
+    "unknown key": (damage_config(colour="red"), "no key 'colour'"),
+    "indivisible": (damage_config(n_heads=5), "not divisible"),
+    "wider": (damage_config(d_model=64), "does not fit its config"),
+    "deeper": (damage_config(n_layers=3), "shape none"),
+    "encoder": (damage_config(architecture="encoder"), "another architecture"),
+    "other vocabulary": (damage_config(vocab_size=60), "61 tokens"),
+    "tokenizer torn": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer"),
+    "no folder": (shutil.rmtree, "not a folder"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_cannot_be_loaded_is_refused_in_one_sentence(saved, name):
+    _, folder = saved
+    damage, word = DAMAGES[name]
+    damage(folder)
+    with pytest.raises(CheckpointError, match=word) as error:
+        load(folder)
+    assert str(folder) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_failed_save_leaves_nothing(tmp_path):
+    with pytest.raises(OSError):
+        save(tiny(), tmp_path / "c", tokenizer=tmp_path / "no-tokenizer.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_checkpoint_is_never_overwritten(saved, tmp_path):
+    _, folder = saved
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(OSError):
+        save(tiny(d_model=64), folder, tokenizer=tmp_path / "tok.json")
+    assert (folder / "model.safetensors").read_bytes() == before

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.training.data import PackedRows, batch_sequences, materialise, permute
+from tests.model.oracles import toy_rows, write_rows
+
+
+@given(n=st.integers(1, 700), key=st.integers(0, 2**64 - 1))
+@settings(max_examples=50, deadline=None)
+def test_permute_is_a_permutation_for_every_size_and_key(n, key):
+    assert sorted(permute(np.arange(n), n, key)) == list(range(n))
+
+
+def test_any_part_of_a_permutation_can_be_asked_for_alone():
+    whole = permute(np.arange(1000), 1000, 5)
+    assert (permute(np.array([3, 999, 3]), 1000, 5) == whole[[3, 999, 3]]).all()
+
+
+def test_orders_differ_between_epochs_and_seeds_and_look_random():
+    n = 500
+    orders = [batch_sequences(seed, epoch + 1, n, n) for seed in (0, 1) for epoch in (0, 1)]
+    for i, first in enumerate(orders):
+        assert sorted(first) == list(range(n))
+        # A random order leaves about one element in place and is uncorrelated with the index.
+        assert (first == np.arange(n)).sum() < 8
+        assert abs(np.corrcoef(first, np.arange(n))[0, 1]) < 0.15
+        for second in orders[:i]:
+            assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+
+
+def test_every_cell_of_position_by_row_is_equally_likely_over_keys():
+    n, keys = 7, 3000
+    counts = np.zeros((n, n))
+    for key in range(keys):
+        counts[np.arange(n), permute(np.arange(n), n, key)] += 1
+    expected = keys / n
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < 68  # 36 degrees of freedom, p = 0.001
+
+
+@given(n=st.integers(1, 40), batch=st.integers(1, 17))
+@settings(max_examples=30, deadline=None)
+def test_steps_walk_each_epoch_exactly_once_whatever_the_batch(n, batch):
+    steps = -(-3 * n // batch)
+    walked = np.concatenate([batch_sequences(9, s, batch, n) for s in range(1, steps + 1)])
+    assert (walked[: 3 * n] == batch_sequences(9, 1, 3 * n, n)).all()
+    for epoch in range(3):
+        assert sorted(walked[epoch * n : (epoch + 1) * n]) == list(range(n))
+
+
+def test_rows_come_back_as_packed_from_one_file_or_many(tmp_path):
+    rows = toy_rows(10, 8, 30)
+    folder = tmp_path / "train"
+    folder.mkdir()
+    write_rows(folder / "a.parquet", rows[:6])
+    write_rows(folder / "b.parquet", rows[6:])
+    packed = materialise(str(folder), tmp_path / "train.bin", 8, 30)
+    assert len(packed) == 10
+    assert (packed.rows(np.array([9, 0, 5])) == rows[[9, 0, 5]]).all()
+    made = (tmp_path / "train.bin").stat()
+    assert (materialise(str(folder), tmp_path / "train.bin", 8, 30).ids == rows).all()
+    assert (tmp_path / "train.bin").stat() == made  # once
+
+
+def test_a_copy_of_other_rows_is_made_anew(tmp_path):
+    """As a training leaves one that failed before its first state."""
+    first, second = toy_rows(10, 8, 20), toy_rows(10, 8, 20, seed=7)
+    paths = [write_rows(tmp_path / f"{i}.parquet", r) for i, r in enumerate((first, second))]
+    assert (materialise(str(paths[0]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == second).all()
+    write_rows(paths[1], first)  # in the same place
+    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    with pytest.raises(ValueError, match="vocabulary has 5"):
+        materialise(str(paths[1]), tmp_path / "train.bin", 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("context", "vocab_size", "word"), [(9, 30, "rows of 9"), (8, 20, "vocabulary has 20")]
+)
+def test_rows_that_do_not_fit_the_model_are_refused(tmp_path, context, vocab_size, word):
+    path = write_rows(tmp_path / "train.parquet", toy_rows(4, 8, 30))
+    with pytest.raises(ValueError, match=word):
+        materialise(str(path), tmp_path / "train.bin", context, vocab_size)
+    assert not (tmp_path / "train.bin").exists() and not list(tmp_path.glob("*.tmp"))
+
+
+def test_unreadable_tables_are_refused_by_name(tmp_path):
+    path = write_rows(tmp_path / "train.parquet", toy_rows(4, 8, 30))
+    short = tmp_path / "short.parquet"
+    short.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"short\.parquet"):
+        materialise(str(short), tmp_path / "x.bin", 8, 30)
+    with pytest.raises(ValueError, match="does not exist"):
+        materialise(str(tmp_path / "gone.parquet"), tmp_path / "x.bin", 8, 30)
+    empty = write_rows(tmp_path / "empty.parquet", np.zeros((0, 8), dtype=np.int32))
+    with pytest.raises(ValueError, match="no rows"):
+        materialise(str(empty), tmp_path / "x.bin", 8, 30)
+    (tmp_path / "torn.bin").write_bytes(b"\0" * 33)
+    with pytest.raises(ValueError, match="whole rows"):
+        PackedRows(tmp_path / "torn.bin", 8)

@@ -1,0 +1,88 @@
+"""Two processes that train together (gloo, on the CPU) against one that trains alone."""
+
+from __future__ import annotations
+
+import pyarrow.dataset as ds
+import pytest
+from safetensors.torch import load_file
+
+from tests.model.training.training import (
+    assert_same_run,
+    finish,
+    follow,
+    log,
+    run,
+    start,
+    write_job,
+)
+
+TRAIN = {"precision": "fp32", "accumulation": 2, "steps": 12, "warmup": 2, "checkpoint_every": 6}
+
+
+@pytest.fixture(scope="module")
+def alone(inputs, tmp_path_factory):
+    work = tmp_path_factory.mktemp("alone") / "work"
+    assert run(write_job(inputs, work, **TRAIN))[0] == 0
+    return work
+
+
+def weights(work, step=12):
+    return load_file(work / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):
+    work = tmp_path / "work"
+    job = write_job(inputs, work, **TRAIN, parallel=kind, processes=2)
+    code, events = run(job)
+    assert code == 0, events
+    assert events[0]["event"] == "start" and events[0]["processes"] == 2
+    for column in ("loss", "grad_norm"):
+        expected = log(alone)[column].to_pylist()
+        assert log(work)[column].to_pylist() == pytest.approx(expected, rel=1e-4)
+    expected = weights(alone)
+    for name, tensor in weights(work).items():
+        assert tensor.shape == expected[name].shape
+        assert (tensor - expected[name]).abs().max() < 1e-4, name
+    for name in ("validation", "samples"):
+        one, other = (ds.dataset(w / name).to_table().to_pylist() for w in (work, alone))
+        assert len(one) == len(other) > 0
+        for row, like in zip(one, other, strict=True):
+            bits = row.pop("bits_per_byte", 0), like.pop("bits_per_byte", 0)
+            assert row == like and bits[0] == pytest.approx(bits[1], rel=1e-4)
+
+
+def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path):
+    train = {**TRAIN, "parallel": "fsdp", "processes": 2}
+    dropout = {"dropout": 0.1}  # a generator of its own in each process
+    reference, work = tmp_path / "reference", tmp_path / "work"
+    assert run(write_job(inputs, reference, model=dropout, **train))[0] == 0
+    job = write_job(inputs, work, model=dropout, **train)
+    process = start(job)
+    follow(process, lambda e: e["event"] == "step")
+    process.terminate()
+    assert finish(process)[0] == 143
+    code, events = run(job)
+    assert code == 0 and events[0]["resumed"] and events[0]["step"] > 0
+    assert_same_run(work, reference)
+
+
+def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):
+    work = tmp_path / "work"
+    process = start(write_job(inputs, work, **TRAIN, parallel="fsdp", processes=2))
+    follow(process, lambda e: e["event"] == "checkpoint" and e["step"] == 6)
+    process.kill()
+    process.communicate()
+    code, events = run(write_job(inputs, work, **TRAIN))
+    assert code == 0 and events[0]["resumed"] and events[0]["processes"] == 1
+    expected = weights(alone)
+    for name, tensor in weights(work).items():
+        assert (tensor - expected[name]).abs().max() < 1e-4, name
+
+
+def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
+    train = {"optimizer": "muon", "parallel": "fsdp", "processes": 2}
+    code, events = run(write_job(inputs, tmp_path / "work", **train))
+    assert code == 1
+    assert {e["event"] for e in events} == {"error"}
+    assert "Muon needs whole matrices" in events[0]["message"]

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.config import TrainConfig
+from model.interchange.checkpoint import load
+from model.objectives import causal
+from model.training.data import batch_sequences
+from model.training.optimise import SpikeGuard, learning_rate
+from model.training.trainer import LOG_SCHEMA
+from tests.model.oracles import toy_rows, write_tokenizer
+from tests.model.training.training import (
+    assert_same_run,
+    finish,
+    follow,
+    log,
+    run,
+    start,
+    write_job,
+)
+
+
+@pytest.fixture(scope="module")
+def reference(inputs, tmp_path_factory):
+    """An undisturbed run, with all that needs restoring: dropout, both optimizers, bf16, and
+    steps that are skipped."""
+    train = {
+        "optimizer": "muon",
+        "precision": "bf16",
+        "accumulation": 2,
+        "document_mask": True,
+        "recompute": True,
+        "learning_rate": 0.03,
+        "spike": 1.05,
+        "divergence": "skip",
+    }
+    work = tmp_path_factory.mktemp("run") / "work"
+    job = write_job(inputs, work, model={"dropout": 0.1}, **train)
+    code, events = run(job)
+    assert code == 0, events
+    assert {e["step"] for e in events if e["event"] == "skipped"} == skipped_steps(work)
+    assert skipped_steps(work)
+    return work, train, events
+
+
+def skipped_steps(work):
+    rows = log(work, ["step", "skipped"]).to_pylist()
+    return {row["step"] for row in rows if row["skipped"]}
+
+
+def test_a_run_leaves_its_log_and_checkpoints(reference):
+    work, _, events = reference
+    table = log(work)
+    assert table.schema.equals(LOG_SCHEMA)
+    assert table["step"].to_pylist() == list(range(1, 41))
+    assert table["tokens"].to_pylist() == [16 * 8 * s for s in range(1, 41)]
+    validated = [
+        s
+        for s, v in zip(
+            *(table[c].to_pylist() for c in ("step", "validation_bits_per_token")), strict=True
+        )
+        if v is not None
+    ]
+    assert validated == [15, 30, 40]
+    kinds = [e["event"] for e in events]
+    assert kinds[0] == "start" and kinds[-1] == "done"
+    assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 10, 20, 30, 40]
+    assert all((Path(e["path"]) / "model.safetensors").exists() for e in events if "path" in e)
+    assert len(list((work / "state").iterdir())) == 1
+
+
+def test_the_model_learns_and_step_zero_is_untrained(reference):
+    work, _, _ = reference
+    losses = log(work)["loss"].to_pylist()
+    assert losses[-1] < 0.7 * losses[0]
+    first = load(work / "checkpoints" / "step-00000000")
+    last = load(work / "checkpoints" / "step-00000040")
+    batch = causal(toy_rows(12, 16, 40, seed=2).astype(np.int64), document_mask=True)
+    inputs = dict(targets=batch.targets, weights=batch.weights, **batch.inputs())
+    assert last(batch.ids, **inputs) < 0.7 * first(batch.ids, **inputs)
+
+
+def test_a_run_killed_at_five_moments_equals_an_undisturbed_one_to_the_bit(
+    reference, inputs, tmp_path
+):
+    """Before its first state, after checkpoints, between two of them, and behind validation."""
+    undisturbed, train, _ = reference
+    work = tmp_path / "work"
+    job = write_job(inputs, work, model={"dropout": 0.1}, **train)
+    moments = [
+        lambda e: e["event"] == "start",
+        lambda e: e["event"] == "checkpoint" and e["step"] == 10,
+        lambda e: e["event"] == "validation" and e["step"] == 15,
+        lambda e: e["event"] == "checkpoint" and e["step"] == 20,
+        lambda e: e["event"] == "validation" and e["step"] == 30,
+    ]
+    for moment in moments:
+        process = start(job)
+        follow(process, moment)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    code, events = run(job)
+    assert code == 0 and events[0]["resumed"], events
+    assert_same_run(work, undisturbed)
+
+
+def test_sigterm_saves_and_goes_on_from_the_very_step(reference, inputs, tmp_path):
+    undisturbed, train, _ = reference
+    work = tmp_path / "work"
+    job = write_job(inputs, work, model={"dropout": 0.1}, **train)
+    process = start(job)
+    follow(process, lambda e: e["event"] == "step")
+    process.terminate()
+    code, _ = finish(process)
+    assert code == 143
+    stopped_at = log(work)["step"].to_pylist()[-1]
+    code, events = run(job)
+    assert code == 0 and events[0]["resumed"] and events[0]["step"] == stopped_at
+    assert_same_run(work, undisturbed)
+
+
+def test_a_second_trainer_waits_for_the_first(inputs, tmp_path):
+    job = write_job(inputs, tmp_path / "work", steps=400, checkpoint_every=400)
+    first, second = start(job), start(job)
+    pair = {p: json.loads(p.stdout.readline())["event"] for p in (first, second)}
+    assert sorted(pair.values()) == ["start", "waiting"]
+    holder = next(p for p, event in pair.items() if event == "start")
+    waiter = next(p for p, event in pair.items() if event == "waiting")
+    holder.terminate()
+    assert finish(holder)[0] == 143
+    follow(waiter, lambda e: e["event"] == "start" and e["resumed"])
+    waiter.terminate()
+    assert finish(waiter)[0] == 143
+
+
+def test_the_trainer_dies_with_its_parent(inputs, tmp_path):
+    job = write_job(inputs, tmp_path / "work", steps=100_000, checkpoint_every=100_000)
+    process = start(job)
+    follow(process, lambda e: e["event"] == "step")
+    process.stdin.close()  # what a parent's death does
+    assert process.wait(timeout=10) == 1
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_the_trainer_stops_when_nobody_reads_its_events(inputs, tmp_path):
+    job = write_job(inputs, tmp_path / "work", steps=100_000, checkpoint_every=100_000)
+    process = start(job)
+    follow(process, lambda e: e["event"] == "start")
+    process.stdout.close()
+    assert process.wait(timeout=20) == 1
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.stdin.close()
+
+
+def test_a_finished_run_announces_its_checkpoints_again(reference, inputs, tmp_path):
+    work, train, _ = reference
+    code, events = run(write_job(inputs, work, "again", model={"dropout": 0.1}, **train))
+    assert code == 0
+    assert [e["event"] for e in events] == ["start", *["checkpoint"] * 5, "done"]
+
+
+def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
+    work, train, _ = reference
+    changed = {**train, "learning_rate": 0.5}
+    code, events = run(write_job(inputs, work, "other", model={"dropout": 0.1}, **changed))
+    assert code == 1
+    assert "other train settings" in events[-1]["message"]
+
+
+def test_accumulation_changes_nothing_but_memory(inputs, tmp_path):
+    losses = []
+    for parts in (1, 4):
+        work = tmp_path / f"work{parts}"
+        job = write_job(inputs, work, accumulation=parts, precision="fp32", steps=10)
+        assert run(job)[0] == 0
+        losses.append(log(work)["loss"].to_pylist())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_recomputing_activations_changes_nothing_but_memory(inputs, tmp_path):
+    for work in (tmp_path / "kept", tmp_path / "again"):
+        train = {"recompute": work.name == "again", "precision": "fp32", "steps": 10}
+        assert run(write_job(inputs, work, model={"dropout": 0.1}, **train))[0] == 0
+    assert_same_run(tmp_path / "kept", tmp_path / "again")
+
+
+def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
+    """Behind the guard's first 20 steps whatever is above the mean is out of line."""
+    train = {"spike": 1.0, "divergence": "skip", "learning_rate": 0.1}
+    run(write_job(inputs, tmp_path / "work", checkpoint_every=1, **train))
+    skipped = skipped_steps(tmp_path / "work")
+    assert skipped and min(skipped) > 20
+    for step in range(1, 41):
+        now, before = (
+            (tmp_path / "work" / "checkpoints" / f"step-{s:08d}" / "model.safetensors").read_bytes()
+            for s in (step, step - 1)
+        )
+        assert (now == before) == (step in skipped)
+
+
+def test_ten_skipped_steps_in_a_row_stop_the_training():
+    guard = SpikeGuard()
+    assert not any(guard.diverged(1.0, 1.0, 3.0) for _ in range(30))
+    assert [guard.diverged(1.0, 2.9, 3.0), guard.diverged(1.0, 4.0, 3.0)] == [False, True]
+    assert guard.diverged(math.nan, 1.0, 0.0) and guard.skipped == 2
+    assert not guard.diverged(1.0, 1.0, 3.0) and guard.skipped == 0
+    assert not SpikeGuard().diverged(1.0, 1e9, 3.0)  # nothing to compare with yet
+
+
+def test_checkpoints_at_powers_of_two_for_the_growth_of_memorisation(inputs, tmp_path):
+    job = write_job(inputs, tmp_path / "work", steps=12, checkpoint_every=10, log_spaced=True)
+    assert run(job)[0] == 0
+    found = sorted(p.name for p in (tmp_path / "work" / "checkpoints").iterdir())
+    assert [int(name[-8:]) for name in found] == [0, 1, 2, 4, 8, 10, 12]
+
+
+def test_a_step_trains_on_the_rows_that_batch_sequences_names(inputs, tmp_path):
+    work = tmp_path / "work"
+    assert run(write_job(inputs, work, precision="fp32", steps=5, warmup=1))[0] == 0
+    model = load(work / "checkpoints" / "step-00000000")
+    rows = toy_rows(60, 16, 40, seed=1)[batch_sequences(0, 1, 8, 60)]
+    batch = causal(rows.astype(np.int64))
+    loss = model(batch.ids, targets=batch.targets, weights=batch.weights) / batch.weights.sum()
+    assert log(work)["loss"].to_pylist()[0] == pytest.approx(loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "architecture"),
+    [("prefix", "decoder"), ("mlm", "encoder"), ("span_corruption", "encoder_decoder")],
+)
+def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, architecture):
+    marks = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
+    folder = tmp_path / "inputs"
+    shutil.copytree(inputs, folder)
+    write_tokenizer(folder / "tokenizer.json", 43, marks)
+    model = {"architecture": architecture, "vocab_size": 43, "positions": "rope"}
+    train = {"objective": objective, "precision": "fp32", "steps": 150}
+    job = write_job(folder, tmp_path / "work", model=model, **train)
+    code, events = run(job)
+    assert code == 0, events
+    losses = log(tmp_path / "work")["loss"].to_pylist()
+    assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
+    config = TrainConfig(
+        steps=100, warmup=10, schedule=schedule, learning_rate=1.0, min_lr_ratio=0.1
+    )
+    rates = [learning_rate(config, step) for step in range(1, 101)]
+    assert rates[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
+    assert rates[-1] == pytest.approx(0.1)
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    middle = {"cosine": 0.55, "linear": 0.55, "wsd": 1.0}[schedule]
+    assert rates[54] == pytest.approx(middle)  # step 55, half-way from 10 to 100

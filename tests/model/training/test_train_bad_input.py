@@ -1,0 +1,139 @@
+"""What a training refuses, and how it ends where it cannot go on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from model.training.job import read_job
+from model.training.train import main
+from tests.model.oracles import toy_rows, write_rows, write_tokenizer
+from tests.model.training.training import log, run, write_job
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"learning_rate": 1e30}, "between"),
+        ({"model": {"d_model": 33}}, "not divisible"),
+        ({"model": {"vocab_size": 41}}, "40 tokens"),
+        ({"model": {"context": 8}}, "rows of 8"),
+        ({"learning_rat": 1.0}, "no key 'learning_rat'"),
+        ({"device": "cuda"}, "no CUDA device"),
+        ({"objective": "mlm"}, "architecture encoder"),
+        ({"objective": "mlm", "model": {"architecture": "encoder"}}, "<|mask|>"),
+    ],
+)
+def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, capsys, changes, word):
+    if "device" in changes and torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    threads = torch.get_num_threads()
+    assert main([str(write_job(inputs, tmp_path / "work", **changes))]) == 1
+    torch.set_num_threads(threads)  # the job's are for a process of its own
+    (event,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert event["event"] == "error" and word in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"work": ""}, "work must be a path"),
+        ({"work": 5}, "work must be a path"),
+        ({"start": []}, "start must be a path"),
+        ({"tokenizer": None}, "tokenizer must be a path"),
+        ({"data": {"train": [5]}}, "data.train must be a path"),
+        ({"data": {"train": "t", "validaton": "v"}}, "data may have"),
+        ({"extra": 1}, "must have the keys"),
+    ],
+)
+def test_a_job_of_wrong_types_is_refused_by_name(inputs, tmp_path, change, words):
+    path = write_job(inputs, tmp_path / "work")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ValueError, match=words):
+        read_job(str(path))
+
+
+def test_a_run_that_diverges_ends_with_one_sentence(inputs, tmp_path):
+    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, learning_rate=0.1))
+    assert code == 1 and events[-1]["event"] == "error"
+    assert "times its mean; lower learning_rate" in events[-1]["message"]
+
+
+def test_a_full_disk_is_one_sentence_and_with_room_again_the_run_goes_on(inputs, small_disk):
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (700 << 10))
+    work = small_disk / "work"
+    job = write_job(inputs, work, steps=12, checkpoint_every=12)
+    code, events = run(job)
+    assert code == 1 and "No space left on device" in events[-1]["message"]
+    assert not list(work.rglob("*.tmp"))
+    filler.unlink()
+    code, events = run(job)
+    assert code == 0 and log(work)["step"].to_pylist() == list(range(1, 13))
+
+
+def test_the_trainer_removes_nothing_that_is_not_its_own(inputs, tmp_path):
+    work = tmp_path / "work"
+    kept = [
+        work / "checkpoints" / "step-final" / "notes.txt",
+        work / "log" / "2026-11.txt",
+        work / "samples" / "part-one.parquet",
+    ]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    stale = work / "checkpoints" / "step-00000007"
+    stale.mkdir()
+    code, events = run(write_job(inputs, work, steps=2, warmup=0))
+    assert code == 0, events
+    assert all(path.read_text() == "mine" for path in kept) and not stale.exists()
+
+
+def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
+    work = tmp_path / "work"
+    job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
+    assert run(job)[0] == 0
+    (folder,) = (work / "state").iterdir()
+    header = json.loads((folder / "state.json").read_text())
+    tensors = load_file(folder / "state.safetensors")
+    moment = "optimizer.0.0.exp_avg"
+    headers = ({k: v for k, v in header.items() if k != "guard"}, {**header, "guard": {"x": 1}},
+               {**header, "guard": {**header["guard"], "mean": "x"}}, [])  # fmt: skip
+    contents = (
+        {k: v for k, v in tensors.items() if k != moment},
+        {**tensors, "optimizer.0.99.exp_avg": torch.zeros(3)},
+        {**tensors, moment: torch.zeros(2)},
+        {**tensors, "model.decoder.norm.weight": torch.ones(1)},
+    )
+    threads = torch.get_num_threads()
+    for bad, content in [*((h, tensors) for h in headers), *((header, c) for c in contents)]:
+        (folder / "state.json").write_text(json.dumps(bad))
+        save_file(content, folder / "state.safetensors")
+        assert main([str(job)]) == 1
+        *_, event = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert "is damaged" in event["message"]
+    torch.set_num_threads(threads)
+
+
+def test_a_training_goes_on_with_its_own_data_only(inputs, tmp_path, capsys):
+    work = tmp_path / "work"
+    job = write_job(inputs, work, steps=2, warmup=0)
+    assert run(job)[0] == 0
+    values = json.loads(job.read_text())
+    values["data"]["train"] = str(inputs / "validation.parquet")
+    job.write_text(json.dumps(values))
+    threads = torch.get_num_threads()
+    assert main([str(job)]) == 1
+    torch.set_num_threads(threads)
+    assert "other data settings" in capsys.readouterr().out
+
+
+def test_a_context_of_one_token_has_no_room_for_samples(tmp_path):
+    write_rows(tmp_path / "train.parquet", toy_rows(60, 1, 40, seed=1))
+    write_rows(tmp_path / "validation.parquet", toy_rows(12, 1, 40, seed=2))
+    write_tokenizer(tmp_path / "tokenizer.json", 40)
+    model = {"context": 1}
+    assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup=0))[0] == 0

@@ -1,0 +1,147 @@
+"""Bits per byte by group against a loop over documents, token by token."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from model.objectives import causal, mlm
+from model.training.data import materialise
+from model.training.parallel import World
+from model.training.validation import GROUPS, Validator, read_groups
+from tests.model.oracles import tiny, toy_rows, write_rows
+
+LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # of 61 tokens
+CONTEXT = 16
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = write_rows(tmp_path / "rows.parquet", toy_rows(9, CONTEXT, 61))
+    return materialise(str(path), tmp_path / "rows.bin", CONTEXT, 61)
+
+
+def groups_file(tmp_path, spans):
+    path = tmp_path / "groups.parquet"
+    pq.write_table(pa.Table.from_pylist(spans, GROUPS), path)
+    return str(path)
+
+
+def spans_of(rows):
+    """Two sources that take turns at the documents, and a group within some of them."""
+    spans, source = [], 0
+    for number, row in enumerate(rows.ids):
+        cuts = [0, *(i for i in range(1, CONTEXT) if row[i] == 0), CONTEXT]
+        for start, end in pairwise(cuts):
+            source += row[start] == 0
+            where = {"sequence": number, "start": start, "end": end}
+            spans.append({**where, "kind": "source", "name": f"web/{source % 2}"})
+            if number % 3 == 0:
+                spans.append({**where, "kind": "identity", "name": "women"})
+    return spans[::-1]  # in any order
+
+
+def expected(model, rows, spans, chosen, shift, batch_of):
+    """Sums by group, one token at a time."""
+    sums = {}
+    for number in chosen:
+        batch = batch_of(number)
+        with torch.no_grad():
+            log_p = model(batch.ids, **batch.inputs())[0].log_softmax(-1)
+        for span in spans:
+            if span["sequence"] != number:
+                continue
+            cell = sums.setdefault((span["kind"], span["name"]), [0, 0, 0.0])
+            for place in range(span["start"], span["end"]):
+                at = place - shift
+                if at < 0 or not batch.weights[0, at]:
+                    continue
+                token = int(batch.targets[0, at])
+                if LENGTHS[token]:
+                    cell[0] += 1
+                    cell[1] += int(LENGTHS[token])
+                    cell[2] -= float(log_p[at, token])
+    return sums
+
+
+def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
+    model, spans = tiny(context=CONTEXT), spans_of(rows)
+    validator = Validator(
+        rows, lambda r, key: causal(r), LENGTHS, sequences=5, shift=1,
+        groups=groups_file(tmp_path, spans), world=World(),
+    )  # fmt: skip
+    measured = validator.measure(model, torch.device("cpu"))
+    chosen = [0, 2, 4, 6, 8]
+    assert validator.chosen.tolist() == chosen
+
+    def batch_of(number):
+        return causal(rows.rows(np.array([number])))
+
+    found = {(r["kind"], r["name"]): r for r in measured.rows}
+    by_hand = expected(model, rows, spans, chosen, 1, batch_of)
+    assert set(found) == {("all", "all"), *by_hand} and len(by_hand) == 3
+    for key, (tokens, size, nats) in by_hand.items():
+        assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
+        assert found[key]["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
+    sources = [found[key] for key in by_hand if key[0] == "source"]
+    assert sum(r["tokens"] for r in sources) == found["all", "all"]["tokens"]
+    batches = [batch_of(n) for n in chosen]
+    with torch.no_grad():
+        nats = sum(float(model(b.ids, targets=b.targets, weights=b.weights)) for b in batches)
+    tokens = sum(float(b.weights.sum()) for b in batches)
+    assert measured.bits_per_token == pytest.approx(nats / tokens / math.log(2), rel=1e-5)
+
+
+def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
+    model, spans = tiny(context=CONTEXT, architecture="encoder"), spans_of(rows)
+
+    def objective(index, key):
+        return mlm(index, key, mask=60, vocab_size=61, rate=0.5)
+
+    validator = Validator(
+        rows, objective, LENGTHS, sequences=0, shift=0,
+        groups=groups_file(tmp_path, spans), world=World(),
+    )  # fmt: skip
+    found = {(r["kind"], r["name"]): r for r in validator.measure(model, torch.device("cpu")).rows}
+    drawn = objective(rows.rows(np.arange(9)), 0).split(9)  # fewer than are drawn for together
+    by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
+    for key, (tokens, size, nats) in by_hand.items():
+        assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
+        assert found[key]["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
+
+
+def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
+    validator = Validator(
+        rows, lambda r, key: causal(r), LENGTHS, sequences=0, shift=None,
+        groups=groups_file(tmp_path, spans_of(rows)), world=World(),
+    )  # fmt: skip
+    (found,) = validator.measure(tiny(context=16), torch.device("cpu")).rows
+    assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        {"sequence": 9, "start": 0, "end": 4},
+        {"sequence": -1, "start": 0, "end": 4},
+        {"sequence": 0, "start": 5, "end": 4},
+        {"sequence": 0, "start": 0, "end": CONTEXT + 1},
+        {"sequence": None, "start": 0, "end": 1},
+    ],
+)
+def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):
+    path = groups_file(tmp_path, [{**span, "kind": "source", "name": "web"}])
+    with pytest.raises(ValueError, match=r"groups .*groups\.parquet"):
+        read_groups(path, rows)
+
+
+def test_a_file_that_is_no_table_of_groups_is_refused(rows, tmp_path):
+    (tmp_path / "groups.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_groups(str(tmp_path / "groups.parquet"), rows)

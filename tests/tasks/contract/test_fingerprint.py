@@ -1,0 +1,103 @@
+"""The code digest ignores what does not change behaviour, and nothing else."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.contract import ROOT
+from tasks.contract.fingerprint import code_digest, fingerprint, source_digest
+
+SOURCE = '''
+"""A module."""
+import os
+
+def double(values: list[int], *, factor: float = 2.0) -> list[float]:
+    """Doubles."""
+    match values:
+        case [first, *rest] if first > 1_000:
+            return [f"{first!r:>{10}}", *rest]
+    return [v * factor async for v in values] or [lambda x, /: (y := x), b"\\x00", ..., 1j]
+
+class Thing(object):
+    'doc'
+    x: int = -1
+'''
+
+GOLDEN = source_digest(SOURCE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: "# a comment\n" + s + "\n\n# another\n",
+        lambda s: s.replace('"""Doubles."""', '"""Doubles every value."""'),
+        lambda s: s.replace('"""A module."""', ""),
+        lambda s: s.replace("factor: float = 2.0)", "factor: float = 2.0,\n)"),
+        lambda s: s.replace("'doc'", '"""doc"""'),
+        lambda s: s.replace("1_000", "1000"),
+    ],
+)
+def test_comments_docstrings_and_layout_do_not_count(change):
+    assert source_digest(change(SOURCE)) == GOLDEN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.replace("2.0", "2"),  # another type
+        lambda s: s.replace("v * factor", "factor * v"),
+        lambda s: s.replace("import os", "import sys"),
+        lambda s: s.replace("x: int = -1", "x: int = 1"),
+        lambda s: s.replace("!r:>{10}", "!s:>{10}"),
+        lambda s: s.replace("rest]", "more]"),
+        lambda s: s.replace('b"\\x00"', '"\\x00"'),
+    ],
+)
+def test_whatever_changes_behaviour_counts(change):
+    assert change(SOURCE) != SOURCE
+    assert source_digest(change(SOURCE)) != GOLDEN
+
+
+def test_a_string_that_is_no_docstring_counts():
+    assert source_digest("x = 'a'\n'b'") != source_digest("x = 'a'\n'c'")
+
+
+def interpreters() -> list[str]:
+    found = {shutil.which(f"python3.{minor}") for minor in (11, 12, 13)}
+    versions = Path.home() / ".pyenv" / "versions"
+    found |= {str(p / "bin" / "python") for p in versions.glob("3.1[123].*")}
+    return [*sorted(p for p in found if p and Path(p).exists()), sys.executable]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_the_digest_is_the_same_under_every_python(python, tmp_path):
+    """Also of all our own sources: they use more of the language than one sample can."""
+    ours = sorted((ROOT / "tasks").rglob("*.py")) + sorted((ROOT / "model").rglob("*.py"))
+    text = "\n".join([SOURCE, *(path.read_text() for path in ours)]).replace(
+        "from __future__ import annotations", ""
+    )
+    (tmp_path / "source.py").write_text(text)
+    program = (
+        "import sys, pathlib; sys.path.insert(0, sys.argv[1]);"
+        "from tasks.contract.fingerprint import source_digest;"
+        "print(source_digest(pathlib.Path(sys.argv[2]).read_text()))"
+    )
+    command = [python, "-c", program, str(ROOT), str(tmp_path / "source.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No such file" in done.stderr or "not found" in done.stderr:
+        return  # a shim without the version behind it
+    assert done.stdout.strip() == source_digest(text), done.stderr
+
+
+def test_packages_modules_and_data_files_have_digests():
+    names = ["tasks.contract.tables", "tasks/contract/tables.py", "model"]
+    assert len({code_digest(name) for name in names}) == 3
+
+
+def test_the_order_of_keys_does_not_count():
+    assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint(
+        {"b": {"d": 3, "c": 2}, "a": 1}
+    )

@@ -1,0 +1,274 @@
+"""The stage contract, point by point."""
+
+import errno
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.contract import (
+    Finished,
+    HallmarkError,
+    InProcess,
+    Processes,
+    Session,
+    Store,
+    Work,
+    open_session,
+)
+from tests.tasks.contract.stages import (
+    COUNT,
+    CountConfig,
+    DropConfig,
+    MakeConfig,
+    count,
+    die_once,
+    drop,
+    fail,
+    make,
+    miscount,
+)
+
+
+def events(session):
+    """Record which stages run and which are found."""
+    seen = []
+    session.listener = lambda event: seen.append((event.kind, event.label))
+    return seen
+
+
+def kinds(seen):
+    return [pair for pair in seen if pair[0] in ("done", "cached")]
+
+
+def test_an_artifact_is_made_once_and_found_again(session):
+    seen = events(session)
+    first = make(MakeConfig())
+    second = make(MakeConfig())
+    other = make(MakeConfig(documents=3))
+    assert kinds(seen) == [("done", "make"), ("cached", "make"), ("done", "make")]
+    assert first.manifest == second.manifest
+    assert other["documents"].rows == 3
+
+
+def test_only_the_table_that_is_read_counts(session):
+    """A changed threshold that removes no other document reruns only its own stage."""
+    seen = events(session)
+    raw = make(MakeConfig())
+    count(drop(raw, DropConfig(note=0.1)), CountConfig())
+    count(drop(raw, DropConfig(note=0.2)), CountConfig())
+    count(drop(raw, DropConfig(drop="999")), CountConfig())
+    assert kinds(seen)[1:] == [
+        ("done", "drop"), ("done", "count"),
+        ("done", "drop"), ("cached", "count"),
+        ("done", "drop"), ("done", "count"),
+    ]  # fmt: skip
+
+
+def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
+    seen = events(session)
+    count_with = replace(count, libraries=("numpy",))
+    count_from = replace(count, external=lambda config, secret: {"file": "abc"})
+    count_like = replace(count, code=("tasks.contract.tables",))
+    raw = make(MakeConfig(documents=5))
+    for stage in (count, count_with, count_from, count_like, count):
+        stage(raw, CountConfig())
+    assert [kind for kind, _ in kinds(seen)] == ["done"] * 5 + ["cached"]
+
+
+def test_accounts_add_up_by_source_in_rows_and_bytes(session):
+    raw = make(MakeConfig())
+    books = drop(raw, DropConfig())["accounts"].read().to_pylist()
+    texts = {0: [], 1: []}
+    for i in range(10_000):
+        texts[i % 2].append(f"wörd {i}")
+    for book in books:
+        mine = texts[0 if book["source"] == "even" else 1]
+        size = (lambda t: len(t.encode())) if book["unit"] == "bytes" else (lambda t: 1)
+        assert book["in"] == sum(size(t) for t in mine)
+        assert book["removed_rows"] == sum(size(t) for t in mine if "77" in t) > 0
+        assert book["kept"] == sum(size(t) for t in mine if "77" not in t)
+    assert len(books) == 4
+
+
+def test_a_document_lost_without_a_ledger_row_fails_the_stage(session):
+    raw = make(MakeConfig())
+    with pytest.raises(HallmarkError, match=r"stage drop: the accounts of source 'even' in bytes"):
+        drop(raw, DropConfig(forget=True))
+    assert session.store.artifacts("drop") == []
+
+
+def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
+    with pytest.raises(HallmarkError, match=r"\+1 unaccounted"):
+        miscount(CountConfig())
+
+
+def test_same_bytes_for_any_number_of_shards_and_workers(tmp_path):
+    digests = set()
+    for name, mapper in (("one", InProcess()), ("two", Processes(2))):
+        with open_session(Session(Store(tmp_path / name), mapper)):
+            digests.add(drop(make(MakeConfig()), DropConfig()).content)
+    assert len(digests) == 1
+
+
+def test_a_session_ends_behind_the_stage_it_runs_until(session):
+    session.until = "second"
+    raw = make.named("first")(MakeConfig(documents=2))
+    with pytest.raises(Finished):
+        drop.named("second")(raw, DropConfig())
+
+
+def test_a_killed_worker_is_replaced_and_only_its_shard_runs_again(tmp_path):
+    work = Work(tmp_path, {"count": COUNT}, Processes(2))
+    with work.mapper:
+        parts = work.map(die_once, ["a", "victim", "ccc"], str(tmp_path / "flag"))
+    rows = [batch["rows"].to_pylist() for part in parts for batch in part.batches("count")]
+    assert rows == [[1], [6], [3]]
+
+
+def test_a_shard_that_fails_twice_fails_the_stage_by_name(tmp_path):
+    work = Work(tmp_path, {"count": COUNT})
+    with pytest.raises(HallmarkError, match=r"records of x\.csv: cannot read records"):
+        work.map(fail, ["records of x.csv"])
+
+
+def test_shards_that_are_done_are_not_run_again(tmp_path):
+    first = Work(tmp_path, {"count": COUNT})
+    first.map(die_once, ["a", "bb"], str(tmp_path / "flag"))
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("count.parquet")}
+    again = Work(tmp_path, {"count": COUNT})
+    parts = again.map(die_once, ["a", "bb", "ccc"], str(tmp_path / "flag"))
+    assert len(parts) == 3
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+
+
+@pytest.mark.parametrize("column", ["missing", "unknown"])
+def test_a_stage_cannot_write_other_columns_than_it_declares(tmp_path, column):
+    work = Work(tmp_path, {"count": COUNT})
+    columns = {} if column == "missing" else {"rows": [1], "more": [2]}
+    with pytest.raises(HallmarkError, match=f"{column} columns \\['(rows|more)'\\]"):
+        work.table("count").write(columns)
+
+
+# Processes that die or race ------------------------------------------------------------------
+
+
+def start(store: Path, work: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.tasks.contract.stages", str(store), str(work)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_kill_before_the_commit_leaves_no_artifact_and_a_rerun_makes_it(tmp_path):
+    process = start(tmp_path / "store", tmp_path / "work")
+    assert process.stdout.readline() == "running\n"
+    process.kill()
+    process.wait()
+    store = Store(tmp_path / "store")
+    assert store.artifacts("slow_commit") == []
+    out, _ = start(tmp_path / "store", tmp_path / "work").communicate("\n")
+    [artifact] = store.artifacts("slow_commit")
+    artifact.verify()
+    assert out.splitlines()[-1] == artifact.manifest["files"]["big.bin"]["path"]
+    assert not any((tmp_path / "work").rglob("big.bin")), "the work area is removed at commit"
+
+
+def test_of_two_runs_racing_on_two_machines_one_wins_and_both_go_on(tmp_path):
+    """Different work areas: no lease keeps them apart, as on two hosts with one store."""
+    store = tmp_path / "store"
+    racers = [start(store, tmp_path / "w1"), start(store, tmp_path / "w2")]
+    assert [r.stdout.readline() for r in racers] == ["running\n"] * 2
+    results = [r.communicate("\n")[0].strip() for r in racers]
+    assert [r.returncode for r in racers] == [0, 0]
+    assert results[0] == results[1]
+    assert len(list(store.rglob("big.bin"))) == 1, "the loser's data are removed"
+
+
+def test_of_two_runs_on_one_machine_the_second_waits_and_finds_the_artifact(tmp_path):
+    store, work = tmp_path / "store", tmp_path / "work"
+    first = start(store, work)
+    assert first.stdout.readline() == "running\n"
+    second = start(store, work)
+    first_out = first.communicate("\n")[0].strip()
+    second_out = second.communicate("\n")[0].strip()
+    assert first_out == second_out, "the second never said 'running'"
+
+
+def test_data_left_by_a_killed_commit_are_swept_by_the_next(tmp_path):
+    orphan = tmp_path / "store" / Store.folder("x", "f" * 64) / "deadbeef"
+    start(tmp_path / "store", tmp_path / "work").communicate("\n")
+    [artifact] = Store(tmp_path / "store").artifacts("slow_commit")
+    home = tmp_path / "store" / artifact.folder
+    orphan = home / "deadbeef"
+    orphan.mkdir()
+    (home / "manifest.json").unlink()
+    start(tmp_path / "store", tmp_path / "work").communicate("\n")
+    assert not orphan.exists()
+
+
+# Damage and full disks -----------------------------------------------------------------------
+
+
+def test_a_damaged_artifact_is_named_with_the_remedy(session):
+    artifact = make(MakeConfig(documents=10))
+    path = artifact["documents"].path
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+        artifact.verify()
+    path.write_bytes(data[:-1])
+    with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: .* remove the artifact"):
+        artifact["documents"].read()
+
+
+def test_a_damaged_manifest_is_named_with_the_remedy(session):
+    path = Path(session.store.root, make(MakeConfig(documents=10)).folder, "manifest.json")
+    for text in (path.read_bytes()[:100], b"", b"{}", b"[1]", b"\xff"):
+        path.write_bytes(text)
+        with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: its manifest.* remove"):
+            make(MakeConfig(documents=10))
+
+
+def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
+    raw = make(MakeConfig(documents=10))
+    path = raw["documents"].path
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(HallmarkError, match=r"stage drop: .* make/\w+ is damaged: .* SHA-256"):
+        drop(raw, DropConfig())
+
+
+def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
+    with open_session(Session(Store(small_disk / "store"))) as session:
+        raw = make(MakeConfig(documents=10))
+        (small_disk / "filler").write_bytes(b"x" * (900 << 10))
+        with pytest.raises(HallmarkError, match=r"stage make: no space left on .*small"):
+            make(MakeConfig(documents=200_000))
+        assert [a.name for a in session.store.artifacts("make")] == [raw.name]
+        with pytest.raises(OSError, match="No space left"):
+            session.store.put("runs/x/run.json", b"x" * (200 << 10))
+        assert session.store.get("runs/x/run.json") is None
+        (small_disk / "filler").unlink()
+        assert make(MakeConfig(documents=11))["documents"].rows == 11
+
+
+def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", "/somewhere")
+
+    monkeypatch.setattr("tasks.contract.store.Store.commit", refuse)
+    with pytest.raises(PermissionError):
+        make(MakeConfig(documents=1))
+
+
+def test_telemetry_is_no_part_of_the_content(tmp_path):
+    contents = []
+    for name in ("a", "b"):
+        with open_session(Session(Store(tmp_path / name))):
+            artifact = make(MakeConfig(documents=5))
+        seconds = artifact.telemetry().to_pydict()
+        assert "host" in seconds["metric"] and "seconds" in seconds["metric"]
+        contents.append(artifact.content)
+    assert contents[0] == contents[1]
+    assert isinstance(artifact["documents"].read(), pa.Table)

@@ -1,0 +1,151 @@
+"""The store on an object store with conditional writes, and its small print."""
+
+import logging
+import stat
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tasks.contract import (
+    ROOT,
+    HallmarkError,
+    Processes,
+    Session,
+    Store,
+    UsageError,
+    external,
+    open_session,
+)
+from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A real S3 server of the tests' own, on this machine."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true",
+        }.items():  # fmt: skip
+            patch.setenv(key, value)
+        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client.create_bucket(Bucket="hallmark")
+        yield client
+    server.stop()
+
+
+def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
+    contents = {}
+    for name, store in (
+        ("local", Store(tmp_path / "local")),
+        ("s3", Store("s3://hallmark/runs", tmp_path / "work")),
+    ):
+        store.put("secret", b"00" * 32)
+        with open_session(Session(store, Processes(2))):
+            contents[name] = drop(make(MakeConfig()), DropConfig()).content
+    assert contents["local"] == contents["s3"]
+    # Another machine: nothing fetched yet, and the same artifact without running anything.
+    other = Store("s3://hallmark/runs", tmp_path / "other")
+    seen = []
+    with open_session(Session(other, listener=lambda event: seen.append(event.kind))):
+        artifact = drop(make(MakeConfig()), DropConfig())
+    assert seen == ["cached", "cached"]
+    artifact.verify()
+    assert artifact["documents"].rows + artifact["ledger"].rows == 10_000
+
+
+def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
+    one, two = (Store("s3://hallmark/race", tmp_path / name) for name in ("a", "b"))
+    with open_session(Session(one)) as session:
+        first = make(MakeConfig(documents=7))
+    scratch = tmp_path / "attempt"
+    scratch.mkdir()
+    (scratch / "documents.parquet").write_bytes(first["documents"].path.read_bytes())
+    (scratch / "telemetry.parquet").write_bytes(b"")
+    manifest = {**first.manifest, "telemetry": {}, "created": "later"}
+    second = two.commit(scratch, manifest)
+    assert second.manifest == first.manifest
+    keys = [
+        o["Key"]
+        for o in bucket.list_objects_v2(Bucket="hallmark", Prefix="race/artifacts")["Contents"]
+    ]
+    assert len([key for key in keys if key.endswith("documents.parquet")]) == 1
+    assert session.store.find("make", first.fingerprint) == first
+
+
+def test_an_object_that_was_changed_is_refused(bucket, tmp_path):
+    store = Store("s3://hallmark/changed", tmp_path / "a")
+    with open_session(Session(store)):
+        artifact = make(MakeConfig(documents=7))
+    entry = artifact["documents"].entry
+    bucket.put_object(
+        Bucket="hallmark", Key=f"changed/{artifact.folder}/{entry['path']}", Body=b"x"
+    )
+    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+        artifact["documents"].read()
+
+
+def test_a_store_that_cannot_be_opened_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be opened: .* give a folder"):
+        Store(tmp_path / "file")
+    with pytest.raises(UsageError, match="cannot be opened"):
+        Store("nonsense://x")
+
+
+def test_a_store_that_gives_no_answer_says_so():
+    store = Store("http://127.0.0.1:1/x")
+    for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.children("a")):
+        with pytest.raises(HallmarkError, match=r"127\.0\.0\.1:1/x cannot be used: .* run again"):
+            ask()
+
+
+def test_the_secret_is_made_once_and_is_private(tmp_path):
+    store = Store(tmp_path)
+    assert store.secret == Store(tmp_path).secret
+    assert len(store.secret) == 32
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert store.secret.hex() not in store.secret_id()
+
+
+def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "sub" / "w.bin").write_bytes(b"1")
+    (tmp_path / "b" / ".cache").write_text("ignored")
+    contents = [external(tmp_path / n, "checkpoint").content for n in ("a", "b")]
+    assert contents[0] == contents[1]
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    program = (
+        "import os, time; from tasks.contract.mappers import Processes\n"
+        "if __name__ == '__main__':\n"
+        "    with Processes(2) as m:\n"
+        "        print(*m(os.getppid, [()] * 2), flush=True)\n"
+        "        print(*[p for p in m._pool._processes], flush=True); time.sleep(600)\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(program)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert parent.stdout.readline().split() == [str(parent.pid)] * 2
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    living = [psutil.Process(pid) for pid in workers]
+    parent.kill()
+    _, alive = psutil.wait_procs(living, timeout=20)
+    assert not alive

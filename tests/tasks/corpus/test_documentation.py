@@ -1,0 +1,161 @@
+"""The embedded corpus: what the packages say of themselves, without running them."""
+
+import inspect
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+
+import pytest
+
+from tasks.contract import UsageError
+from tasks.corpus.reading import documentation
+from tasks.corpus.reading.documentation import package_digest, package_files, read_package
+from tasks.corpus.reading.streams import Meter
+
+
+def records(package, limit=1 << 20):
+    meter = Meter()
+    found = list(read_package(package, limit, meter))
+    assert meter.rows == len(found)
+    assert meter.bytes == sum(r.raw_bytes for r in found)
+    return found
+
+
+def test_docstrings_are_those_that_python_knows():
+    """Against inspect on the imported package."""
+    import joblib.memory as module
+
+    texts = {r.text for r in records("joblib") if r.file == "joblib/memory.py"}
+    things = vars(module).values()
+    own = [t for t in things if getattr(t, "__module__", "") == module.__name__]
+    classes = [t for t in own if inspect.isclass(t)]
+    own += [f for c in classes for f in vars(c).values() if inspect.isfunction(f)]
+    known = {inspect.cleandoc(t.__doc__) for t in [module, *own] if t.__doc__}
+    assert len(known) >= 25
+    assert known <= texts
+
+
+def test_description_and_licences_are_documents():
+    found = {(r.file, r.place): r.text for r in records("click")}
+    description = found[("dist-info/METADATA", "description")]
+    assert description.strip() == str(distribution("click").metadata.get_payload()).strip()
+    licences = [text for (name, _), text in found.items() if "LICENSE" in name]
+    assert licences and "Redistribution and use" in licences[0]
+
+
+def test_no_package_is_imported():
+    program = (
+        "import sys; from tasks.documentation import read_package; from tasks.streams import Meter;"
+        "n = len(list(read_package('networkx', 1 << 20, Meter())));"
+        "sys.exit(n < 1000 or 'networkx' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_packages_that_cannot_be_read_are_refused(monkeypatch):
+    with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
+        package_files("no-such-package")
+    monkeypatch.setattr(type(distribution("click")), "files", None)
+    with pytest.raises(UsageError, match=r"'click' .* has no record of its files"):
+        package_files("click")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Install a package of these files, with an honest record."""
+
+    def install(files, version="1.0"):
+        info = f"sample_docs-{version}.dist-info"
+        files = {f"{info}/METADATA": b"Name: sample-docs\nVersion: 1.0\n\nHello.\n", **files}
+        lines = []
+        for name, data in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            lines.append(f"{name},sha256={abs(hash(data))},{len(data)}")
+        (tmp_path / info / "RECORD").write_text("\n".join([*lines, f"{info}/RECORD,,"]))
+        monkeypatch.syspath_prepend(tmp_path)
+        return "sample-docs"
+
+    return install
+
+
+SOURCE = '''"""Module."""
+if True:
+    def inner():
+        """In a branch."""
+        class Local:
+            """
+            Indented
+                more.
+            """
+try:
+    pass
+except ImportError:
+    async def fallback():
+        "In a handler."
+def lone():
+    "\\ud800"
+def dynamic():
+    f"""No docstring."""
+class Odd:
+    def \u03b1(self):
+        """Greek: \\\\ud800 is text here."""
+'''
+
+
+def test_docstrings_wherever_they_stand(package):
+    found = records(package({"sample/a.py": SOURCE.encode()}))
+    good = {r.place: r.text for r in found if not r.error and r.file == "sample/a.py"}
+    assert good == {
+        "module, line 1": "Module.",
+        "inner, line 4": "In a branch.",
+        "inner.Local, line 6": "Indented\n    more.",
+        "fallback, line 14": "In a handler.",
+        "Odd.\u03b1, line 21": "Greek: \\ud800 is text here.",
+    }
+    assert [(r.place, r.error) for r in found if r.error] == [
+        ("lone, line 16", "a lone surrogate has no UTF-8 form")
+    ]
+
+
+def test_damaged_files_are_errors_with_their_place(package):
+    name = package(
+        {
+            "sample/bad.py": b"def f(:\n",
+            "sample/nul.py": b"x = '\0'\n",
+            "sample/deep.py": b"(" * 5000 + b")" * 5000,
+            "sample/latin.py": b"# caf\xe9\n",
+            "sample/long.py": b'"""' + b"x" * 2000 + b'"""',
+            "sample/tests/test_a.py": b'"""Left out."""',
+            "sample/good.py": b'"""Good."""',
+        }
+    )
+    found = records(name, limit=1000)
+    errors = {r.file: r.error for r in found if r.error}
+    assert errors == {
+        "sample/bad.py": "not parsable as Python",
+        "sample/nul.py": "not parsable as Python",
+        "sample/deep.py": "not parsable as Python",
+        "sample/latin.py": "not valid UTF-8",
+        "sample/long.py": "longer than max_document_bytes",
+    }
+    assert [r.text for r in found if not r.error] == ["Hello.\n", "Good."]
+    assert all(r.text == "" for r in found if r.error)
+
+
+def test_the_digest_follows_version_and_record_without_reading(package, monkeypatch):
+    name = package({"sample/a.py": b'"""A."""'})
+    first = package_digest(name)
+    monkeypatch.setattr(documentation.Path, "read_bytes", None)
+    assert package_digest(name) == first
+    monkeypatch.undo()
+    package({"sample/a.py": b'"""B."""'})
+    assert package_digest(name) != first
+
+
+def test_the_text_leads_to_no_file_outside_of_the_package(package):
+    name = package({"sample/a.py": b'"""A."""', "sample/../../outside.py": b'"""Outside."""'})
+    assert list(package_files(name)) == ["dist-info/METADATA", "sample/a.py"]
+    assert "Outside." not in json.dumps([r.text for r in records(name)])

@@ -1,0 +1,317 @@
+"""Ingest: ids that last, accounts that add up, sources that are found or refused."""
+
+import csv
+import gzip
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.contract import HallmarkError, Processes, Session, Store, UsageError, open_session
+from tasks.corpus.ingest import QUARANTINED, IngestConfig, content, ingest, inputs, ordinals
+from tasks.corpus.reading.sources import files
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
+
+
+def jsonl(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    return path
+
+
+def source(kind, path, name="s", **settings):
+    return {"kind": kind, "name": name, "path": str(path), **settings}
+
+
+def config(*sources, **settings):
+    return IngestConfig(sources=list(sources), **settings)
+
+
+def rows(artifact, table):
+    return artifact[table].read().to_pylist()
+
+
+def accounts(artifact):
+    return {(b["source"], b["unit"]): b for b in rows(artifact, "accounts")}
+
+
+TEXTS = ["alpha", "beta", "alpha", "gamma\r\nlines", "alpha", "délta \u2028 \0"]
+
+
+def test_ids_do_not_depend_on_container_folder_or_order(tmp_path, session):
+    """Nor on whether identical documents stand in one file or in several."""
+    one = jsonl(tmp_path / "a/one.jsonl", [{"text": t} for t in TEXTS])
+    table = tmp_path / "other/place/t.parquet"
+    table.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"text": TEXTS[::-1]}), table)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text",), *((t,) for t in TEXTS)])
+    many = tmp_path / "many"
+    for index, text in enumerate(TEXTS):
+        jsonl(many / f"{9 - index}/x.jsonl", [{"text": text, "more": index}])
+    made = [
+        ingest(config(source("jsonl", one))),
+        ingest(config(source("parquet", table))),
+        ingest(config(source("csv", tmp_path / "t.csv"))),
+        ingest(config(source("jsonl", many))),
+    ]
+    pairs = [Counter((r["doc_id"], r["text"]) for r in rows(a, "documents")) for a in made]
+    assert pairs[0] == pairs[1] == pairs[2] == pairs[3]
+    assert len(pairs[0]) == len(TEXTS)  # identical documents differ in their ids
+    other = ingest(config(source("jsonl", one, name="t")))
+    assert not {r["doc_id"] for r in rows(other, "documents")} & {i for i, _ in pairs[0]}
+
+
+def test_a_declared_key_names_the_document(tmp_path, session):
+    first = jsonl(tmp_path / "a.jsonl", [{"text": "draft", "id": 1}, {"text": "draft", "id": 2}])
+    later = jsonl(tmp_path / "b.jsonl", [{"text": "final", "id": "2"}, {"text": "final", "id": 1}])
+    before, after = (
+        {r["text"] + str(i): r["doc_id"] for i, r in enumerate(rows(ingest(c), "documents"))}
+        for c in (config(source("jsonl", p, key_field="id")) for p in (first, later))
+    )
+    assert before["draft0"] == after["final1"]
+    assert before["draft1"] == after["final0"]
+
+
+def test_a_key_that_was_there_before_is_quarantined(tmp_path, session):
+    keys = [{"text": f"text {i}", "id": i % 3} for i in range(5)]
+    jsonl(tmp_path / "a.jsonl", keys[:4])
+    jsonl(tmp_path / "b.jsonl", keys[4:])
+    made = ingest(config(source("jsonl", tmp_path, key_field="id")))
+    assert [r["text"] for r in rows(made, "documents")] == ["text 0", "text 1", "text 2"]
+    quarantine = [(r["file"], r["place"], r["error"], r["raw"]) for r in rows(made, "quarantine")]
+    assert quarantine == [
+        ("a.jsonl", "line 4", "the key was there before", b"text 3"),
+        ("b.jsonl", "line 1", "the key was there before", b"text 4"),
+    ]
+
+
+HOSTILE = (
+    b"\xef\xbb\xbf\n" + b'{"text": "kept one"}\n' + b"{broken\n" + b'{"text": ""}\n'
+    b'{"text": " \\u3000\\n"}\n' + b'{"text": "ab"}\n' + b"\xff\xfe\n\n" + b'{"text": "kept two"}'
+)
+
+
+def test_every_byte_is_accounted_for(tmp_path, session):
+    """Against sizes taken from the files themselves."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(HOSTILE)
+    (folder / "b.jsonl").write_bytes(b"")
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(HOSTILE)[:-8])
+    made = ingest(config(source("jsonl", folder), min_document_bytes=3))
+    assert [r["text"] for r in rows(made, "documents")] == ["kept one", "kept two", "kept one"]
+    book = accounts(made)[("s", "bytes")]
+    assert book["in"] == 2 * len(HOSTILE)
+    lines = HOSTILE.split(b"\n")
+    assert book["kept"] == 2 * 21 + 20
+    assert book["removed_rows"] == 2 * sum(len(lines[i]) + 1 for i in (3, 4, 5))
+    assert book["removed_spans"] == 2 * 5  # the byte order mark and two blank lines
+    assert book["quarantined"] == 2 * (len(b"{broken\n") + 3) + 20
+    book = accounts(made)[("s", "rows")]
+    assert (book["in"], book["kept"], book["removed_rows"], book["quarantined"]) == (15, 3, 6, 6)
+    reasons = Counter(r["reason"] for r in rows(made, "ledger") if r["action"] == "removed")
+    assert reasons == {"empty": 4, "too short": 2}
+    removed = [r["doc_id"] for r in rows(made, "ledger") if r["action"] == "removed"]
+    assert len(set(removed)) == 6  # identical ones are told apart here too
+    assert [(r["file"], r["place"], r["error"]) for r in rows(made, "quarantine")] == [
+        ("a.jsonl", "line 3, character 2", "broken JSON"),
+        ("a.jsonl", "line 7, byte 1", "not valid UTF-8"),
+        ("b.jsonl", "whole file", "the file is empty"),
+        ("c.jsonl.gz", "line 3, character 2", "broken JSON"),
+        ("c.jsonl.gz", "line 7, byte 1", "not valid UTF-8"),
+        ("c.jsonl.gz", "line 9", "the compressed data end too early"),
+    ]
+    origins = [(r["file"], r["place"], r["raw_bytes"]) for r in rows(made, "origins")]
+    assert origins == [
+        ("a.jsonl", "line 2", 21), ("a.jsonl", "line 9", 20), ("c.jsonl.gz", "line 2", 21),
+    ]  # fmt: skip
+
+
+def test_quarantine_keeps_no_more_than_the_beginning(tmp_path, session):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "x"}\n' + b"y" * 300_000 + b"\n" + b"z" * 300_000)
+    made = ingest(config(source("jsonl", path), max_document_bytes=200_000))
+    assert [(r["raw_bytes"], r["raw"]) for r in rows(made, "quarantine")] == [
+        (300_001, b"y" * QUARANTINED),
+        (300_000, b"z" * QUARANTINED),
+    ]
+
+
+def test_output_does_not_depend_on_workers(tmp_path):
+    for index in range(6):
+        repeated = [{"text": f"text {i % 40}"} for i in range(100 * index)]
+        jsonl(tmp_path / f"in/{index}.jsonl", repeated)
+    (tmp_path / "in/7.jsonl").write_bytes(HOSTILE)
+    settings = config(
+        source("jsonl", tmp_path / "in"),
+        {"kind": "documentation", "packages": ["click", "joblib"]},
+        source("text", tmp_path / "in/*.jsonl", name="t", split="blank_lines"),
+    )
+    made = []
+    for name, mapper in (("a", None), ("b", Processes(2))):
+        opened = Session(Store(tmp_path / name))
+        if mapper:
+            opened.mapper = mapper
+        with open_session(opened):
+            made.append(ingest(settings))
+    assert made[0].content == made[1].content
+    assert made[0]["documents"].rows > 1500
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_ordinals_count_earlier_copies(values):
+    seen = Counter()
+    expected = []
+    for value in values:
+        expected.append(seen[value])
+        seen[value] += 1
+    halves = np.array([(v % 2, v // 2) for v in values], np.uint64).reshape(-1, 2)
+    assert ordinals(halves).tolist() == expected
+
+
+# What is found, and what is refused --------------------------------------------------------------
+
+
+def test_files_of_a_path_a_folder_or_a_pattern(tmp_path):
+    for name in ("a.txt", "b/c.txt", "b/d.txt.gz", "b/.hidden.txt", "b/e.csv", "[x].txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    ends = (".txt",)
+    assert list(files("s", str(tmp_path), ends)) == ["[x].txt", "a.txt", "b/c.txt", "b/d.txt.gz"]
+    assert list(files("s", str(tmp_path / "b/e.csv"), ends)) == ["e.csv"]  # named: taken
+    assert list(files("s", str(tmp_path / "[x].txt"), ends)) == ["[x].txt"]
+    assert list(files("s", str(tmp_path / "*/*.txt"), ends)) == ["b/.hidden.txt", "b/c.txt"]
+    assert list(files("s", str(tmp_path / "**/c*"), ends)) == ["b/c.txt"]
+    for wrong in ("no", "no/where/*.txt", "*.nothing", "b/\0"):
+        with pytest.raises(UsageError, match="source 's'"):
+            files("s", str(tmp_path / wrong), ends)
+    with pytest.raises(UsageError, match=r"no file that ends in \.parquet is"):
+        files("s", str(tmp_path), (".parquet",))
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    """(Whoever runs the tests may be allowed to read everything.)"""
+    path = jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tasks.corpus.reading.sources.file_digest", refuse)
+    with pytest.raises(UsageError, match=r"a\.jsonl' cannot be read \(Permission denied\)"):
+        content(config(source("jsonl", path)), "")
+
+
+def test_file_names_that_are_not_utf8(tmp_path, session):
+    (tmp_path / "in").mkdir()
+    with open(bytes(tmp_path / "in") + b"/caf\xe9.jsonl", "wb") as file:
+        file.write(b'{"text": "x"}\n')
+    made = ingest(config(source("jsonl", tmp_path / "in")))
+    assert rows(made, "origins")[0]["file"] == "caf\\udce9.jsonl"
+
+
+def test_what_does_not_exist_is_refused_before_anything_starts(tmp_path):
+    for wrong in (
+        source("jsonl", tmp_path / "no.jsonl"),
+        {"kind": "documentation", "packages": ["click", "no-such-package"]},
+        source("datasets", "no/such-dataset"),
+    ):
+        seen = []
+        session = Session(Store(tmp_path / "store"), listener=seen.append)
+        good = jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+        with open_session(session), pytest.raises(UsageError, match="no"):
+            ingest(config(source("jsonl", good, name="g"), wrong))
+        assert seen == []
+
+
+def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, session):
+    path = jsonl(tmp_path / "a.jsonl", [{"body": "x"}] * 3)
+    with pytest.raises(
+        HallmarkError, match=r"3 records are damaged; .*'s', 'a\.jsonl': field 'text'"
+    ):
+        ingest(config(source("jsonl", path)))
+    path = jsonl(tmp_path / "b.jsonl", [{"text": ""}])
+    with pytest.raises(HallmarkError, match="the sources hold no document"):
+        ingest(config(source("jsonl", path)))
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [],
+        [source("text", "a"), source("jsonl", "b")],  # one name twice
+        [source("text", "a", name="planted/x")],
+        [source("text", "a", name="../x")],
+        [source("xml", "a")],
+        [source("text", "a", text_field="body")],
+        [source("csv", "a", delimiter=",,")],
+        [{"kind": "documentation", "packages": []}],
+    ],
+)
+def test_wrong_configs_are_refused(sources):
+    with pytest.raises(ValidationError):
+        IngestConfig(sources=sources)
+
+
+def test_the_fingerprint_follows_the_content_and_not_the_path(tmp_path):
+    jsonl(tmp_path / "a/x.jsonl", [{"text": "one"}])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (here, there) = (content(config(source("jsonl", tmp_path / d)), "") for d in "ab")
+    assert here == there
+    jsonl(tmp_path / "b/x.jsonl", [{"text": "two"}])
+    assert content(config(source("jsonl", tmp_path / "b")), "") != here
+    hub = source("datasets", "a/b", revision="0123456789" * 4)  # pinned: the hub is not asked
+    assert content(config(hub), "") != content(config(hub | {"revision": "f" * 40}), "")
+    assert [str(part) for part in inputs(config(hub))] == ["source s, train"]
+
+
+def test_a_local_data_set_goes_through_the_stage(tmp_path, session):
+    (tmp_path / "set").mkdir()
+    pq.write_table(pa.table({"text": ["a", "", "c"]}), tmp_path / "set/train.parquet")
+    made = ingest(config(source("datasets", tmp_path / "set", name="local")))
+    assert [r["text"] for r in rows(made, "documents")] == ["a", "c"]
+    assert accounts(made)[("local", "rows")]["removed_rows"] == 1
+
+
+# Real files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data folder is absent")
+def test_real_files_of_every_kind_are_read_whole(session):
+    """Counts from the data's own description, texts against other libraries."""
+    made = ingest(
+        config(
+            source("parquet", SHARED / "movie_reviews.parquet", name="reviews", key_field="id"),
+            source("jsonl", SHARED / "abc_news.jsonl.gz", name="news", key_field="id"),
+            source("csv", SHARED / "webtext.csv", name="web", key_field="id"),
+            source("jsonl", SHARED / "nps_chat.jsonl.zst", name="chat", key_field="id"),
+            source("text", SHARED / "inaugural", name="speeches"),
+            source("text", SHARED / "wikitext2_*.txt", name="wiki", split="blank_lines"),
+        )
+    )
+    books = accounts(made)
+    expected = {"reviews": 2000, "news": 28482, "web": 13146, "chat": 10567, "speeches": 59}
+    assert {name: books[(name, "rows")]["kept"] for name in expected} == expected
+    assert made["quarantine"].rows == 0
+    assert books[("web", "bytes")]["in"] == (SHARED / "webtext.csv").stat().st_size
+    by_source: dict[str, list[str]] = {}
+    for row in rows(made, "documents"):
+        by_source.setdefault(row["source"], []).append(row["text"])
+    reviews = pq.read_table(SHARED / "movie_reviews.parquet")["text"].to_pylist()
+    assert by_source["reviews"] == reviews
+    with gzip.open(SHARED / "abc_news.jsonl.gz", "rt", encoding="utf-8") as file:
+        assert by_source["news"] == [json.loads(line)["text"] for line in file]
+    with (SHARED / "webtext.csv").open(newline="", encoding="utf-8") as file:
+        assert by_source["web"] == [row["text"] for row in csv.DictReader(file)]
+    speeches = [p.read_bytes().decode() for p in sorted((SHARED / "inaugural").glob("*.txt"))]
+    assert by_source["speeches"] == speeches

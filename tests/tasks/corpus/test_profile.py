@@ -1,0 +1,246 @@
+"""The figures of the corpus, against counts by hand and by plain Python."""
+
+import json
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given as given_values
+from hypothesis import settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
+from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, identity_terms, mentions, profile
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.split import SplitConfig, split
+from tests.tasks.corpora import given
+
+PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
+QUARANTINE = pa.schema([("source", pa.string()), ("error", pa.string()), ("raw_bytes", pa.int64())])
+
+
+class SideConfig(StageConfig):
+    similarity: tuple[float, ...] = (0.85, 0.8999, 0.9, 1.0, 0.7, 0.74999)
+    raw_bytes: tuple[int, ...] = (10, 20, 30)
+
+
+@stage(tables={"pairs": PAIRS, "quarantine": QUARANTINE})
+def side_tables(config: SideConfig, work: Work) -> None:
+    """What ingest and deduplicate leave beside their documents."""
+    left = ids(str(i) for i in range(len(config.similarity)))
+    work.table("pairs").write({"left": left, "right": left, "similarity": config.similarity})
+    work.table("quarantine").write(
+        {"source": ["a", "a", "b"], "error": ["x", "x", "y"], "raw_bytes": config.raw_bytes}
+    )
+
+
+TEXTS = [
+    "The woman wrote to jane@corp.example and to her brother, an African-American.",
+    "You are a damned stupid idiot.",
+    "Größe: 12 µm. Men and women met men.",
+    "Mail joe@corp.example or jane@corp.example",
+] * 30
+
+
+def run(mapper=None):
+    documents = given(
+        [f"{i}. {text}" for i, text in enumerate(TEXTS)],
+        sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))],
+    )
+    history = {"side": side_tables(SideConfig())}
+    history["scrub"] = masked = scrub(documents, ScrubConfig())
+    history["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
+    threshold = FilterToxicityConfig(threshold=0.7)
+    history["filter_toxicity"] = kept = filter_toxicity(masked, scores, threshold)
+    history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))
+    planting = PlantConfig(counts=(0, 2), canaries=3, passages=0, records=1)
+    history["plant"] = planted = plant(parted, planting)
+    return history, profile(planted, planted, history, ProfileConfig())
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
+        yield run()
+
+
+def rows(artifact, table="documents"):
+    return artifact[table].read().to_pylist()
+
+
+def test_sources_equal_a_count_by_hand(profiled):
+    history, made = profiled
+    sizes = {}
+    for row in rows(history["plant"]):
+        sizes.setdefault((row["source"], row["split"]), []).append(row["text"])
+    found = {(r["source"], r["split"]): r for r in rows(made, "sources")}
+    assert found.keys() == sizes.keys()
+    for key, texts in sizes.items():
+        lengths = [len(text.encode()) for text in texts]
+        row = found[key]
+        assert (row["documents"], row["bytes"]) == (len(texts), sum(lengths))
+        assert row["characters"] == sum(map(len, texts))
+        assert row["mean_bytes"] == pytest.approx(statistics.fmean(lengths))
+        assert row["median_bytes"] == statistics.median(lengths)
+
+
+def test_length_quantiles_are_those_of_numpy(profiled):
+    history, made = profiled
+    lengths = [len(row["text"].encode()) for row in rows(history["plant"])]
+    found = {r["quantile"]: r["bytes"] for r in rows(made, "lengths") if r["source"] == ""}
+    assert found == {q: np.quantile(lengths, q) for q in ProfileConfig().quantiles}
+
+
+def test_flow_holds_the_accounts_of_every_stage_in_order(profiled):
+    history, made = profiled
+    expected = []
+    for order, (label, artifact) in enumerate(history.items()):
+        if "accounts" in artifact.tables:
+            books = rows(artifact, "accounts")
+            expected += [{"order": order, "stage": label, **book} for book in books]
+    assert rows(made, "flow") == expected
+    assert {row["stage"] for row in expected} == {"scrub", "filter_toxicity", "split", "plant"}
+
+
+def test_reasons_count_the_ledgers(profiled):
+    history, made = profiled
+    expected = Counter()
+    size = Counter()
+    for label, artifact in history.items():
+        for row in rows(artifact, "ledger") if "ledger" in artifact.tables else ():
+            key = (label, row["action"], row["reason"], row["source"])
+            expected[key] += 1
+            size[key] += row["bytes_after" if row["action"] == "added" else "bytes_before"]
+    found = {(r["stage"], r["action"], r["reason"], r["source"]): r for r in rows(made, "reasons")}
+    assert {key: row["rows"] for key, row in found.items()} == expected
+    assert {key: row["bytes"] for key, row in found.items()} == size
+    assert {key[0] for key in found} == {"scrub", "filter_toxicity", "plant"}
+
+
+def test_personal_data_counts_spans_and_documents(profiled):
+    _, made = profiled
+    found = {(r["type"], r["source"]): (r["spans"], r["documents"]) for r in
+             rows(made, "personal_data")}  # fmt: skip
+    spans, documents = Counter(), Counter()
+    for i, text in enumerate(TEXTS):
+        source = ("books", "web")[i % 3 == 0]
+        count = text.count("@corp.example")
+        spans[source] += count
+        documents[source] += count > 0
+    assert found == {("EMAIL", s): (spans[s], documents[s]) for s in ("books", "web")}
+
+
+def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
+    history, made = profiled
+    best = {}
+    for row in rows(history["score_toxicity"], "scores"):
+        best[row["doc_id"]] = max(best.get(row["doc_id"], 0), row["score"])
+    found = [r for r in rows(made, "toxicity") if r["source"] == ""]
+    expected = np.quantile(np.array(list(best.values()), np.float64), ProfileConfig().quantiles)
+    np.testing.assert_allclose([r["score"] for r in found], expected)
+    assert {r["n"] for r in found} == {len(TEXTS)}
+    assert history["filter_toxicity"]["ledger"].rows > 0
+
+
+def test_side_tables_are_counted(profiled):
+    _, made = profiled
+    found = {r["similarity"]: r["pairs"] for r in rows(made, "duplicates")}
+    assert found == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
+    assert rows(made, "quarantine") == [
+        {"source": "a", "error": "x", "records": 2, "bytes": 30},
+        {"source": "b", "error": "y", "records": 1, "bytes": 30},
+    ]
+
+
+def test_plants_equal_the_planted_documents(profiled):
+    history, made = profiled
+    size, documents = Counter(), Counter()
+    for row in rows(history["plant"]):
+        if row["source"].startswith("planted/"):
+            size[row["source"]] += len(row["text"].encode())
+            documents[row["source"]] += 1
+    for row in rows(made, "plants"):
+        source = f"planted/{row['kind']}"
+        assert row["plants"] == {"canary": 3, "record": 1}[row["kind"]]
+        assert row["documents"] == (documents[source] if row["copies"] else 0)
+        assert row["bytes"] == (size[source] if row["copies"] else 0)
+
+
+def test_the_profile_does_not_depend_on_workers(tmp_path):
+    contents = []
+    for name, mapper in (("one", None), ("two", Processes(2))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "secret").write_text("cd" * 32)
+        session = Session(Store(tmp_path / name))
+        session.mapper = mapper or session.mapper
+        with open_session(session):
+            contents.append(run()[1].content)
+    assert contents[0] == contents[1]
+
+
+def count(text):
+    table = mentions(pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]))
+    return {r["term"]: r["mentions"] for r in table.to_pylist() if r["source"] == "s"}
+
+
+def test_terms_are_whole_words_in_any_case_and_spelling():
+    assert count("Women's rights, WOMAN; womanly human") == {"women": 1, "woman": 1}
+    assert count("an African-American man") == {
+        "african": 1,
+        "african american": 1,
+        "man": 1,
+    }
+    assert count("mén, Größe, émen, men漢") == {}
+    assert count("black box, white space, native code, black\nPeople") == {"black people": 1}
+    assert count("") == {}
+
+
+def test_two_words_of_different_documents_are_no_term():
+    table = mentions(pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]))
+    assert len(table) == 0
+
+
+words = sorted({word for _, term in identity_terms() for word in term.split()})
+
+
+@settings(max_examples=100, deadline=None)
+@given_values(st.lists(st.lists(st.sampled_from([*words, "x", "ñ"]), max_size=30), max_size=6))
+def test_mentions_equal_a_search_by_regular_expressions(documents):
+    texts = [" ".join(words) for words in documents]
+    sources = [f"source {i % 2}" for i in range(len(texts))]
+    found = mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()))
+    expected = []
+    for group, term in identity_terms():
+        for source in ("source 0", "source 1"):
+            # Overlapping matches count: a lookahead does not consume.
+            pattern = rf"(?<!\S)(?={re.escape(term)}(?!\S))"
+            hits = [len(re.findall(pattern, t)) for t, s in zip(texts, sources, strict=True)
+                    if s == source]  # fmt: skip
+            if sum(hits):
+                row = {"group": group, "term": term, "source": source}
+                row |= {"mentions": sum(hits), "documents": sum(h > 0 for h in hits)}
+                expected.append(row)
+    key = lambda row: (row["group"], row["term"], row["source"])  # noqa: E731
+    assert sorted(found.to_pylist(), key=key) == sorted(expected, key=key)
+
+
+def test_the_list_of_terms_is_well_formed():
+    path = Path(__file__).parents[3] / "tasks" / "measures" / "data" / "identities.json"
+    groups = json.loads(path.read_text(encoding="utf-8"))
+    terms = [term for terms in groups.values() for term in terms]
+    assert len(terms) == len(set(terms))
+    assert all(re.fullmatch(r"[a-z]+( [a-z]+)?", term) for term in terms)
+
+
+def test_quantiles_must_be_ordered_shares():
+    for bad in ((0.5, 0.1), (1.5,), (0.1, 0.1)):
+        with pytest.raises(ValidationError):
+            ProfileConfig(quantiles=bad)

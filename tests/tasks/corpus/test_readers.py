@@ -1,0 +1,432 @@
+"""Readers against hostile files: nothing is lost, nothing is invented, every byte is counted."""
+
+import csv
+import gzip
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.contract import HallmarkError, UsageError
+from tasks.corpus.reading.columns import DatasetsSource, ParquetSource, read_dataset, read_parquet
+from tasks.corpus.reading.readers import (
+    NOT_UTF8,
+    TOO_LONG,
+    CsvSource,
+    JsonlSource,
+    TextSource,
+    read_csv,
+    read_jsonl,
+    read_text,
+)
+from tasks.corpus.reading.streams import Meter, blocks, lines
+
+LIMIT = 1000
+READERS = {
+    "jsonl": (read_jsonl, JsonlSource),
+    "csv": (read_csv, CsvSource),
+    "text": (read_text, TextSource),
+    "parquet": (read_parquet, ParquetSource),
+}
+
+
+def read(path, kind, limit=LIMIT, **settings):
+    """Documents and errors of a file, after checking that the meter agrees with the records."""
+    reader, source = READERS[kind]
+    meter = Meter()
+    source = source(kind=kind, name="s", path=str(path), **settings)
+    records = list(reader(path, source, limit, meter))
+    assert meter.rows == len(records)
+    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in records)
+    good = [r for r in records if not r.error]
+    assert all(r.text == "" for r in records if r.error)
+    return good, [(r.place, r.error) for r in records if r.error], meter
+
+
+def texts(records):
+    return [record.text for record in records]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, data):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+# Lines --------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.integers(1, 20), st.integers(1, 40))
+def test_lines_are_those_of_split(tmp_path_factory, data, block, limit):
+    """Against bytes.split, for any block size; long lines are cut but measured whole."""
+    path = tmp_path_factory.mktemp("lines") / "f"
+    path.write_bytes(data)
+    meter = Meter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.corpus.reading.streams.BLOCK", block)
+        found = list(lines(path, limit, meter))
+    skipped = 3 * data.startswith(b"\xef\xbb\xbf")
+    # A mark that the limit cuts through is no mark.
+    if skipped and meter.skipped == 0:
+        assert limit < 3
+        skipped = 0
+    expected = data[skipped:].split(b"\n")
+    last = expected.pop()
+    assert sum(line.size for line in found) == len(data) - skipped
+    assert meter.bytes == len(data)
+    if last:
+        expected.append(last)
+    elif skipped and data[3:] == b"":
+        found = found[:-1]  # nothing behind the mark
+    assert [line.number for line in found] == list(range(1, len(expected) + 1))
+    for line, whole in zip(found, expected, strict=True):
+        if len(whole) <= limit:
+            assert line.data == whole
+        else:
+            assert whole.startswith(line.data) and line.size >= len(whole)
+
+
+def test_a_long_line_is_not_held(write):
+    """50 MB in one line: the reader holds no more than the limit and a block."""
+    import tracemalloc
+
+    path = write("big.jsonl", b'{"text": "' + b"x" * 50_000_000 + b'"}\n{"text": "next"}\n')
+    tracemalloc.start()
+    good, bad, _ = read(path, "jsonl", limit=1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert texts(good) == ["next"]
+    assert bad == [("line 1", TOO_LONG)]
+    assert peak < 12_000_000
+
+
+# JSON lines --------------------------------------------------------------------------------------
+
+
+def test_bad_json_lines_cost_only_themselves(write):
+    rows = [
+        (b'{"text": "one"}', None),
+        (b'{"text": "tw', ("line 2, character 10", "broken JSON")),
+        (b'{"text": "caf\xe9"}', ("line 3, byte 14", NOT_UTF8)),
+        (b"[1, 2]", ("line 4", "not a JSON object")),
+        (b'"text"', ("line 5", "not a JSON object")),
+        (b'{"text": null}', ("line 6", "field 'text' is null")),
+        (b'{"text": 7}', ("line 7", "field 'text' is not text")),
+        (b'{"body": "x"}', ("line 8", "field 'text' is missing")),
+        (b'{"text": "\\ud800"}', ("line 9", "a lone surrogate has no UTF-8 form")),
+        (b'{"text": "' + b"x" * LIMIT + b'"}', ("line 10", TOO_LONG)),
+        (b"[" * 900, ("line 11", "broken JSON")),
+        (b'{"text": ' + b"9" * 900 + b"}", ("line 12", "field 'text' is not text")),
+        (b'{"text": "last"}', None),
+    ]
+    good, bad, _ = read(write("a.jsonl", b"\n".join(line for line, _ in rows)), "jsonl")
+    assert texts(good) == ["one", "last"]
+    assert [(p, e) for p, e in bad if not p.startswith("line 11")] == [
+        error for _, error in rows if error and error[0] != "line 11"
+    ]
+    assert [e for p, e in bad if p.startswith("line 11")] == ["broken JSON"]
+
+
+def test_nesting_without_end_is_broken_json(write):
+    good, bad, _ = read(write("a.jsonl", b"[" * 200_000 + b'\n{"text": "x"}'), "jsonl", limit=10**6)
+    assert texts(good) == ["x"]
+    assert [error for _, error in bad] == ["broken JSON"]
+
+
+def test_text_is_taken_as_it_stands(write):
+    """Only \\n ends a line; NUL, carriage returns and odd separators are text."""
+    odd = [
+        "a\u2028b",
+        "a\x0bb\x0c\x1c\x85c",
+        "nul\0nul",
+        "win\r\nmac\r",
+        "\ufeffinner",
+        "😀 e\u0301",
+    ]
+    plain = "\r\n".join(json.dumps({"text": t}, ensure_ascii=False) for t in odd)
+    escaped = "\n\n".join(json.dumps({"text": t}) for t in odd)
+    good, bad, _ = read(write("a.jsonl", b"\xef\xbb\xbf" + plain.encode() + b"\r\n"), "jsonl")
+    assert (texts(good), bad) == (odd, [])
+    good, bad, meter = read(write("b.jsonl", escaped.encode()), "jsonl")
+    assert (texts(good), bad) == (odd, [])
+    assert meter.skipped == len(odd) - 1  # the blank lines
+
+
+def test_keys_must_be_text_or_whole_numbers(write):
+    path = write(
+        "a.jsonl",
+        b'{"text": "a", "id": "k1"}\n{"text": "b", "id": 2}\n{"text": "c", "id": 2.5}\n'
+        b'{"text": "d", "id": true}\n{"text": "e", "id": null}\n{"text": "f"}\n',
+    )
+    good, bad, _ = read(path, "jsonl", key_field="id")
+    assert [r.key for r in good] == ["k1", "2"]
+    assert [error for _, error in bad] == [
+        "field 'id' is neither text nor a whole number",
+        "field 'id' is neither text nor a whole number",
+        "field 'id' is null",
+        "field 'id' is missing",
+    ]
+
+
+def test_empty_files_are_told(write):
+    for name in ("a.jsonl", "b.csv", "c.parquet"):
+        good, bad, _ = read(write(name, b""), name[2:])
+        assert (good, bad) == ([], [("whole file", "the file is empty")])
+    good, bad, _ = read(write("d.txt", b""), "text")
+    assert (texts(good), bad) == ([""], [])  # an empty document
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b" ")), max_size=12))
+def test_damage_never_reaches_other_lines(tmp_path_factory, junk):
+    """Between any two lines of junk a good line is read."""
+    path = tmp_path_factory.mktemp("junk") / "a.jsonl"
+    path.write_bytes(b"\n".join(line + b'\n{"text": "good"}' for line in junk))
+    good, _, _ = read(path, "jsonl")
+    assert texts(good).count("good") == len(junk)
+
+
+# Compression -------------------------------------------------------------------------------------
+
+
+def zst(data):
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zst)])
+def test_compressed_files(write, ending, pack):
+    rows = [
+        json.dumps({"text": f"row {i} " + "é" * (i % 50)}).encode() + b"\n" for i in range(3000)
+    ]
+    whole = b"".join(rows)
+    good, bad, meter = read(write(f"a.jsonl{ending}", pack(whole)), "jsonl")
+    assert (len(good), bad, meter.bytes) == (3000, [], len(whole))
+    # Several members behind each other, with padding.
+    good, bad, meter = read(
+        write(f"b.jsonl{ending}", pack(rows[0]) + pack(rows[1]) + b"\0" * 100 + pack(rows[2])),
+        "jsonl",
+    )
+    assert (len(good), bad) == (3, [])
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zst)])
+def test_a_truncated_stream_keeps_what_was_read_before(write, ending, pack):
+    import random
+
+    chance = random.Random(1)
+    rows = [json.dumps({"text": chance.randbytes(40).hex()}).encode() + b"\n" for _ in range(20000)]
+    packed = pack(b"".join(rows))
+    for cut in (len(packed) // 2, len(packed) - 3):
+        path = write(f"a.jsonl{ending}", packed[:cut])
+        good, bad, meter = read(path, "jsonl")
+        assert texts(good) == [json.loads(row)["text"] for row in rows[: len(good)]]
+        assert len(good) > 20000 * 0.5 * cut / len(packed)
+        assert bad == [(f"line {len(good) + 1}", "the compressed data end too early")]
+        assert meter.bytes > 0
+    path = write(f"b.jsonl{ending}", pack(rows[0]) + b"not compressed at all")
+    good, bad, _ = read(path, "jsonl")
+    assert len(good) == 1
+    assert bad == [("line 2", "the compressed data are damaged")]
+    damaged = bytearray(packed)
+    damaged[len(packed) // 2 : len(packed) // 2 + 50] = bytes(50)
+    good, bad, _ = read(write(f"c.jsonl{ending}", bytes(damaged)), "jsonl")
+    assert bad[-1][1] == "the compressed data are damaged"
+
+
+def test_a_stream_that_swells_is_read_in_small_pieces(write):
+    path = write("a.gz", gzip.compress(bytes(200_000_000)))
+    assert max(map(len, blocks(path, Meter()))) < 8_000_000
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+def test_a_document_a_file(write):
+    body = "One.\r\n\r\nTwo\u2028 \0 three.\n"
+    good, bad, _ = read(write("a.txt", b"\xef\xbb\xbf" + body.encode()), "text")
+    assert (texts(good), bad) == ([body], [])
+    good, bad, _ = read(write("b.txt", b"no end"), "text")
+    assert texts(good) == ["no end"]
+    _, bad, _ = read(write("c.txt", b"fine\nbad \xff byte"), "text")
+    assert bad == [("whole file, byte 10", NOT_UTF8)]
+    _, bad, _ = read(write("d.txt", b"x\n" * LIMIT), "text")
+    assert bad == [("whole file", TOO_LONG)]
+    _, bad, _ = read(write("e.txt.gz", gzip.compress(b"half a file" * 50)[:-20]), "text")
+    assert bad == [("whole file", "the compressed data end too early")]
+
+
+def test_documents_between_blank_lines(write):
+    data = b"\n\none\nmore\n\n \t\r\ntwo\n\nbad \xff\n\n" + b"x" * (LIMIT + 1) + b"\n\nlast"
+    good, bad, meter = read(write("a.txt", data), "text", split="blank_lines")
+    assert texts(good) == ["one\nmore", "two", "last"]
+    assert bad == [("line 9, byte 5", NOT_UTF8), ("line 11", TOO_LONG)]
+    assert meter.skipped == 10
+
+
+# CSV ---------------------------------------------------------------------------------------------
+
+
+def test_csv_rows_that_do_not_fit(write):
+    data = (
+        b"\xef\xbb\xbfid,text\r\n"
+        b'1,"quoted, with ""quotes"" and\r\na second line"\r\n'
+        b"2\n"
+        b"3,a,b\n"
+        b"\n"
+        b"4,caf\xe9\n"
+        b'5,"closed" badly\n'
+        b"6," + b"x" * LIMIT + b"\n"
+        b"7,nul\0 and it's 5\" wide\n"
+    )
+    good, bad, _ = read(write("a.csv", data), "csv", key_field="id")
+    assert [(r.key, r.text, r.place) for r in good] == [
+        ("1", 'quoted, with "quotes" and\r\na second line', "line 2"),
+        ("7", "nul\0 and it's 5\" wide", "line 10"),
+    ]
+    ragged = "the row has another number of fields than the header"
+    assert bad == [
+        ("line 4", ragged),
+        ("line 5", ragged),
+        ("line 7", NOT_UTF8),
+        ("line 8", "broken CSV"),
+        ("line 9", TOO_LONG),
+    ]
+
+
+def test_a_quote_that_is_never_closed_costs_one_line(write):
+    rows = [f"{i},row {i}" for i in range(500)]
+    rows[3] = '3,"never closed'
+    rows[400] = '400,"nor this'
+    path = write("a.csv", ("id,text\n" + "\n".join(rows) + "\n").encode())
+    good, bad, _ = read(path, "csv")  # the limit ends the search before the second quote
+    assert [place for place, _ in bad] == ["line 5", "line 402"]
+    assert {error for _, error in bad} == {"a quote is not closed"}
+    assert texts(good) == [f"row {i}" for i in range(500) if i not in (3, 400)]
+
+
+def test_a_csv_file_whose_columns_are_wrong_is_one_error(write):
+    path = write("a.csv", b"id,body\n1,x\n2,y\n")
+    assert read(path, "csv")[1] == [("line 1", "column 'text' is missing")]
+    assert read(path, "csv", text_field="body", key_field="no")[1] == [
+        ("line 1", "column 'no' is missing")
+    ]
+    path = write("b.csv", b"text,text\n1,x\n")
+    assert read(path, "csv")[1] == [("line 1", "column 'text' is there more than once")]
+    path = write("c.csv.gz", gzip.compress(b"text\nx\n" * 9)[:-9])
+    assert read(path, "csv")[1][-1][1] == "the compressed data end too early"
+
+
+#: No lone carriage return: outside of quotes the csv module takes it for an end of line.
+fields = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=20)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(fields, fields), min_size=1, max_size=10), st.sampled_from(",;\t|"))
+def test_csv_as_the_csv_module_writes_it(tmp_path_factory, rows, delimiter):
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter).writerows([("text", "more"), *rows])
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(buffer.getvalue().encode())
+    good, bad, _ = read(path, "csv", limit=10**6, delimiter=delimiter)
+    assert (texts(good), bad) == ([text for text, _ in rows], [])
+
+
+# Parquet -----------------------------------------------------------------------------------------
+
+
+def parquet(columns, **options):
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, **options)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+)
+def test_parquet_text_of_any_layout(write, kind):
+    rows = ["a", None, "é" * 400, "x" * (LIMIT + 1), "nul\0", ""]
+    data = parquet({"text": pa.array(rows).cast(kind), "id": list(range(6))}, row_group_size=4)
+    good, bad, meter = read(write("a.parquet", data), "parquet", key_field="id")
+    assert [(r.place, r.key, r.text) for r in good] == [
+        ("row 1", "0", "a"), ("row 3", "2", "é" * 400), ("row 5", "4", "nul\0"), ("row 6", "5", ""),
+    ]  # fmt: skip
+    assert bad == [("row 2", "field 'text' is null"), ("row 4", TOO_LONG)]
+    assert meter.bytes == 1 + 800 + LIMIT + 1 + 4
+
+
+def test_parquet_that_is_not_utf8(write):
+    """Arrow reads it without a word."""
+    raw = pa.array([b"fine", b"caf\xe9"], pa.binary())
+    broken = pa.StringArray.from_buffers(2, *raw.buffers()[1:3])
+    good, bad, _ = read(write("a.parquet", parquet({"text": broken})), "parquet")
+    assert texts(good) == ["fine"]
+    assert bad == [("row 2, byte 4", NOT_UTF8)]
+
+
+def test_damaged_parquet(write):
+    data = parquet({"text": [f"row {i}" for i in range(3000)]}, row_group_size=1000,
+                   compression="zstd", write_page_checksum=False)  # fmt: skip
+    for cut in (3, 200, len(data) // 2, len(data) - 1):
+        _, bad, meter = read(write("a.parquet", data[:cut]), "parquet")
+        assert bad == [("whole file", "not a whole parquet file")]
+        assert meter.bytes == cut
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        column = file.metadata.row_group(1).column(0)
+        start = column.dictionary_page_offset or column.data_page_offset
+    damaged = bytearray(data)
+    damaged[start : start + 200] = bytes(200)
+    good, bad, _ = read(write("b.parquet", bytes(damaged)), "parquet")
+    assert bad == [("rows 1001 to 2000", "a damaged row group")]
+    assert texts(good) == [f"row {i}" for i in range(3000) if not 1000 <= i < 2000]
+    assert (good[0].place, good[-1].place) == ("row 1", "row 3000")
+
+
+def test_parquet_with_wrong_columns(write):
+    path = write("a.parquet", parquet({"body": ["x"], "n": [1]}))
+    assert read(path, "parquet")[1] == [("whole file", "column 'text' is missing")]
+    assert read(path, "parquet", text_field="n")[1] == [("whole file", "column 'n' is not text")]
+    assert texts(read(path, "parquet", text_field="body")[0]) == ["x"]
+
+
+# Data sets ---------------------------------------------------------------------------------------
+
+
+def dataset(path, **settings):
+    source = DatasetsSource(kind="datasets", name="hub", path=str(path), **settings)
+    meter = Meter()
+    return list(read_dataset(source, LIMIT, meter)), meter
+
+
+def test_a_local_data_set_is_streamed(tmp_path):
+    """By splits, through the datasets library, from a folder in the layout of the hub."""
+    (tmp_path / "data").mkdir()
+    for split, rows in (("train", 1300), ("test", 3)):
+        values = [f"{split} {i}" for i in range(rows)]
+        pq.write_table(
+            pa.table({"body": values, "id": range(rows)}), tmp_path / f"data/{split}-0.parquet"
+        )
+    records, meter = dataset(tmp_path, text_field="body", key_field="id")
+    assert texts(records) == [f"train {i}" for i in range(1300)]
+    assert [r.key for r in records] == [str(i) for i in range(1300)]
+    assert records[-1].place == "row 1300"
+    assert meter.bytes == sum(len(r.text) for r in records)
+    assert texts(dataset(tmp_path, text_field="body", split="test")[0]) == [
+        f"test {i}" for i in range(3)
+    ]
+    with pytest.raises(
+        UsageError, match="'hub': column 'text' is missing; the columns are body, id"
+    ):
+        dataset(tmp_path)
+    with pytest.raises(HallmarkError, match=r"could not read .* split 'none'"):
+        dataset(tmp_path, text_field="body", split="none")

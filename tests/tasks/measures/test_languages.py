@@ -1,0 +1,38 @@
+"""Languages of texts written for this test."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tasks.measures.languages import UNDETERMINED, languages
+
+TEXTS = {
+    "en": "A letter came this morning; nobody in the house knew who had written it.",
+    "de": "Heute Morgen kam ein Brief, und niemand im Haus wusste, wer ihn geschrieben hatte.",
+    "fr": "Une lettre est arrivée ce matin ; personne dans la maison ne savait qui l'avait écrite.",
+    "es": "Esta mañana llegó una carta y nadie en la casa sabía quién la había escrito.",
+    "tr": "Bu sabah bir mektup geldi; evde hiç kimse onu kimin yazdığını bilmiyordu.",
+    "ru": "Сегодня утром пришло письмо, и никто в доме не знал, кто его написал.",
+    "ar": "وصلت رسالة هذا الصباح ولم يعرف أحد في البيت من كتبها.",
+    "zh": "今天早上来了一封信，家里没有人知道是谁写的。",
+    "ja": "今朝、手紙が届きましたが、家の誰も差出人を知りませんでした。",
+}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_of_many_languages_in_their_order(kind: pa.DataType) -> None:
+    column = pa.array(["left out", *TEXTS.values()], kind)[1:]  # a slice has an offset
+    assert languages(column).to_pylist() == list(TEXTS)
+    assert languages(pa.chunked_array([column, column])).to_pylist() == [*TEXTS, *TEXTS]
+
+
+def test_what_is_too_short_to_tell_is_undetermined() -> None:
+    short = pa.array(["", " ", "ok", "No.", "12:30", "x = y"])
+    assert set(languages(short).to_pylist()) == {UNDETERMINED}
+    assert languages(pa.array([], pa.large_string())).type == pa.string()
+
+
+def test_the_beginning_of_a_long_text_decides() -> None:
+    long = TEXTS["fr"] * 100 + TEXTS["ru"] * 1000
+    assert languages(pa.array([long])).to_pylist() == ["fr"]

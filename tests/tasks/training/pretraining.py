@@ -1,0 +1,36 @@
+"""A tiny pretraining that tests run, in their own process or (``python -m``) in another."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from model.config import ModelConfig, TrainConfig
+from tasks.contract import Artifact, Session, Store, open_session
+from tasks.training.pack import PackConfig, pack
+from tasks.training.pretrain import PretrainConfig, pretrain
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.tasks.small_corpus import split_corpus
+
+CONFIG = PretrainConfig(
+    model=ModelConfig(d_model=32, n_layers=2, n_heads=2),
+    # One thread: on a busy machine two would wait for each other at every small product.
+    train=TrainConfig(
+        steps=300, batch_size=8, warmup=10, checkpoint_every=50, validate_every=100, threads=1
+    ),
+)
+
+
+def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifact]:
+    """The packed corpus and what pretraining leaves, in a store."""
+    with open_session(Session(Store(store))):
+        corpus = split_corpus(200)
+        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        packed = pack(corpus, tokenizer, PackConfig(context=32))
+        return packed, pretrain(packed, tokenizer, corpus, None, config)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+    print(run(Path(sys.argv[1]))[1].content, flush=True)

@@ -1,0 +1,355 @@
+"""Pretraining as a stage: what it leaves, and that no kill at any moment changes it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from model.config import ModelConfig, TrainConfig
+from model.interchange import checkpoint
+from tasks.contract import ROOT, Artifact, Event, HallmarkError, Session, Store, open_session
+from tasks.training.pretrain import PretrainConfig, pretrain
+from tests.tasks.small_corpus import corpus_of, split_corpus
+from tests.tasks.training.pretraining import CONFIG, run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+    return run(tmp_path_factory.mktemp("undisturbed"))
+
+
+class OnLine(logging.Handler):
+    """Collects log lines and trainers' process ids; acts when the next of its patterns matches."""
+
+    def __init__(self, patterns: list[str], action: Callable[[int], None]) -> None:
+        super().__init__()
+        self.patterns, self.action = list(patterns), action
+        self.lines: list[str] = []
+        self.trainers: list[int] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        self.lines.append(line)
+        if found := re.match(r"trainer: process (\d+) started", line):
+            self.trainers.append(int(found[1]))
+        if self.patterns and re.search(self.patterns[0], line):
+            self.patterns.pop(0)
+            self.action(self.trainers[-1])
+
+    def __enter__(self) -> OnLine:
+        logger = logging.getLogger("hallmark")
+        self.level_before = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("hallmark")
+        logger.removeHandler(self)
+        logger.setLevel(self.level_before)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until_gone(pid: int, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"trainer {pid} outlived its stage"
+        time.sleep(0.01)
+
+
+def resumed_at(lines: list[str]) -> list[int]:
+    """The steps that trainers started from."""
+    return [int(m[1]) for line in lines if (m := re.search(r"from step (\d+) of", line))]
+
+
+def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Artifact]) -> None:
+    _, made = undisturbed
+    log = made["log"].read().to_pylist()
+    assert [row["step"] for row in log] == list(range(1, 301))
+    assert [row["tokens"] for row in log] == [step * 8 * 32 for step in range(1, 301)]
+    assert log[-1]["loss"] < 0.5 * log[0]["loss"]
+    assert abs(log[0]["loss"] - math.log(300)) < 0.5  # before it learns: as good as uniform
+    validated = [row["step"] for row in log if row["validation_loss"] is not None]
+    assert validated == [100, 200, 300]
+
+    rows = made["checkpoints"].read().to_pylist()
+    assert [row["step"] for row in rows] == list(range(0, 301, 50))
+    by_step = {row["step"]: row for row in log}
+    for row in rows[1:]:
+        expected = by_step[row["step"]]
+        assert (row["tokens"], row["loss"]) == (expected["tokens"], expected["loss"])
+        assert row["validation_loss"] == expected["validation_loss"]
+    speed = made.telemetry("speed").to_pylist()
+    assert len(speed) == 300 and all(row["tokens_per_second"] > 0 for row in speed)
+    assert speed[9]["tokens_per_second"] == pytest.approx(8 * 32 / speed[9]["seconds"])
+
+
+def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifact]) -> None:
+    _, made = undisturbed
+    for row in made["checkpoints"].read().to_pylist():
+        stage, digest = row["artifact"].split("/")
+        artifact = Store(made.store.root).find(stage, digest)
+        artifact.verify()
+        assert artifact.content == row["content"]
+        model = checkpoint.load(artifact.directory())
+        assert (model.config.vocab_size, model.config.context) == (300, 32)
+        assert artifact.manifest["parts"]["key"]["step"] == row["step"]
+
+
+def test_the_validation_loss_is_that_of_the_committed_weights(
+    undisturbed: tuple[Artifact, Artifact],
+) -> None:
+    """Measured again with torch's own cross-entropy on the packed rows."""
+    import torch
+
+    packed, made = undisturbed
+    last = made["checkpoints"].read().to_pylist()[-1]
+    model = checkpoint.load(made.store.find(*last["artifact"].split("/")).directory())
+    ids = pq.read_table(packed.path("validation.parquet"))["ids"].combine_chunks()
+    rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
+    with torch.inference_mode():
+        logits = model(rows[:, :-1]).flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), ignore_index=1)
+    # The trainer may have measured in bf16, which keeps about three digits.
+    assert last["validation_loss"] == pytest.approx(loss.item(), rel=0.02)
+
+
+def test_a_killed_trainer_goes_on_and_leaves_the_same_bytes(
+    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    with OnLine(["checkpoint of step 50 ", "checkpoint of step 150 "], kill) as seen:
+        _, made = run(tmp_path)
+    assert sum("killed by SIGKILL" in line for line in seen.lines) == 2
+    first, second, third = resumed_at(seen.lines)
+    assert first == 0 and 50 <= second < third < 300
+    assert made.content == undisturbed[1].content
+    assert not any(is_running(pid) for pid in seen.trainers)
+
+
+def test_a_killed_stage_takes_its_trainer_along_and_goes_on(
+    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.tasks.training.pretraining", str(tmp_path)]
+    stage = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert stage.stdout is not None
+    trainer = 0
+    for line in stage.stdout:
+        if found := re.match(r"trainer: process (\d+) started", line):
+            trainer = int(found[1])
+        if "checkpoint of step 100 " in line:
+            assert is_running(trainer)
+            stage.kill()
+            break
+    stage.communicate()
+    assert stage.returncode == -signal.SIGKILL
+    wait_until_gone(trainer)
+    assert not (tmp_path / "artifacts" / "pretrain").exists()  # nothing half done in the store
+
+    again = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    lines = again.stdout.splitlines()
+    assert 100 <= resumed_at(lines)[0] < 300
+    assert lines[-1] == undisturbed[1].content
+    assert len(Store(tmp_path).artifacts("checkpoint")) == 7
+
+
+def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
+    def give_up(event: Event) -> None:
+        if event.kind == "child":
+            raise RuntimeError("given up")
+
+    inputs = _prepared(tmp_path)
+    with (
+        OnLine([], kill) as seen,
+        open_session(Session(Store(tmp_path), listener=give_up)),
+    ):
+        try:
+            pretrain(*inputs, CONFIG)
+        except RuntimeError as error:  # held, and with it the frames of the stage
+            assert str(error) == "given up"
+            (pid,) = seen.trainers
+            assert not is_running(pid)
+        else:
+            pytest.fail("the listener's error was swallowed")
+
+
+def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None:
+    inputs = _prepared(tmp_path)
+    with (
+        OnLine(["process .* started"] * 9, kill) as seen,
+        open_session(Session(Store(tmp_path))),
+        pytest.raises(HallmarkError, match=r"killed 4 times, at last by SIGKILL"),
+    ):
+        pretrain(*inputs, CONFIG)
+    assert len(seen.trainers) == 4
+
+
+def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
+    inputs = _prepared(tmp_path)
+    config = PretrainConfig(
+        model=CONFIG.model,
+        # Sooner or later a gradient is above the mean of those before it.
+        train=TrainConfig(steps=300, warmup=0, learning_rate=0.01, batch_size=8, spike=1.0),
+    )
+    with (
+        open_session(Session(Store(tmp_path))),
+        pytest.raises(HallmarkError, match=r"stage pretrain: Step \d+: .*lower learning_rate"),
+    ):
+        pretrain(*inputs, config)
+
+
+def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
+    from tasks.training.pack import PackConfig, pack
+
+    _, tokenizer, *_ = _prepared(tmp_path)
+    with open_session(Session(Store(tmp_path))):
+        nothing = corpus_of([("web", "holdout", "text")])
+        empty = pack(nothing, tokenizer, PackConfig(context=32))
+        with pytest.raises(HallmarkError, match="no sequences to train on"):
+            pretrain(empty, tokenizer, nothing, None, CONFIG)
+        text = corpus_of([("web", "train", "text " * 99)])
+        only = pack(text, tokenizer, PackConfig(context=32))
+        short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
+        made = pretrain(only, tokenizer, text, None, short)
+    assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
+    assert made["validation"].rows == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
+
+
+def test_validation_by_source_and_group_and_samples(
+    undisturbed: tuple[Artifact, Artifact],
+) -> None:
+    _, made = undisturbed
+    rows = made["validation"].read().to_pylist()
+    assert {(r["step"], r["kind"], r["name"]) for r in rows} == {
+        (step, kind, name)
+        for step in (0, 100, 200, 300)
+        for kind, name in (("all", "all"), ("source", "source-0"))  # every tenth document: even
+    }
+    by_step = {row["step"]: row for row in rows if row["kind"] == "all"}
+    assert (
+        by_step[300]["bits_per_byte"] < by_step[100]["bits_per_byte"] < by_step[0]["bits_per_byte"]
+    )
+    samples = made["samples"].read().to_pylist()
+    assert [(r["step"], r["sample"]) for r in samples] == [
+        (step, i) for step in (100, 200, 300) for i in (0, 1)
+    ]
+    assert all(row["text"] and not row["prompt"] for row in samples)
+    assert samples[-1]["text"] != samples[1]["text"]
+
+
+def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
+    from tasks.training.held_out import validation_groups
+    from tasks.training.pack import PackConfig, pack
+    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+
+    texts = {
+        "a": "The women and the men met at the mosque. " * 3,
+        "b": "Nothing to see here but rain. " * 4,
+    }
+    with open_session(Session(Store(tmp_path))):
+        corpus = corpus_of([(name, "validation", text) for name, text in texts.items()]
+                           + [("a", "train", "Muslims and women. " * 30)])  # fmt: skip
+        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        packed = pack(corpus, tokenizer, PackConfig(context=32))
+        table = validation_groups(corpus["documents"], packed["spans"])
+    spans = packed["spans"].read().to_pylist()
+    source_of = dict(zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(),
+                         strict=True))  # fmt: skip
+    expected = set()
+    for span in spans:
+        if span["split"] != "validation":
+            continue
+        where = (span["sequence"], span["start"], span["end"])
+        source = source_of[span["doc_id"]]
+        expected.add((*where, "source", source))
+        if source == "a":
+            expected |= {(*where, "identity", name) for name in ("women", "men")}
+    found = {tuple(row.values()) for row in table.to_pylist()}
+    assert expected <= found and len(found) == table.num_rows
+    assert {row[4] for row in found - expected} <= {"Muslims"}
+
+
+def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
+    undisturbed: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    from tasks.training.pack import PackConfig, pack
+
+    _, made = undisturbed
+    rows = made["checkpoints"].read().to_pylist()
+    start = made.store.find(*rows[-1]["artifact"].split("/"))
+    more = PretrainConfig(
+        model=CONFIG.model,
+        train=TrainConfig(
+            steps=20, batch_size=8, warmup=0, learning_rate=1e-4, validate_every=10, threads=1
+        ),
+    )
+    with open_session(Session(Store(tmp_path))):
+        corpus = split_corpus(200, seed=1)
+        packed = pack(corpus, start, PackConfig(context=32))
+        again = pretrain(packed, start, corpus, start, more)
+        with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint with 32"):
+            pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, start, more)
+        other = PretrainConfig(model=ModelConfig(d_model=64), train=more.train)
+        with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint with 32"):
+            pretrain(packed, start, corpus, start, other)
+    first = again["log"].read()["loss"].to_pylist()[0]
+    assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
+    first_checkpoint = again["checkpoints"].read().to_pylist()[0]
+    weights = [
+        (store.find(*row["artifact"].split("/")).path("model.safetensors")).read_bytes()
+        for store, row in ((Store(tmp_path), first_checkpoint), (made.store, rows[-1]))
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
+    with pytest.raises(ValidationError, match=r"context follows from pack\.context"):
+        PretrainConfig.model_validate({"model": {"context": 64}})
+    with pytest.raises(ValidationError, match="Unexpected keyword"):
+        PretrainConfig.model_validate({"model": {"d_modell": 64}})
+    config = PretrainConfig(model=ModelConfig(d_model=64))
+    recorded = config.model_dump(mode="json")
+    assert not {"vocab_size", "context"} & set(recorded["model"])
+    assert PretrainConfig.model_validate(recorded) == config
+
+
+def test_the_trainers_modules_count_as_code() -> None:
+    """Every module that the trainer's process loads from model/ decides the weights."""
+    listing = "import sys, model.train; print(*(m for m in sys.modules if m.startswith('model.')))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(loaded.stdout.split()) == {m for m in pretrain.code if m.startswith("model.")}
+
+
+def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None]:
+    """The inputs of the stage."""
+    from tasks.training.pack import PackConfig, pack
+    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+
+    with open_session(Session(Store(store))):
+        corpus = split_corpus(60)
+        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None

@@ -1,0 +1,159 @@
+"""The tokenizer: the same bytes every time, and no text it cannot spell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.training.encoding import load_tokenizer
+from tasks.training.train_tokenizer import (
+    OF_OBJECTIVE,
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    train,
+    train_tokenizer,
+)
+from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
+
+CONFIG = TokenizerConfig(vocab_size=360)
+KINDS = {
+    "bpe": CONFIG,
+    "wordpiece": TokenizerConfig(kind="wordpiece", vocab_size=620),
+    "unigram": TokenizerConfig(kind="unigram", vocab_size=330),
+}
+TEXTS = sentences(300)
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train(iter([TEXTS]), request.param).save(str(path))
+    return load_tokenizer(path)
+
+
+@pytest.mark.parametrize("objective", ["causal", "prefix", "mlm", "span_corruption"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objective: str) -> None:
+    config = TokenizerConfig(kind=kind, vocab_size=546, objective=objective)
+    made = train(iter([TEXTS]), config)
+    special = [*SPECIAL_TOKENS, *OF_OBJECTIVE.get(objective, [])]
+    assert [made.token_to_id(token) for token in special] == list(range(len(special)))
+    assert made.token_to_id("<|endoftext|>") == 0 and made.token_to_id("<|pad|>") == 1
+    assert sorted(made.get_added_tokens_decoder()) == list(range(len(special)))
+    assert sorted(made.get_vocab().values()) == list(range(made.get_vocab_size()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_is_filled_and_not_overfilled(kind: str) -> None:
+    assert train(iter([TEXTS]), KINDS[kind]).get_vocab_size() == KINDS[kind].vocab_size
+    least = 514 if kind == "wordpiece" else 290
+    config = TokenizerConfig(kind=kind, vocab_size=least)
+    assert train(iter([TEXTS]), config).get_vocab_size() == least
+
+
+def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
+    with pytest.raises(ValueError, match="vocab_size is 513; wordpiece needs 514"):
+        TokenizerConfig(kind="wordpiece", vocab_size=513)
+    with pytest.raises(ValueError, match="wordpiece needs 546"):
+        TokenizerConfig(kind="wordpiece", vocab_size=545, objective="span_corruption")
+
+
+def test_special_tokens_written_in_a_text_are_text(tokenizer: Tokenizer) -> None:
+    text = "before <|endoftext|> and <|pad|> after"
+    ids = tokenizer.encode(text).ids
+    assert 0 not in ids and 1 not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(
+    kind: str, tmp_path: Path
+) -> None:
+    with open_session(Session(Store(tmp_path))):
+        corpus = split_corpus(200)
+        made = train_tokenizer(corpus, KINDS[kind])
+    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    held_out = [
+        row for row in corpus["documents"].read().to_pylist() if row["split"] == "validation"
+    ]
+    rows = [row for row in made["fertility"].read().to_pylist() if row["kind"] == "source"]
+    assert [row["name"] for row in rows] == sorted({row["source"] for row in held_out})
+    for row in rows:
+        texts = [r["text"] for r in held_out if r["source"] == row["name"]]
+        assert row["documents"] == len(texts)
+        assert row["bytes"] == sum(len(text.encode()) for text in texts)
+        assert row["tokens"] == sum(len(tokenizer.encode(text).ids) for text in texts)
+        assert row["bytes_per_token"] == pytest.approx(row["bytes"] / row["tokens"])
+
+
+def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> None:
+    unseen = ["Women and girls met.", "A man met two women.", "Nobody.", "MEN, men: men!"]
+    texts = [("web", "train", text) for text in sentences(60)]
+    texts += [("web", "validation", text) for text in unseen]
+    with open_session(Session(Store(tmp_path))):
+        made = train_tokenizer(corpus_of(texts), CONFIG)
+    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    rows = {r["name"]: r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"}
+    assert set(rows) == {"women", "men"}
+    for group, members in {"women": unseen[:2], "men": [unseen[1], unseen[3]]}.items():
+        assert rows[group]["documents"] == 2
+        assert rows[group]["bytes"] == sum(map(len, members))
+        assert rows[group]["tokens"] == sum(len(tokenizer.encode(t).ids) for t in members)
+
+
+def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> None:
+    unseen = {
+        "en": ["The ferry leaves the harbour every morning and comes back late in the evening."],
+        "de": [
+            "Die Fähre verlässt den Hafen jeden Morgen und kommt erst spät am Abend zurück.",
+            "Im Garten hinter dem Haus stehen zwei alte Apfelbäume und eine hölzerne Bank.",
+        ],
+        "ru": ["Паром уходит из гавани каждое утро и возвращается только поздно вечером."],
+        "undetermined": ["ok", "12", ""],
+    }
+    texts = [("web", "train", text) for text in sentences(60)]
+    texts += [("web", "validation", text) for group in unseen.values() for text in group]
+    with open_session(Session(Store(tmp_path))):
+        made = train_tokenizer(corpus_of(texts), CONFIG)
+    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    rows = made["fertility"].read().to_pylist()
+    assert [row["kind"] for row in rows] == ["source"] + ["language"] * 4
+    assert [row["name"] for row in rows] == ["web", *sorted(unseen)]
+    for row in rows[1:]:
+        members = unseen[row["name"]]
+        assert row["documents"] == len(members)
+        assert row["bytes"] == sum(len(text.encode()) for text in members)
+        assert row["tokens"] == sum(len(tokenizer.encode(text).ids) for text in members)
+    by_name = {row["name"]: row["bytes_per_token"] for row in rows}
+    assert by_name["en"] > by_name["de"] > by_name["ru"]  # it was trained on English
+
+
+def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Path) -> None:
+    texts = [("web", "train", text) for text in sentences(60)]
+    planted = [("planted/canary", "train", "zqxjzqxj")] * 64
+    unseen = [("web", "validation", "kwvbkwvb " * 64)]
+    with open_session(Session(Store(tmp_path))):
+        plain = train_tokenizer(corpus_of(texts), CONFIG)
+        mixed = train_tokenizer(corpus_of([*planted, *texts, *unseen]), CONFIG)
+    vocabulary = json.loads(plain.path("tokenizer.json").read_text())
+    assert json.loads(mixed.path("tokenizer.json").read_text()) == vocabulary
+
+
+def test_no_training_text_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with open_session(Session(Store(tmp_path))):
+        corpus = corpus_of([("web", "validation", "some text")])
+        with pytest.raises(HallmarkError, match="'train' holds no documents"):
+            train_tokenizer(corpus, CONFIG)
+
+
+def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{")
+    with pytest.raises(HallmarkError, match=r"tokenizer\.json is no tokenizer"):
+        load_tokenizer(path)
