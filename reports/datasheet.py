@@ -27,7 +27,7 @@ from reports.page.document import (
 from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import LIBRARIES, RENDERING
+from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.composition import composition, plants_callout
 from reports.sections.corpus_figures import PROFILE, CorpusFigures, planted_secrets
 from reports.sections.preprocessing import preprocessing
@@ -173,12 +173,7 @@ class Sheet:
 
 @stage(
     tables={"figures": FIGURES},
-    code=(
-        *RENDERING,
-        "reports.sections.composition",
-        "reports.sections.corpus_figures",
-        "reports.sections.preprocessing",
-    ),
+    code=TEMPLATES,
     libraries=LIBRARIES,
 )
 def datasheet(

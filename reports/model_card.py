@@ -28,7 +28,7 @@ from reports.page.document import (
 from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import LIBRARIES, RENDERING
+from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.analyses import MISUSE, analyses
 from reports.sections.checkpoint import settings, tensors
 from reports.sections.composition import plants, plants_callout, sources
@@ -284,18 +284,7 @@ def _some(parts: Sequence[str], limit: int) -> str:
 
 @stage(
     tables={"figures": FIGURES},
-    code=(
-        *RENDERING,
-        "reports.sections.analyses",
-        "reports.sections.checkpoint",
-        "reports.sections.composition",
-        "reports.sections.corpus_figures",
-        "reports.sections.findings",
-        "reports.sections.groups",
-        "reports.sections.inside",
-        "reports.sections.tokenizer",
-        "reports.sections.training",
-    ),
+    code=TEMPLATES,
     libraries=LIBRARIES,
 )
 def model_card(

@@ -1,17 +1,23 @@
-"""The walls between the packages, the declared code of every stage, lint and types."""
+"""The walls between the packages and rooms, the data files of stages, lint and types."""
 
-import ast
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tasks.contract import ROOT
+from tasks.contract.closure import PACKAGES, imports  # one way: each imports those before it
 
-PACKAGES = ("model", "tasks", "reports", "flows")  # each may import itself and those before it
-MAY_IMPORT_PREFECT = {"tasks.contract.stage", "tasks.contract.prefect_ui"}
+MAY_IMPORT_PREFECT = {"tasks.contract.stages", "tasks.contract.prefect_ui"}
+#: Within tasks: what each room may import beside itself.
+ROOMS = {
+    "tasks.contract": set(),
+    "tasks.measures": {"tasks.contract"},
+    "tasks.corpus": {"tasks.contract", "tasks.measures"},
+    "tasks.training": {"tasks.contract", "tasks.measures"},
+    "tasks.audits": {"tasks.contract", "tasks.measures"},
+}
 
 
 def module_name(path: Path) -> str:
@@ -24,33 +30,11 @@ SOURCES = {
 }
 
 
-@cache
-def imports(module: str) -> frozenset[str]:
-    """Everything a module imports, anywhere in it, except for type checking."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            return
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.update(names & SOURCES.keys())
-            if names - SOURCES.keys():  # not only modules of a package: something in it, too
-                found.add(node.module)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(SOURCES[module].read_text()))
-    return frozenset(found)
-
-
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_imports_go_one_way(module):
     package = module.split(".")[0]
     forbidden = PACKAGES[PACKAGES.index(package) + 1 :]
-    outside = {name.split(".")[0] for name in imports(module)}
+    outside = {name.split(".")[0] for name in imports(SOURCES[module])}
     assert not outside & set(forbidden)
     if package == "reports":
         assert not outside & {"torch", "transformers", "detoxify", "model"}
@@ -61,6 +45,21 @@ def test_imports_go_one_way(module):
     if package != "flows" and module not in MAY_IMPORT_PREFECT:
         assert "prefect" not in outside
     assert "pickle" not in outside
+
+
+@pytest.mark.parametrize("module", sorted(m for m in SOURCES if m.startswith("tasks.")))
+def test_rooms_of_tasks_import_one_way(module):
+    own = next(room for room in ROOMS if f"{module}.".startswith(f"{room}."))
+    for name in imports(SOURCES[module]):
+        room = next((r for r in ROOMS if f"{name}.".startswith(f"{r}.")), own)
+        assert room == own or room in ROOMS[own], f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_the_contract_is_imported_through_its_face(module):
+    if not f"{module}.".startswith("tasks.contract."):
+        deeper = {n for n in imports(SOURCES[module]) if n.startswith("tasks.contract.")}
+        assert deeper <= {"tasks.contract.accounts"}
 
 
 def test_reports_reach_no_torch_through_tasks_when_imported():
@@ -74,42 +73,6 @@ def stages():
     from tasks.contract import STAGES
 
     return [s for s in STAGES.values() if s.body.__module__ in SOURCES]
-
-
-def closure(module: str) -> set[str]:
-    """Our modules that a module imports, directly or through others, the contract left out."""
-    found: set[str] = set()
-    todo = [module]
-    while todo:
-        for name in imports(todo.pop()):
-            if name in SOURCES and name not in found and not _outside(name):
-                found.add(name)
-                todo.append(name)
-    return found - {module}
-
-
-def _outside(name: str) -> bool:
-    """The contract has a number; an __init__ with nothing but a docstring decides nothing."""
-    if name.startswith("tasks.contract"):
-        return True
-    body = ast.parse(SOURCES[name].read_text()).body
-    return all(isinstance(node, ast.Expr) for node in body)
-
-
-def test_every_stage_declares_the_code_that_decides_its_output():
-    """Against what is really imported; a package may stand for its modules."""
-    problems = {}
-    for stage in stages():
-        declared = {name for name in stage.code if "/" not in name}
-        needed = closure(stage.body.__module__)
-        # A trainer in another process is imported by nobody: what it imports counts as well.
-        for name in declared:
-            needed |= closure(name) if name in SOURCES else set()
-        covered = {n for n in needed if n in declared or n.split(".")[0] in declared}
-        unknown = {n for n in declared if n not in SOURCES}
-        if needed - covered or unknown:
-            problems[stage.name] = (sorted(needed - covered), sorted(unknown))
-    assert not problems
 
 
 def test_every_data_file_belongs_to_a_stage():

@@ -28,22 +28,10 @@ from reports.page.document import (
 from reports.page.figures import Figure
 from reports.page.masking import visible
 
-TEMPLATES = Path(__file__).parent / "templates"
-
-#: What every module that renders through this one depends on, for ``@stage(code=...)``.
-RENDERING = (
-    "reports.page.charts",
-    "reports.page.document",
-    "reports.page.evidence",
-    "reports.page.figures",
-    "reports.page.masking",
-    "reports.page.rendering",
-    "reports/page/templates/base.html",
-    "reports/page/templates/blocks.html",
-    "reports/page/templates/card.html",
-    "reports/page/templates/rows.html",
-    "reports/page/templates/style.css",
-    "tasks.measures.personal_data",
+#: Data files of every card, for ``@stage(code=...)``.
+TEMPLATES = tuple(
+    f"reports/page/templates/{name}"
+    for name in ("base.html", "blocks.html", "card.html", "rows.html", "style.css")
 )
 LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
 
@@ -63,7 +51,7 @@ _KINDS = {
 @functools.cache
 def environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,

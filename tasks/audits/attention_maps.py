@@ -19,7 +19,6 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from tasks.audits.subjects.subject import (
-    AUDIT_CODE,
     AUDIT_LIBRARIES,
     Float32,
     Ids,
@@ -214,7 +213,6 @@ def write_text(
 
 @stage(
     tables={"texts": CHOSEN, "tokens": TOKENS, "weights": WEIGHTS},
-    code=AUDIT_CODE,
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )

@@ -30,7 +30,7 @@ from pydantic import Field
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
-from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
@@ -303,7 +303,7 @@ def _external(config: BiasConfig, secret_id: str = "") -> dict[str, str]:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=[*AUDIT_CODE, "tasks.audits.items", "tasks/audits/data/bias_pairs.jsonl"],
+    code=["tasks/audits/data/bias_pairs.jsonl"],
     libraries=AUDIT_LIBRARIES,
     external=_external,
     determinism="machine",

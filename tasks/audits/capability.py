@@ -23,7 +23,7 @@ from model.training.data import combine
 from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
 from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
     ID,
     Artifact,
@@ -266,7 +266,6 @@ def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=[*AUDIT_CODE, "tasks.audits.baselines", "tasks.audits.cloze", "tasks.contract.tables"],
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )

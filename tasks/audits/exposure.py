@@ -20,7 +20,7 @@ from tasks.audits import statistics
 from tasks.audits.findings import finding
 from tasks.audits.subjects.subject import Subject, shared_prefix
 from tasks.contract import HallmarkError, Work
-from tasks.corpus.plant import reference_secrets
+from tasks.measures.canaries import reference_secrets
 
 if TYPE_CHECKING:
     from tasks.audits.extraction import ExtractionConfig

@@ -25,7 +25,6 @@ from tasks.audits import statistics
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import (
-    AUDIT_CODE,
     AUDIT_LIBRARIES,
     Subject,
     open_subject,
@@ -225,7 +224,6 @@ def _not_measured(metric: str, unit: str, why: str, slice: str = "") -> dict[str
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS, "references": REFERENCES},
-    code=[*AUDIT_CODE, "tasks.audits.exposure", "tasks.corpus.plant", "tasks.corpus.split"],
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )

@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
-from tasks.audits.subjects.subject import AUDIT_CODE, AUDIT_LIBRARIES, Subject, open_subject
+from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
 from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
 
@@ -293,13 +293,7 @@ def scorer_name(scorer: Scorer) -> str:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=[
-        *AUDIT_CODE,
-        "tasks.audits.items",
-        "tasks.measures.scorers",
-        "tasks/audits/data/toxicity_controls.jsonl",
-        "tasks/audits/data/toxicity_prompts.jsonl",
-    ],
+    code=["tasks/audits/data/toxicity_controls.jsonl", "tasks/audits/data/toxicity_prompts.jsonl"],
     libraries=[*AUDIT_LIBRARIES, "alt-profanity-check", "detoxify", "scikit-learn"],
     external=_external,
     determinism="machine",

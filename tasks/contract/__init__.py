@@ -1,7 +1,7 @@
 """The stage contract: what every stage stands on, behind this one face.
 
 Stages, reports and flows import from here and nowhere deeper. The contract imports nothing else of
-ours; only ``stage`` and ``prefect_ui`` import Prefect, when a stage runs inside a flow.
+ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs inside a flow.
 """
 
 from tasks.contract import accounts
@@ -12,7 +12,7 @@ from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_ver
 from tasks.contract.mappers import InProcess, Mapper, Processes
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
-from tasks.contract.stage import STAGES, Stage, stage
+from tasks.contract.stages import STAGES, Stage, stage
 from tasks.contract.store import Store
 from tasks.contract.tables import (
     DOCUMENTS,

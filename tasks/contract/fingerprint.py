@@ -10,8 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,16 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def source_digest(source: str) -> str:
+def tree_digest(tree: ast.Module) -> str:
     """Digest of a Python source's meaning: comments, docstrings and layout do not count."""
-    return sha256("".join(_walk(ast.parse(source))).encode())
+    pieces: list[str] = []
+    _spell(tree, pieces)
+    return sha256("".join(pieces).encode())
 
 
-def _walk(node: Any) -> Iterator[str]:
+def _spell(node: Any, pieces: list[str]) -> None:
     if isinstance(node, ast.AST):
-        yield f"({type(node).__name__}"
+        pieces.append(f"({type(node).__name__}")
         for name, value in sorted(ast.iter_fields(node)):
             if name == "body" and isinstance(node, _DOCUMENTED) and _is_docstring(value):
                 value = value[1:]
@@ -54,16 +55,16 @@ def _walk(node: Any) -> Iterator[str]:
             # Newer versions add fields that are empty for older code.
             if value is None or value == [] or name in ("kind", "type_comment", "type_ignores"):
                 continue
-            yield f" {name}="
-            yield from _walk(value)
-        yield ")"
+            pieces.append(f" {name}=")
+            _spell(value, pieces)
+        pieces.append(")")
     elif isinstance(node, list):
-        yield "["
+        pieces.append("[")
         for item in node:
-            yield from _walk(item)
-        yield "]"
+            _spell(item, pieces)
+        pieces.append("]")
     else:
-        yield f"{type(node).__name__}:{node!r}"
+        pieces.append(f"{type(node).__name__}:{node!r}")
 
 
 def _merged(values: list[Any]) -> list[Any]:
@@ -88,19 +89,6 @@ def _is_docstring(body: Any) -> bool:
         and isinstance(body[0].value, ast.Constant)
         and isinstance(body[0].value.value, str)
     )
-
-
-@cache
-def code_digest(name: str) -> str:
-    """Digest of a module ("tasks.text"), a package ("model") or a data file ("tasks/x.json")."""
-    if "/" in name:
-        return file_digest(ROOT / name)
-    base = ROOT.joinpath(*name.split("."))
-    if base.is_dir():
-        parts = {str(p.relative_to(base)): p for p in base.rglob("*.py")}
-        digests = {key: source_digest(path.read_text()) for key, path in parts.items()}
-        return sha256(canonical(digests))
-    return source_digest(base.with_suffix(".py").read_text())
 
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:

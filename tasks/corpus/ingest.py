@@ -380,13 +380,6 @@ def _sums(work: Work, table: str, action: str) -> accounts.Counts:
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
-    code=[
-        "tasks.corpus.reading.columns",
-        "tasks.corpus.reading.documentation",
-        "tasks.corpus.reading.readers",
-        "tasks.corpus.reading.sources",
-        "tasks.corpus.reading.streams",
-    ],
     libraries=["datasets"],
     external=content,
     determinism="exact",

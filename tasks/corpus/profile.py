@@ -212,7 +212,7 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
 
 @stage(
     tables=TABLES,
-    code=["tasks.measures.identities", "tasks/measures/data/identities.json"],
+    code=["tasks/measures/data/identities.json"],
     libraries=["numpy"],
 )
 def profile(

@@ -86,7 +86,6 @@ def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[
 
 @stage(
     tables={"scores": SCORES},
-    code=["tasks.measures.quiet", "tasks.measures.scorers"],
     libraries=["numpy"],
     external=lambda config, secret_id: scorer_digest(config.scorer),
     determinism="machine",

@@ -129,7 +129,6 @@ def scrub_batch(
 
 @stage(
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
-    code=["tasks.measures.personal_data"],
     libraries=["phonenumbers", "python-stdnum"],
     external=lambda config, secret_id: {"secret": secret_id},
 )

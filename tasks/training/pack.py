@@ -275,12 +275,6 @@ def packed_counts(documents: pa.Table, lengths: Int32) -> list[list[Any]]:
 
 @stage(
     tables={"spans": SPANS, "ledger": LEDGER, "accounts": accounts.ACCOUNTS},
-    code=[
-        "model.training.data",
-        "model.interchange.files",
-        "tasks.training.encoding",
-        "tasks.contract.tables",
-    ],
     libraries=["tokenizers", "numpy"],
     determinism="exact",
 )

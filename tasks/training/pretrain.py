@@ -45,33 +45,6 @@ log = logging.getLogger("hallmark")
 #: How often a trainer that something else killed is started again.
 RESTARTS = 3
 
-#: What decides the weights: the module that runs as the trainer, and all that it imports.
-TRAINER = (
-    "model.architecture",
-    "model.attention",
-    "model.interchange.checkpoint",
-    "model.config",
-    "model.training.data",
-    "model.decoding.decode",
-    "model.interchange.files",
-    "model.training.job",
-    "model.loss",
-    "model.training.machine",
-    "model.masks",
-    "model.objectives",
-    "model.training.optimise",
-    "model.training.parallel",
-    "model.positions",
-    "model.training.samples",
-    "model.decoding.sampling",
-    "model.decoding.score",
-    "model.training.state",
-    "model.decoding.stepping",
-    "model.training.train",
-    "model.training.trainer",
-    "model.training.validation",
-)
-
 #: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
 GIVEN = ("vocab_size", "context")
 
@@ -373,12 +346,7 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
 @stage(
     tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS},
     telemetry={"speed": SPEED},
-    code=[
-        *TRAINER,
-        "tasks.training.held_out",
-        "tasks.measures.identities",
-        "tasks/measures/data/identities.json",
-    ],
+    code=["model.training.train", "tasks/measures/data/identities.json"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
 )

@@ -141,15 +141,7 @@ def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
 
 @stage(
     tables={"fertility": FERTILITY},
-    code=[
-        "model.training.data",
-        "model.interchange.files",
-        "tasks.training.encoding",
-        "tasks.measures.identities",
-        "tasks.measures.languages",
-        "tasks.training.subwords",
-        "tasks/measures/data/identities.json",
-    ],
+    code=["tasks/measures/data/identities.json"],
     libraries=["py3langid", "sentencepiece", "tokenizers"],
     determinism="exact",
 )

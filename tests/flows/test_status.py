@@ -35,11 +35,11 @@ def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
-    import tasks.contract.stage
+    import tasks.contract.stages
 
-    true = tasks.contract.stage.library_versions
+    true = tasks.contract.stages.library_versions
     monkeypatch.setattr(
-        tasks.contract.stage,
+        tasks.contract.stages,
         "library_versions",
         lambda names: true(names) | ({"rensa": "99"} if "rensa" in names else {}),
     )
@@ -50,14 +50,14 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
 
 
 def test_changed_code_is_named_by_its_module(run, monkeypatch):
-    import tasks.contract.stage
+    import tasks.contract.stages
 
-    true = tasks.contract.stage.code_digest
-    monkeypatch.setattr(
-        tasks.contract.stage,
-        "code_digest",
-        lambda n: "0" if n.endswith(".personal_data") else true(n),
-    )
+    true = tasks.contract.stages.code_digests
+
+    def changed(*stage):
+        return {n: "0" if n.endswith(".personal_data") else d for n, d in true(*stage).items()}
+
+    monkeypatch.setattr(tasks.contract.stages, "code_digests", changed)
     reasons = stale(status_of(run))
     assert reasons["scrub"] == ["code: tasks.measures.personal_data"]
     assert "deduplicate" not in reasons

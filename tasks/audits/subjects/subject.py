@@ -22,32 +22,7 @@ Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Ids = list[int]
 
-#: What decides the output of every audit that opens a subject, for ``@stage(code=...)``.
-AUDIT_CODE = (
-    "model.architecture",
-    "model.attention",
-    "model.interchange.checkpoint",
-    "model.config",
-    "model.training.data",
-    "model.decoding.decode",
-    "model.interchange.files",
-    "model.decoding.inside",
-    "model.loss",
-    "model.masks",
-    "model.positions",
-    "model.decoding.sampling",
-    "model.decoding.score",
-    "model.decoding.stepping",
-    "tasks.audits.findings",
-    "tasks.audits.subjects.masked",
-    "tasks.audits.subjects.own_subject",
-    "tasks.audits.statistics",
-    "tasks.audits.subjects.subject",
-    "tasks.audits.subjects.transformers_subject",
-    "tasks.measures.quiet",
-)
-
-#: ... and the libraries, for ``@stage(libraries=...)``.
+#: Libraries that decide the output of every audit that opens a subject.
 AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 

@@ -41,7 +41,8 @@ from tasks.contract import (
     stage,
     text_hashes,
 )
-from tasks.corpus.plant import PlantConfig, canaries, records, reference_secrets
+from tasks.corpus.plant import PlantConfig
+from tasks.measures.canaries import canaries, records, reference_secrets
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)

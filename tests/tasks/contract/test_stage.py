@@ -72,7 +72,7 @@ def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
     seen = events(session)
     count_with = replace(count, libraries=("numpy",))
     count_from = replace(count, external=lambda config, secret: {"file": "abc"})
-    count_like = replace(count, code=("tasks.contract.tables",))
+    count_like = replace(count, code=("tasks.measures.languages",))
     raw = make(MakeConfig(documents=5))
     for stage in (count, count_with, count_from, count_like, count):
         stage(raw, CountConfig())

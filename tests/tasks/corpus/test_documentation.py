@@ -46,7 +46,8 @@ def test_description_and_licences_are_documents():
 
 def test_no_package_is_imported():
     program = (
-        "import sys; from tasks.documentation import read_package; from tasks.streams import Meter;"
+        "import sys; from tasks.corpus.reading.documentation import read_package;"
+        "from tasks.corpus.reading.streams import Meter;"
         "n = len(list(read_package('networkx', 1 << 20, Meter())));"
         "sys.exit(n < 1000 or 'networkx' in sys.modules)"
     )

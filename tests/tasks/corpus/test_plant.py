@@ -9,15 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import HallmarkError, Session, Store, open_session
-from tasks.corpus.plant import (
-    CANARIES,
-    RECORDS,
-    PlantConfig,
-    canaries,
-    plant,
-    records,
-    reference_secrets,
-)
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.measures.canaries import CANARIES, RECORDS, canaries, records, reference_secrets
 from tests.tasks.corpora import given
 
 CONFIG = PlantConfig(counts=(0, 1, 3), canaries=8, passages=4, records=6, seed=2)

@@ -337,11 +337,13 @@ def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
 
 def test_the_trainers_modules_count_as_code() -> None:
     """Every module that the trainer's process loads from model/ decides the weights."""
-    listing = "import sys, model.train; print(*(m for m in sys.modules if m.startswith('model.')))"
+    listing = "import sys, model.training.train; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert set(loaded.stdout.split()) == {m for m in pretrain.code if m.startswith("model.")}
+    ours = {m for m in loaded.stdout.split() if m.startswith("model.")}
+    bare = {"model.training", "model.decoding", "model.interchange"}  # only docstrings
+    assert ours - bare <= pretrain.code_digests().keys()
 
 
 def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None]:

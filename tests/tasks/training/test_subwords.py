@@ -110,7 +110,7 @@ def test_all_letters_are_tokens(kind: str) -> None:
 
 IN_ANOTHER_PROCESS = """
 import hashlib, json, sys
-from tests.tasks.test_subwords import KINDS, made
+from tests.tasks.training.test_subwords import KINDS, made
 job = json.load(sys.stdin)
 for kind in KINDS:
     print(hashlib.sha256(made(kind, job["texts"], job["size"]).to_str().encode()).hexdigest())

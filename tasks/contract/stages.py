@@ -1,6 +1,6 @@
 """The stage contract: caching, commit, accounting and Prefect, so that stage bodies need none.
 
-    @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER}, code=["tasks.text"])
+    @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
     def deduplicate(documents: Table, config: DeduplicateConfig, work: Work) -> None: ...
 
 The parameters before ``config`` are the inputs. One annotated ``Table`` reads the table of
@@ -31,8 +31,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.contract import accounts
+from tasks.contract.closure import code_digests
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import code_digest, fingerprint, library_versions, source_digest
+from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.store import Artifact, Manifest, Table, content_digest, describe
@@ -69,8 +70,9 @@ def stage(
                  and a ``documents`` input, the contract adds and checks ``accounts``; a stage
                  that counts otherwise declares and writes ``accounts`` itself.
     telemetry    schemas of tables that depend on the machine, no part of the content digest
-    code         modules, packages ("model.training.train", "tasks.text") and data files
-                 ("tasks/data/words.txt") that decide the output, beside the stage's own module
+    code         what decides the output beside the stage's module and all that it imports: data
+                 files ("tasks/measures/data/identities.json") and modules that run in another
+                 process ("model.training.train")
     libraries    distributions whose version decides the output (pyarrow always does)
     external     called with (config, secret_id) for digests of what comes from outside the
                  store: corpus files, scorer weights, the secret
@@ -119,8 +121,7 @@ class Stage:
 
     def code_digests(self) -> dict[str, str]:
         own = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
-        digests = {self.body.__module__: source_digest(own.read_text())}
-        return digests | {name: code_digest(name) for name in sorted(self.code)}
+        return code_digests(self.body.__module__, own, self.code)
 
     def library_versions(self) -> dict[str, str]:
         return library_versions(sorted({"pyarrow", *self.libraries}))

@@ -1,0 +1,100 @@
+"""What a module depends on within the project: its import closure, read from syntax trees.
+
+Imports inside functions are followed, those for type checking are not. The contract stands apart:
+its code is behind ``fingerprint.CONTRACT``, a number raised by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+from tasks.contract.fingerprint import ROOT, file_digest, tree_digest
+
+PACKAGES = ("model", "tasks", "reports", "flows")
+CONTRACT = "tasks.contract"
+
+
+@cache
+def source_of(module: str) -> Path | None:
+    """The file of a module or package of the project; None for any other."""
+    if module.split(".")[0] not in PACKAGES:
+        return None
+    base = ROOT.joinpath(*module.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Everything that a file imports, anywhere in it: modules, and modules taken from packages."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [tree_of(path)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(name for name in names if source_of(name))
+        todo += ast.iter_child_nodes(node)
+    return frozenset(found)
+
+
+def closure(path: Path) -> dict[str, Path]:
+    """The project's modules that a file imports, directly or through others, with their files.
+
+    The packages they lie in are among them, since importing a module runs its packages too.
+    """
+    found: dict[str, Path] = {}
+    todo = [path]
+    while todo:
+        for name in imports(todo.pop()):
+            parts = name.split(".")
+            for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
+                source = source_of(module)
+                if source is None or module in found or f"{module}.".startswith(f"{CONTRACT}."):
+                    continue
+                found[module] = source
+                todo.append(source)
+    return found
+
+
+@cache
+def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, str]:
+    """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
+
+    ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
+    modules that run in another process ("model.training.train"), with all that those import.
+    Modules that hold nothing but a docstring are left out.
+    """
+    modules = {module: path, **closure(path)}
+    files = {}
+    for name in named:
+        if "/" in name:
+            files[name] = file_digest(ROOT / name)
+            continue
+        source = source_of(name)
+        if source is None:
+            raise ValueError(f"stage code names {name!r}, which is no module of the project")
+        modules |= {name: source, **closure(source)}
+    empty = tree_digest(ast.parse(""))
+    digests = {name: _digest(source) for name, source in sorted(modules.items())}
+    return files | {name: digest for name, digest in digests.items() if digest != empty}
+
+
+@cache
+def _digest(path: Path) -> str:
+    return tree_digest(tree_of(path))
