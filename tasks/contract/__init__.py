@@ -7,6 +7,7 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, TERMS
 from tasks.contract.artifact import Artifact, Shard, Table, external
+from tasks.contract.columns import Column, column, extend, table
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Processes
@@ -21,7 +22,6 @@ from tasks.contract.tables import (
     PLANTS,
     SCORED,
     SPLIT,
-    extend,
     ids,
     ledger_rows,
     text_hashes,
@@ -41,6 +41,7 @@ __all__ = [
     "STAGES",
     "TERMS",
     "Artifact",
+    "Column",
     "Device",
     "Event",
     "Finished",
@@ -63,6 +64,7 @@ __all__ = [
     "Work",
     "accounts",
     "canonical",
+    "column",
     "current_session",
     "extend",
     "external",
@@ -73,6 +75,7 @@ __all__ = [
     "open_session",
     "sha256",
     "stage",
+    "table",
     "text_hashes",
     "torch_device",
     "utf8_bytes",

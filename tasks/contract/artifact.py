@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.contract.columns import Column, from_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import canonical, file_digest, sha256
 
@@ -60,6 +61,11 @@ class Table:
     @property
     def rows(self) -> int:
         return self.entry["rows"]
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """What each column is, as the stage that wrote it says."""
+        return from_json(self.entry["columns"])
 
     @property
     def counts(self) -> list[list[Any]]:

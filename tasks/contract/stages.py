@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from tasks.contract import accounts
 from tasks.contract.closure import code_digests
+from tasks.contract.columns import meaning, to_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
@@ -338,7 +339,8 @@ class Call:
 
 def _shape(writer: TableWriter) -> dict[str, Any]:
     counts = writer.counts.to_json()
-    return {"rows": writer.rows} | ({"counts": counts} if counts else {})
+    said = {"columns": to_json(writer.described), "meaning": meaning(writer.described)}
+    return {"rows": writer.rows} | said | ({"counts": counts} if counts else {})
 
 
 def _digests(value: Any) -> tuple[Any, Any]:

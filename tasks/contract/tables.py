@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.contract.columns import extend, plain
 from tasks.contract.errors import HallmarkError
 
 #: Rows in a row group. Fixed, so that the bytes of a table depend on its rows alone and
@@ -21,11 +22,6 @@ from tasks.contract.errors import HallmarkError
 ROW_GROUP = 4096
 
 ID = pa.binary(16)
-
-
-def extend(schema: pa.Schema, *fields: tuple[str, pa.DataType]) -> pa.Schema:
-    """The schema with more columns behind."""
-    return pa.schema([*schema, *(pa.field(name, kind) for name, kind in fields)])
 
 
 #: What every corpus stage passes on. Stages append columns of their own behind these.
@@ -63,10 +59,10 @@ ACTIONS = ("removed", "removed_span", "replaced", "quarantined", "added")
 
 
 #: After the toxicity filter: the highest score among the document's windows.
-SCORED = extend(DOCUMENTS, ("toxicity", pa.float32()))
+SCORED = extend(DOCUMENTS, pa.field("toxicity", pa.float32()))
 
 #: After the split: "train", "validation" or "holdout".
-SPLIT = extend(SCORED, ("split", pa.string()))
+SPLIT = extend(SCORED, pa.field("split", pa.string()))
 
 #: What was put into the training text on purpose, see ``tasks/corpus/plant.py``.
 PLANTS = pa.schema(
@@ -136,11 +132,12 @@ class TableWriter:
     """Writes one parquet table in row groups of ROW_GROUP rows, whatever batches it is given."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path, self.schema, self.rows, self.counts = path, schema, 0, Counts()
+        self.path, self.described, self.rows, self.counts = path, schema, 0, Counts()
+        self.schema = plain(schema)
         self._pending: list[pa.Table] = []
         self._waiting = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", store_schema=True)
+        self._writer = pq.ParquetWriter(path, self.schema, compression="zstd", store_schema=True)
 
     def write(self, batch: pa.RecordBatch | pa.Table | dict[str, Any]) -> None:
         """Append rows; a missing or unknown column is an error, types are cast safely."""

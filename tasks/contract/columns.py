@@ -1,0 +1,94 @@
+"""What columns are: a schema carries for each its kind, its meaning and its unit.
+
+    PAIRS = table(
+        "Verified pairs of near copies.",
+        column("left", ID, "id", "the document that was kept"),
+        column("similarity", pa.float64(), "figure", "Jaccard similarity", unit="share"),
+    )
+
+Documentation, masking and machine-readable cards come from that, nowhere from lists of names. It
+stands in the field metadata of the schema and in the manifest of every artifact; the parquet files
+hold none of it, so that a better word changes no bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+#: Texts are told apart by whose they are, for what they may hold. ``personal`` may hold personal
+#: data in clear, and is shown by no page. A figure is a measured number or count, a label a name
+#: given by the project or the config, an id a key of rows or a digest.
+Kind = Literal[
+    "corpus text", "model text", "audit text", "project text", "id", "label", "figure", "personal"
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Column:
+    """``judged_by`` names the column of the same table whose score says whether a text may be
+    shown; a text of the corpus or of a model without one is not shown."""
+
+    name: str
+    type: str
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    judged_by: str = ""
+
+
+def column(
+    name: str, kind_of_values: pa.DataType, kind: Kind, meaning: str, *, unit: str = "",
+    judged_by: str = "",
+) -> pa.Field:  # fmt: skip
+    """A field of a schema that says what it is."""
+    if kind not in KINDS:
+        raise ValueError(f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(KINDS)}")
+    said = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
+    return pa.field(name, kind_of_values, metadata={k: v for k, v in said.items() if v})
+
+
+def table(meaning: str, *fields: pa.Field, cut: bool = False) -> pa.Schema:
+    """A table's schema. ``cut``: it is about documents, sorted by ``doc_id`` and cut like them."""
+    return pa.schema(fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if cut else {})})
+
+
+def extend(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
+    """The schema with more columns behind."""
+    return pa.schema([*schema, *fields], metadata=schema.metadata)
+
+
+def is_cut(schema: pa.Schema) -> bool:
+    return b"cut" in (schema.metadata or {})
+
+
+def meaning(schema: pa.Schema) -> str:
+    return (schema.metadata or {}).get(b"meaning", b"").decode()
+
+
+def described(schema: pa.Schema) -> list[Column]:
+    """What the columns say of themselves; one that says nothing is ``personal``, shown nowhere."""
+    found = []
+    for field in schema:
+        said = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+        known = {name: said.get(name, "") for name in ("meaning", "unit", "judged_by")}
+        kind: Any = said.get("kind", "personal")
+        found.append(Column(field.name, str(field.type), kind, **known))
+    return found
+
+
+def to_json(schema: pa.Schema) -> list[dict[str, str]]:
+    """For a manifest, see ``from_json``."""
+    return [{k: v for k, v in asdict(c).items() if v} for c in described(schema)]
+
+
+def from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
+    return {c["name"]: Column(**c) for c in columns}
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """Names and types alone, as parquet files hold them."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
