@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from reports.page.document import Document
 from reports.page.figures import FIGURES, Book, Evidence, Figure
 from reports.page.masking import Masker, visible
 from reports.page.rendering import environment, render_html, render_markdown
-from tasks.contract import ID, Artifact, Work
+from tasks.contract import Artifact, Work
 
 #: Columns whose strings are names given by us or by the config, never longer texts.
 LABELS = frozenset(
@@ -55,8 +53,7 @@ class Corpus:
                 return
             if "documents" not in artifact.tables:
                 continue
-            data = ds.dataset(artifact.path("documents.parquet"), format="parquet")
-            table = data.to_table(["doc_id", "source", "text"], filter=_among("doc_id", rest))
+            table = artifact["documents"].find(sorted(rest), ["doc_id", "source", "text"])
             for row in table.to_pylist():
                 self.found.setdefault(row["doc_id"], {**row, "stage": stage})
 
@@ -65,8 +62,7 @@ class Corpus:
             if "scores" not in artifact.tables:
                 continue
             self.scored = True
-            data = ds.dataset(artifact.path("scores.parquet"), format="parquet")
-            table = data.to_table(["doc_id", "score"], filter=_among("doc_id", wanted))
+            table = artifact["scores"].find(sorted(wanted), ["doc_id", "score"])
             best = table.group_by("doc_id").aggregate([("score", "max")])
             for row in best.to_pylist():
                 if row["score_max"] is not None:
@@ -87,10 +83,6 @@ class Corpus:
             "score": "–" if score is None else f"{score:.3f}",
             "text": text,
         }
-
-
-def _among(column: str, values: set[bytes]) -> ds.Expression:
-    return pc.field(column).isin(pa.array(sorted(values), ID))
 
 
 def publish(

@@ -5,12 +5,12 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 """
 
 from tasks.contract import accounts
-from tasks.contract.accounts import ACCOUNTS, TERMS
-from tasks.contract.artifact import Artifact, Shard, Table, external
+from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
+from tasks.contract.artifact import Artifact, Part, Table, aligned, external, part_of
 from tasks.contract.columns import Column, column, extend, table
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
-from tasks.contract.mappers import InProcess, Mapper, Processes
+from tasks.contract.mappers import InProcess, Mapper, Needs, Processes
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
 from tasks.contract.stages import STAGES, Stage, stage
@@ -22,15 +22,19 @@ from tasks.contract.tables import (
     PLANTS,
     SCORED,
     SPLIT,
+    identities,
     ids,
     ledger_rows,
+    removals,
     text_hashes,
     utf8_bytes,
 )
-from tasks.contract.work import Part, Tables, Work
+from tasks.contract.work import Done, Work
+from tasks.contract.writer import Tables
 
 __all__ = [
     "ACCOUNTS",
+    "CHECKSUMS",
     "DOCUMENTS",
     "ID",
     "LEDGER",
@@ -43,18 +47,19 @@ __all__ = [
     "Artifact",
     "Column",
     "Device",
+    "Done",
     "Event",
     "Finished",
     "HallmarkError",
     "InProcess",
     "Mapper",
+    "Needs",
     "NoConfig",
     "Part",
     "PlainName",
     "Processes",
     "Seed",
     "Session",
-    "Shard",
     "Stage",
     "StageConfig",
     "Store",
@@ -63,16 +68,20 @@ __all__ = [
     "UsageError",
     "Work",
     "accounts",
+    "aligned",
     "canonical",
     "column",
     "current_session",
     "extend",
     "external",
     "file_digest",
+    "identities",
     "ids",
     "ledger_rows",
     "library_versions",
     "open_session",
+    "part_of",
+    "removals",
     "sha256",
     "stage",
     "table",

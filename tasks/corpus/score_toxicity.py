@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import ID, InProcess, Shard, StageConfig, Table, Tables, Work, stage
+from tasks.contract import ID, InProcess, Part, StageConfig, Table, Tables, Work, stage
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
 
 
@@ -33,7 +33,8 @@ SCORES = pa.schema(
         ("start", pa.int64()),  # characters of the document's text
         ("end", pa.int64()),
         ("score", pa.float32()),
-    ]
+    ],
+    metadata={"cut": "doc_id"},
 )
 
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
@@ -74,9 +75,9 @@ def score_batch(batch: pa.RecordBatch, config: ScoreToxicityConfig) -> dict[str,
     }
 
 
-def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
+def score_part(part: Part, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
     counts = {"windows": 0, "unscored": 0}
-    for batch in shard.batches(["doc_id", "text"]):
+    for batch in part.batches(["doc_id", "text"]):
         columns = score_batch(batch, config)
         out.table("scores").write(columns)
         counts["windows"] += len(columns["score"])
@@ -93,7 +94,6 @@ def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[
 def score_toxicity(documents: Table, config: ScoreToxicityConfig, work: Work) -> None:
     if config.scorer.kind == "detoxify":
         work.mapper = InProcess()  # a network uses all cores, or the one device, by itself
-    parts = work.map(score_shard, documents.shards(rows=1), config)
-    work.merge(parts, "scores")
+    done = work.parts(score_part, documents.parts, config)
     for name in ("windows", "unscored"):
-        work.measure(name, sum(part.value[name] for part in parts), "windows")
+        work.measure(name, sum(part.value[name] for part in done), "windows")
