@@ -10,7 +10,7 @@ from tasks.contract.artifact import Artifact, Part, Table, aligned, external, pa
 from tasks.contract.columns import Column, column, extend, table
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
-from tasks.contract.mappers import InProcess, Mapper, Needs, Processes
+from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
 from tasks.contract.stages import STAGES, Stage, stage
@@ -78,6 +78,7 @@ __all__ = [
     "identities",
     "ids",
     "ledger_rows",
+    "make_mapper",
     "library_versions",
     "open_session",
     "part_of",

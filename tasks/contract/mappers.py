@@ -1,6 +1,6 @@
 """Mappers: where the parts of a stage are worked on.
 
-Here, one after the other; in processes of this machine; or on a Ray cluster (``ray.py``). All give
+Here, one after the other; in processes of this machine; or on a Ray cluster (``on_ray.py``). All give
 the same results in the same order: which of them runs is one setting, and decides no artifact.
 """
 
@@ -113,6 +113,15 @@ class Processes:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def make_mapper(kind: str, workers: int) -> Mapper:
+    """The mapper that a config names: "processes" or "ray"."""
+    if kind == "ray":
+        from tasks.contract.on_ray import OnRay
+
+        return OnRay(workers)
+    return Processes(workers) if workers > 1 else InProcess()
 
 
 def _end_with_parent() -> None:
