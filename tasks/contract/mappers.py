@@ -1,7 +1,7 @@
 """Mappers: where the parts of a stage are worked on.
 
-Here, one after the other; in processes of this machine; or on a Ray cluster (``on_ray.py``). All give
-the same results in the same order: which of them runs is one setting, and decides no artifact.
+Here, one after the other; in processes of this machine; or on a Ray cluster (``on_ray.py``). All
+give the same results in the same order: which of them runs is one setting, and decides no artifact.
 """
 
 from __future__ import annotations
