@@ -5,10 +5,10 @@ can be decompressed by itself, so damage in one need not cost those behind it: t
 searched for by its first bytes, from the first byte behind the beginning of the damaged one
 (its decoder may have run over the true end before it noticed).
 
-What counts as a member behind damage: its header parses and its first block decompresses to
-something without error, or it ends whole. Random bytes with a header before them do not come
-that far in 4 KiB, and nothing of a false candidate is handed on before. A later error in it is
-damage like any other. What this cannot rule out: gzip's checksum stands at a member's end, so
+What counts as a member behind damage: its header parses and its first two blocks of output come
+without error, or it ends before. (One is too little: a header with a long name may leave a few
+bytes of a block.) Random bytes do not come that far, and nothing of a false candidate is handed
+on before. A later error in it is damage like any other. What this cannot rule out: gzip's checksum stands at a member's end, so
 what a long member gave between the damage and the place where it was noticed is handed on and
 may be nonsense; a zstd frame without checksum may hide damage; and what was compressed twice
 may be found within the rest of a damaged member.
@@ -24,7 +24,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO
 
 import zstandard
@@ -200,9 +200,9 @@ class Members:
             if start < self.furthest and self.again > max(self.size, PATIENCE):
                 continue
             member = self._member(start, self.codec.proof)
-            first = next(member.output, b"")
-            if not member.error:
-                member.output = chain([first] if first else [], member.output)
+            begun = list(islice(member.output, 2))
+            if not member.error or (begun and member.error == TOO_EARLY):
+                member.output = chain(begun, member.output)
                 return member
         return None
 

@@ -32,7 +32,9 @@ TOO_LONG = "longer than max_document_bytes"
 class Record:
     """One document, or one error: ``error`` is empty for a document.
 
-    ``raw_bytes`` is what it took of its container (lines with their end; values of a column).
+    ``raw_bytes`` is what it took of its container (lines with their end; values of a column;
+    compressed bytes of which nothing came). ``records`` is how many records of the container
+    it stands for: more than one only for rows of columns that could not be read.
     Errors name a kind, so that they can be counted; what is special to one is in ``place``.
     """
 
@@ -43,6 +45,7 @@ class Record:
     error: str = ""
     raw: bytes = b""
     file: str = ""  # where one input covers many files
+    records: int = 1
 
 
 def _unusable(line: Line, limit: int) -> str:

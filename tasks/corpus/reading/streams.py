@@ -21,7 +21,7 @@ class Meter:
     ``bytes`` are those of the content, decompressed, and with them those that were lost.
     """
 
-    rows: int = 0
+    rows: int = 0  # records, those that one error stands for among them
     bytes: int = 0
     skipped: int = 0  # bytes that belong to no record: byte order mark, header, blank lines
     lost: int = 0  # compressed bytes that gave nothing, as they stand in the file

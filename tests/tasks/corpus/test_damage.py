@@ -16,64 +16,25 @@ from tasks.contract import HallmarkError
 from tasks.corpus.ingest import IngestConfig, ingest
 from tasks.corpus.reading import members
 from tasks.corpus.reading.members import DAMAGED, TOO_EARLY, Damage
-from tasks.corpus.reading.readers import (
-    CsvSource,
-    JsonlSource,
-    TextSource,
-    read_csv,
-    read_jsonl,
-    read_text,
-)
 from tasks.corpus.reading.streams import Meter, blocks, lines
+from tests.tasks.corpus.reading import PACK, documents, numbers, read_all, skippable, zst
 
-LIMIT = 10_000
-READERS = {
-    ".jsonl": (read_jsonl, JsonlSource, "jsonl"),
-    ".csv": (read_csv, CsvSource, "csv"),
-    ".txt": (read_text, TextSource, "text"),
-}
-
-
-def zst(data, checksum=True):
-    return zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
-
-
-def skippable(data, number=0):
-    return bytes([0x50 + number]) + b"\x2a\x4d\x18" + len(data).to_bytes(4, "little") + data
-
-
-PACK = {".gz": gzip.compress, ".zst": zst}
 both = pytest.mark.parametrize("ending", [".gz", ".zst"])
-
-
-def documents(numbers, size=40):
-    """Lines of documents that hardly shrink; the same ones at every call."""
-    made = []
-    for number in numbers:
-        words = random.Random(number).randbytes(size).hex()
-        made.append(json.dumps({"text": f"{number} {words}"}).encode() + b"\n")
-    return made
-
-
-def numbers(records):
-    """Of the documents among the records, as the text itself says."""
-    return [int(r.text.split()[0]) for r in records if not r.error]
+KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
 
 
 def read(path, data, **settings):
     """All records of a file of these bytes, once the meter agrees with records and stream."""
     path.write_bytes(data)
-    reader, source, kind = READERS[path.suffixes[0]]
     meter, raw = Meter(), Meter()
-    source = source(kind=kind, name="s", path=str(path), **settings)
-    records = list(reader(path, source, LIMIT, meter))
+    found = read_all(path, KINDS[path.suffixes[0]], 10_000, meter, **settings)
     pieces = list(blocks(path, raw))
     lost = sum(piece.lost for piece in pieces if isinstance(piece, Damage))
     assert meter.lost == raw.lost == lost
     assert meter.bytes == lost + sum(len(p) for p in pieces if isinstance(p, bytes))
-    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in records)
-    assert meter.rows == len(records)
-    return records, meter
+    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in found)
+    assert meter.rows == len(found)
+    return found, meter
 
 
 # Behind the damage -------------------------------------------------------------------------------
@@ -175,6 +136,16 @@ def test_false_beginnings_give_no_text(tmp_path):
                 assert [r.place for r in records if r.error] == ["line 2"]
                 assert numbers(records) == [0, 1]
                 assert meter.lost == len(lure + junk)
+
+
+def test_a_false_beginning_whose_name_ends_where_the_next_member_begins(tmp_path):
+    """Its first block decompresses without error, whatever time the true header holds."""
+    rows = documents(range(2))
+    lure = b"\x1f\x8b\x08\x08" + b"n" * (members.COMPRESSED_BLOCK - 12)
+    for when in range(300):
+        data = lure + gzip.compress(rows[1], mtime=when)
+        records, meter = read(tmp_path / "a.jsonl.gz", gzip.compress(rows[0]) + b"x" + data)
+        assert (numbers(records), meter.lost, when) == ([0, 1], 1 + len(lure), when)
 
 
 @both
@@ -379,7 +350,7 @@ def test_the_search_holds_no_more_than_a_block(tmp_path, ending):
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(random.Random(1).randbytes(1 << 20) * 30 + PACK[ending](b"x\n"))
     tracemalloc.start()
-    found = list(lines(path, LIMIT, Meter()))
+    found = list(lines(path, 10_000, Meter()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line.data for line in found] == [b"", b"x"]
