@@ -8,10 +8,13 @@ searched for by its first bytes, from the first byte behind the beginning of the
 What counts as a member behind damage: its header parses and its first two blocks of output come
 without error, or it ends before. (One is too little: a header with a long name may leave a few
 bytes of a block.) Random bytes do not come that far, and nothing of a false candidate is handed
-on before. A later error in it is damage like any other. What this cannot rule out: gzip's checksum stands at a member's end, so
-what a long member gave between the damage and the place where it was noticed is handed on and
-may be nonsense; a zstd frame without checksum may hide damage; and what was compressed twice
-may be found within the rest of a damaged member.
+on before. A later error in it is damage like any other.
+
+What this cannot rule out: gzip's checksum stands at a member's end, so what a long member gave
+between the damage and the place where it was noticed is handed on and may be nonsense, or, in
+members that are stored and not compressed, text of the next member, which then comes twice. A
+zstd frame without checksum may hide damage. What was compressed twice may be found within the
+rest of a damaged member.
 
 Memory is a few blocks. Time is linear: a candidate costs one block, and once more bytes were
 decompressed a second time than the file has, candidates within what was read are passed over.
