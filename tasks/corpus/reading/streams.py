@@ -80,7 +80,7 @@ def lines(path: Path, limit: int, meter: Meter) -> Iterator[Line]:
     line = _Begun(limit)
     for block in blocks(path, meter):
         if isinstance(block, Damage):
-            line.error = line.error or block.error
+            line.error = block.error
             line.size += block.lost
             line.cut = block.cut
             if not block.cut:

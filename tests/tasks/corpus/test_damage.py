@@ -72,6 +72,21 @@ def test_damage_is_one_record_and_lines_are_numbered_on(tmp_path, ending):
 
 
 @both
+def test_a_member_behind_damage_may_be_truncated(tmp_path, ending):
+    """What it gives before its end is read; two errors are two records."""
+    rows = documents(range(9000))
+    bad, last = b"x" + PACK[ending](rows[0])[1:], PACK[ending](b"".join(rows[1:]))
+    for cut in (3000, len(last) - 3000):
+        records, _ = read(tmp_path / f"a.jsonl{ending}", bad + last[:cut])
+        found = numbers(records)
+        assert found == list(range(1, 1 + len(found)))
+        assert len(found) > 9000 // 2 or cut == 3000
+        assert ending == ".zst" or len(found) > 30
+        errors = [r.error for r in records if r.error]
+        assert errors == ([DAMAGED, TOO_EARLY] if found else [DAMAGED])
+
+
+@both
 def test_several_damaged_members(tmp_path, ending):
     rows = documents(range(400))
     packed = [bytearray(PACK[ending](b"".join(rows[i : i + 10]))) for i in range(0, 400, 10)]
@@ -161,11 +176,12 @@ def test_what_a_lost_line_leaves_behind_is_no_document(tmp_path, ending):
         n for n, end in enumerate(ends) if end <= 20_000 or (end - len(rows[n]) >= 21_000)
     ]
     assert [r.error for r in records if r.error] == [DAMAGED]
-    text = text.replace(b"\n", b"\n\n")
+    pairs = [rows[i] + rows[i + 1] for i in range(0, 600, 2)]  # passages of two lines
+    text = b"\n".join(pairs)
     pieces = [PACK[ending](text[i : i + 1000]) for i in range(0, len(text), 1000)]
     pieces[20] = b"x" + pieces[20][1:]
     records, _ = read(tmp_path / f"a.txt{ending}", b"".join(pieces), split="blank_lines")
-    assert {r.text.encode() + b"\n" for r in records if not r.error} < set(rows)
+    assert {r.text.encode() + b"\n" for r in records if not r.error} < set(pairs)
     assert [r.error for r in records if r.error] == [DAMAGED]
 
 
