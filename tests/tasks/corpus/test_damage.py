@@ -81,7 +81,6 @@ def test_a_member_behind_damage_may_be_truncated(tmp_path, ending):
         found = numbers(records)
         assert found == list(range(1, 1 + len(found)))
         assert len(found) > 9000 // 2 or cut == 3000
-        assert ending == ".zst" or len(found) > 30
         errors = [r.error for r in records if r.error]
         assert errors == ([DAMAGED, TOO_EARLY] if found else [DAMAGED])
 
@@ -126,9 +125,7 @@ def test_a_skippable_frame_with_a_damaged_size_does_not_swallow_the_rest(tmp_pat
     assert (numbers(records), meter.lost, len(records)) == ([0, 1, 2, 3], 0, 4)
     for size in (6, len(frames[1]) + 7, 1 << 31):
         wrong = b"\x53\x2a\x4d\x18" + size.to_bytes(4, "little") + b"index"
-        records, meter = read(
-            tmp_path / "b.jsonl.zst", whole.replace(skippable(b"index", 3), wrong)
-        )
+        records, _ = read(tmp_path / "b.jsonl.zst", whole.replace(skippable(b"index", 3), wrong))
         assert numbers(records) == [0, 1, 2, 3]
         assert [(r.error, r.raw_bytes) for r in records if r.error] == [(DAMAGED, len(wrong))]
     # Behind damage a skippable frame is where reading goes on.
