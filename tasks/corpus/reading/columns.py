@@ -14,7 +14,7 @@ from pydantic import Field
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.reading.readers import TOO_LONG, Record, decode, missing, short, take
 from tasks.corpus.reading.sources import Fields, FileSource, Source
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import Meter, unchanged
 
 BATCH = 512  # rows decoded at a time
 
@@ -28,10 +28,15 @@ class ParquetSource(FileSource, Fields):
 def read_parquet(path: Path, source: ParquetSource, limit: int, meter: Meter) -> Iterator[Record]:
     """Rows of a parquet file; raw bytes are those of the text values.
 
-    A row group that cannot be read to its end is one error, with the stored size of its text.
+    The rows of a group that could not be read are one error, which stands for as many records.
+    Its bytes are the stored (compressed) size of the group's text; if the damage came behind
+    rows that were read, the share of the others, by their number. Page checksums are verified
+    where the writer stored them.
     """
     with pa.OSFile(str(path)) as handle:
+        size = handle.size()
         yield from _parquet_records(handle, source, limit, meter)
+    unchanged(path, size, path.stat().st_size)
 
 
 def _parquet_records(
@@ -40,9 +45,11 @@ def _parquet_records(
     error = "the file is empty" if handle.size() == 0 else ""
     if not error:
         try:
-            file = pq.ParquetFile(handle)
+            file = pq.ParquetFile(handle, page_checksum_verification=True)
             names = [field.name for field in file.schema_arrow]
             error = missing(source, names) or _no_text(source, file.schema_arrow)
+        except MemoryError:  # an ArrowException too, and no fault of the file
+            raise
         except (pa.ArrowException, OSError):
             error = "not a whole parquet file"
     if error:
@@ -50,21 +57,39 @@ def _parquet_records(
         meter.bytes += handle.size()
         yield Record("whole file", handle.size(), error=error)
         return
-    columns = [source.text_field, *([source.key_field] if source.key_field else [])]
     row = 0
     for group in range(file.num_row_groups):
         end = row + file.metadata.row_group(group).num_rows
-        try:
-            for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
-                table = pa.Table.from_batches([batch])
-                yield from column_records(table, source, row, limit, meter)
-                row += len(batch)
-        except (pa.ArrowException, OSError):
-            size = _stored_size(file, group, source.text_field)
-            meter.rows += 1
-            meter.bytes += size
-            yield Record(f"rows {row + 1} to {end}", size, error="a damaged row group")
+        for table in _tables(file, source, group):
+            yield from column_records(table, source, row, limit, meter)
+            row += len(table)
+        if row < end:
+            yield _unread(file, source, group, row, end, meter)
         row = end
+
+
+def _tables(file: pq.ParquetFile, source: ParquetSource, group: int) -> Iterator[pa.Table]:
+    """The rows of a row group, as far as they can be read."""
+    columns = [source.text_field, *([source.key_field] if source.key_field else [])]
+    try:
+        for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
+            yield pa.Table.from_batches([batch])
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError):
+        return
+
+
+def _unread(
+    file: pq.ParquetFile, source: ParquetSource, group: int, row: int, end: int, meter: Meter
+) -> Record:
+    """One error for the rows of a group from ``row`` on."""
+    whole = file.metadata.row_group(group).num_rows
+    size = _stored_size(file, group, source.text_field) * (end - row) // whole
+    meter.rows += end - row
+    meter.bytes += size
+    place = f"rows {row + 1} to {end}"
+    return Record(place, size, error="a damaged row group", records=end - row)
 
 
 def _stored_size(file: pq.ParquetFile, group: int, name: str) -> int:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tasks.corpus.reading.sources import Fields, FileSource
-from tasks.corpus.reading.streams import Line, Meter, Unreadable, lines
+from tasks.corpus.reading.streams import Line, Meter, lines
 
 NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"
@@ -32,7 +32,9 @@ TOO_LONG = "longer than max_document_bytes"
 class Record:
     """One document, or one error: ``error`` is empty for a document.
 
-    ``raw_bytes`` is what it took of its container (lines with their end; values of a column).
+    ``raw_bytes`` is what it took of its container (lines with their end; values of a column;
+    compressed bytes of which nothing came). ``records`` is how many records of the container
+    it stands for: more than one only for rows of columns that could not be read.
     Errors name a kind, so that they can be counted; what is special to one is in ``place``.
     """
 
@@ -43,6 +45,7 @@ class Record:
     error: str = ""
     raw: bytes = b""
     file: str = ""  # where one input covers many files
+    records: int = 1
 
 
 def _unusable(line: Line, limit: int) -> str:
@@ -152,11 +155,14 @@ def read_text(path: Path, source: TextSource, limit: int, meter: Meter) -> Itera
     for line in lines(path, limit, meter):
         if source.split == "blank_lines" and not line.error and not line.data.strip():
             meter.skipped += line.size
-            if passage.size:
+            if passage.size or passage.error:
                 yield passage.record(source, limit, meter)
             passage = _Passage(line.number + 1)
         else:
             passage.add(line, limit)
+            if source.split == "blank_lines" and line.error and not line.cut:
+                yield passage.record(source, limit, meter)
+                passage = _Passage(line.number + 1)
     if source.split == "file" or passage.size or passage.error:
         yield passage.record(source, limit, meter)
     else:
@@ -173,7 +179,7 @@ class _Passage:
         if self.size <= limit:
             self.data += line.data + b"\n" * (0 < line.size - len(line.data) == 1)
         self.size += line.size
-        self.error = line.error
+        self.error = self.error or line.error
 
     def record(self, source: TextSource, limit: int, meter: Meter) -> Record:
         meter.rows += 1
@@ -246,6 +252,10 @@ def missing(source: Fields, columns: list[str]) -> str:
     return ""
 
 
+class _Unreadable(Exception):
+    """Bytes of a row are missing; the message is the error to record."""
+
+
 class _TooLong(Exception):
     """A row went over the limit while it was read."""
 
@@ -288,7 +298,7 @@ class _Feed:
             return "broken CSV", []
         except _TooLong:
             return self._unclosed() if len(self.taken) > 1 else (TOO_LONG, [])
-        except Unreadable as error:
+        except _Unreadable as error:
             return str(error), []
         return ("end", []) if fields is None else ("ok", fields)
 
@@ -298,7 +308,7 @@ class _Feed:
             self.taken.append(line)
             size += line.size
             if line.error:
-                raise Unreadable(line.error)
+                raise _Unreadable(line.error)
             if size > self.limit:
                 raise _TooLong
             yield line.data.decode("utf-8", "surrogateescape") + "\n"

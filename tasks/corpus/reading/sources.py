@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -52,7 +54,7 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     try:
         if base.is_dir():
             ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
-            paths = [p for p in base.rglob("*") if p.name.endswith(ends) and p.name[0] != "."]
+            paths = list(_below(base, ends))
         elif base.is_file():
             base, paths = base.parent, [base]
         else:
@@ -67,6 +69,16 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
         kind = f"no file that ends in {', '.join(endings)} is" if base.is_dir() else "nothing is"
         raise UsageError(f"source {source!r}: {kind} at {path!r}; correct the source's path")
     return dict(sorted(found.items()))
+
+
+def _below(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    """Files of a folder and its folders; one that may not be listed raises OSError."""
+
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for inner, _, names in os.walk(folder, onerror=give_up):
+        yield from (Path(inner, n) for n in names if n.endswith(endings) and n[0] != ".")
 
 
 def _name(path: Path, base: Path) -> str:

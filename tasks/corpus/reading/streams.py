@@ -2,71 +2,62 @@
 
 from __future__ import annotations
 
-import zlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import zstandard
+from tasks.contract import HallmarkError
+from tasks.corpus.reading.members import CODECS, Damage, Members
 
 BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 20  # bytes read at a time
-COMPRESSED_BLOCK = 1 << 12  # small: 4 KiB of a hostile zstd file can swell to 128 MiB
 
 
 @dataclass
 class Meter:
-    """What a reader consumed, counted where it is read and not where it is interpreted."""
+    """What a reader consumed, counted where it is read and not where it is interpreted.
 
-    rows: int = 0
+    ``bytes`` are those of the content, decompressed, and with them those that were lost.
+    """
+
+    rows: int = 0  # records, those that one error stands for among them
     bytes: int = 0
     skipped: int = 0  # bytes that belong to no record: byte order mark, header, blank lines
+    lost: int = 0  # compressed bytes that gave nothing, as they stand in the file
 
 
-class Unreadable(Exception):
-    """A stream that cannot be read on; the message is the error to record."""
-
-
-def blocks(path: Path, meter: Meter) -> Iterator[bytes]:
+def blocks(path: Path, meter: Meter) -> Iterator[bytes | Damage]:
     """The bytes of a file, decompressed if its name ends in .gz or .zst.
 
-    Raises Unreadable behind the last good byte of a damaged or truncated stream.
+    Raises HallmarkError if other bytes were accounted for than the file had when it was opened.
     """
-    with path.open("rb") as file:
-        for block in _decompressed(file, path.suffix):
-            meter.bytes += len(block)
-            yield block
-
-
-def _decompressed(file: BinaryIO, suffix: str) -> Iterator[bytes]:
-    if suffix not in (".gz", ".zst"):
-        while block := file.read(BLOCK):
-            yield block
-        return
-    stream: Any = None
-    while data := file.read(COMPRESSED_BLOCK):
-        while data:
-            if stream is None:
-                data = data.lstrip(b"\0")  # padding between members
-                if not data:
-                    break
-                stream = (
-                    zlib.decompressobj(wbits=31)
-                    if suffix == ".gz"
-                    else zstandard.ZstdDecompressor().decompressobj()
-                )
-            try:
-                block = stream.decompress(data)
-            except (zlib.error, zstandard.ZstdError) as error:
-                raise Unreadable("the compressed data are damaged") from error
-            if block:
+    with path.open("rb", buffering=1 << 16) as file:
+        size = os.fstat(file.fileno()).st_size
+        if codec := CODECS.get(path.suffix):
+            members = Members(file, codec())
+            for block in members:
+                if isinstance(block, Damage):
+                    meter.lost += block.lost
+                meter.bytes += block.lost if isinstance(block, Damage) else len(block)
                 yield block
-            data = b""
-            if stream.eof:
-                data, stream = stream.unused_data, None
-    if stream is not None:
-        raise Unreadable("the compressed data end too early")
+            unchanged(path, size, members.read + members.lost + members.padding)
+        else:
+            read = 0
+            while data := file.read(BLOCK):
+                read += len(data)
+                meter.bytes += len(data)
+                yield data
+            unchanged(path, size, read)
+
+
+def unchanged(path: Path, size: int, found: int) -> None:
+    """Raise HallmarkError if a file had another size than was found in it."""
+    if found != size:
+        raise HallmarkError(
+            f"{path} changed while it was read ({size} bytes when it was opened, "
+            f"{found} bytes read); run again when nothing writes to it"
+        )
 
 
 @dataclass(slots=True)
@@ -74,31 +65,54 @@ class Line:
     number: int  # from 1
     data: bytes  # without its \n; a line that is too long is cut at limit + 1 bytes
     size: int  # bytes of the whole line with its \n
-    error: str = ""  # the stream broke inside this line
+    error: str = ""  # bytes of the stream are missing inside this line, or behind its data
+    cut: bool = False  # so are perhaps the beginnings of what stands on the lines behind it
 
 
 def lines(path: Path, limit: int, meter: Meter) -> Iterator[Line]:
-    """Lines of a file, however long: no more than ``limit`` bytes of one are held."""
-    begun, size, number = bytearray(), 0, 1
-    try:
-        for block in blocks(path, meter):
-            *ends, rest = block.split(b"\n")
-            for end in ends:
-                if size:
-                    begun += end[: max(0, limit + 1 - len(begun))]
-                    end, length = bytes(begun), size + len(end) + 1
-                    begun, size = bytearray(), 0
-                else:
-                    length = len(end) + 1
-                yield _without_bom(Line(number, end, length), meter)
-                number += 1
-            begun += rest[: max(0, limit + 1 - len(begun))]
-            size += len(rest)
-    except Unreadable as error:
-        yield _without_bom(Line(number, bytes(begun), size, str(error)), meter)
-        return
-    if size:
-        yield _without_bom(Line(number, bytes(begun), size), meter)
+    """Lines of a file, however long: no more than ``limit`` bytes of one are held.
+
+    Damage ends the line it stands in, which is an error and counts the compressed bytes that
+    gave nothing. What follows is taken for the beginning of a line, unless members before were
+    cut within lines: then the rest of that line belongs to the error. Lines are numbered as
+    they are met; how many of them stood in lost bytes nobody knows.
+    """
+    line = _Begun(limit)
+    for block in blocks(path, meter):
+        if isinstance(block, Damage):
+            line.error = block.error
+            line.size += block.lost
+            line.cut = block.cut
+            if not block.cut:
+                yield _without_bom(line.end(), meter)
+            continue
+        *ends, rest = block.split(b"\n")
+        for end in ends:
+            line.add(end)
+            line.size += 1
+            yield _without_bom(line.end(), meter)
+        line.add(rest)
+    if line.size or line.error:
+        yield _without_bom(line.end(), meter)
+
+
+class _Begun:
+    """A line that is not yet at its end."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.number = limit, 1
+        self.data, self.size, self.error, self.cut = bytearray(), 0, "", False
+
+    def add(self, data: bytes) -> None:
+        self.data += data[: max(0, self.limit + 1 - len(self.data))]
+        self.size += len(data)
+
+    def end(self) -> Line:
+        """The line as far as it goes; the next one begins."""
+        line = Line(self.number, bytes(self.data), self.size, self.error, self.cut)
+        self.number += 1
+        self.data, self.size, self.error, self.cut = bytearray(), 0, "", False
+        return line
 
 
 def _without_bom(line: Line, meter: Meter) -> Line:

@@ -5,62 +5,13 @@ import gzip
 import io
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError, UsageError
-from tasks.corpus.reading.columns import DatasetsSource, ParquetSource, read_dataset, read_parquet
-from tasks.corpus.reading.readers import (
-    NOT_UTF8,
-    TOO_LONG,
-    CsvSource,
-    JsonlSource,
-    TextSource,
-    read_csv,
-    read_jsonl,
-    read_text,
-)
+from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tasks.corpus.reading.streams import Meter, blocks, lines
-
-LIMIT = 1000
-READERS = {
-    "jsonl": (read_jsonl, JsonlSource),
-    "csv": (read_csv, CsvSource),
-    "text": (read_text, TextSource),
-    "parquet": (read_parquet, ParquetSource),
-}
-
-
-def read(path, kind, limit=LIMIT, **settings):
-    """Documents and errors of a file, after checking that the meter agrees with the records."""
-    reader, source = READERS[kind]
-    meter = Meter()
-    source = source(kind=kind, name="s", path=str(path), **settings)
-    records = list(reader(path, source, limit, meter))
-    assert meter.rows == len(records)
-    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in records)
-    good = [r for r in records if not r.error]
-    assert all(r.text == "" for r in records if r.error)
-    return good, [(r.place, r.error) for r in records if r.error], meter
-
-
-def texts(records):
-    return [record.text for record in records]
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, data):
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return write
-
+from tests.tasks.corpus.reading import LIMIT, read, texts, zst
 
 # Lines --------------------------------------------------------------------------------------------
 
@@ -199,10 +150,6 @@ def test_damage_never_reaches_other_lines(tmp_path_factory, junk):
 # Compression -------------------------------------------------------------------------------------
 
 
-def zst(data):
-    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
-
-
 @pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zst)])
 def test_compressed_files(write, ending, pack):
     rows = [
@@ -339,94 +286,3 @@ def test_csv_as_the_csv_module_writes_it(tmp_path_factory, rows, delimiter):
     path.write_bytes(buffer.getvalue().encode())
     good, bad, _ = read(path, "csv", limit=10**6, delimiter=delimiter)
     assert (texts(good), bad) == ([text for text, _ in rows], [])
-
-
-# Parquet -----------------------------------------------------------------------------------------
-
-
-def parquet(columns, **options):
-    sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink, **options)
-    return sink.getvalue()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
-)
-def test_parquet_text_of_any_layout(write, kind):
-    rows = ["a", None, "é" * 400, "x" * (LIMIT + 1), "nul\0", ""]
-    data = parquet({"text": pa.array(rows).cast(kind), "id": list(range(6))}, row_group_size=4)
-    good, bad, meter = read(write("a.parquet", data), "parquet", key_field="id")
-    assert [(r.place, r.key, r.text) for r in good] == [
-        ("row 1", "0", "a"), ("row 3", "2", "é" * 400), ("row 5", "4", "nul\0"), ("row 6", "5", ""),
-    ]  # fmt: skip
-    assert bad == [("row 2", "field 'text' is null"), ("row 4", TOO_LONG)]
-    assert meter.bytes == 1 + 800 + LIMIT + 1 + 4
-
-
-def test_parquet_that_is_not_utf8(write):
-    """Arrow reads it without a word."""
-    raw = pa.array([b"fine", b"caf\xe9"], pa.binary())
-    broken = pa.StringArray.from_buffers(2, *raw.buffers()[1:3])
-    good, bad, _ = read(write("a.parquet", parquet({"text": broken})), "parquet")
-    assert texts(good) == ["fine"]
-    assert bad == [("row 2, byte 4", NOT_UTF8)]
-
-
-def test_damaged_parquet(write):
-    data = parquet({"text": [f"row {i}" for i in range(3000)]}, row_group_size=1000,
-                   compression="zstd", write_page_checksum=False)  # fmt: skip
-    for cut in (3, 200, len(data) // 2, len(data) - 1):
-        _, bad, meter = read(write("a.parquet", data[:cut]), "parquet")
-        assert bad == [("whole file", "not a whole parquet file")]
-        assert meter.bytes == cut
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        column = file.metadata.row_group(1).column(0)
-        start = column.dictionary_page_offset or column.data_page_offset
-    damaged = bytearray(data)
-    damaged[start : start + 200] = bytes(200)
-    good, bad, _ = read(write("b.parquet", bytes(damaged)), "parquet")
-    assert bad == [("rows 1001 to 2000", "a damaged row group")]
-    assert texts(good) == [f"row {i}" for i in range(3000) if not 1000 <= i < 2000]
-    assert (good[0].place, good[-1].place) == ("row 1", "row 3000")
-
-
-def test_parquet_with_wrong_columns(write):
-    path = write("a.parquet", parquet({"body": ["x"], "n": [1]}))
-    assert read(path, "parquet")[1] == [("whole file", "column 'text' is missing")]
-    assert read(path, "parquet", text_field="n")[1] == [("whole file", "column 'n' is not text")]
-    assert texts(read(path, "parquet", text_field="body")[0]) == ["x"]
-
-
-# Data sets ---------------------------------------------------------------------------------------
-
-
-def dataset(path, **settings):
-    source = DatasetsSource(kind="datasets", name="hub", path=str(path), **settings)
-    meter = Meter()
-    return list(read_dataset(source, LIMIT, meter)), meter
-
-
-def test_a_local_data_set_is_streamed(tmp_path):
-    """By splits, through the datasets library, from a folder in the layout of the hub."""
-    (tmp_path / "data").mkdir()
-    for split, rows in (("train", 1300), ("test", 3)):
-        values = [f"{split} {i}" for i in range(rows)]
-        pq.write_table(
-            pa.table({"body": values, "id": range(rows)}), tmp_path / f"data/{split}-0.parquet"
-        )
-    records, meter = dataset(tmp_path, text_field="body", key_field="id")
-    assert texts(records) == [f"train {i}" for i in range(1300)]
-    assert [r.key for r in records] == [str(i) for i in range(1300)]
-    assert records[-1].place == "row 1300"
-    assert meter.bytes == sum(len(r.text) for r in records)
-    assert texts(dataset(tmp_path, text_field="body", split="test")[0]) == [
-        f"test {i}" for i in range(3)
-    ]
-    with pytest.raises(
-        UsageError, match="'hub': column 'text' is missing; the columns are body, id"
-    ):
-        dataset(tmp_path)
-    with pytest.raises(HallmarkError, match=r"could not read .* split 'none'"):
-        dataset(tmp_path, text_field="body", split="none")

@@ -1,0 +1,73 @@
+"""What tests of readers share: files read whole, their accounts checked, and packed documents."""
+
+import gzip
+import json
+import random
+from functools import partial
+
+import zstandard
+
+from tasks.corpus.reading.columns import ParquetSource, read_parquet
+from tasks.corpus.reading.readers import (
+    CsvSource,
+    JsonlSource,
+    TextSource,
+    read_csv,
+    read_jsonl,
+    read_text,
+)
+from tasks.corpus.reading.streams import Meter
+
+LIMIT = 1000
+READERS = {
+    "jsonl": (read_jsonl, JsonlSource),
+    "csv": (read_csv, CsvSource),
+    "text": (read_text, TextSource),
+    "parquet": (read_parquet, ParquetSource),
+}
+
+
+def read_all(path, kind, limit=LIMIT, meter=None, **settings):
+    reader, source = READERS[kind]
+    source = source(kind=kind, name="s", path=str(path), **settings)
+    return list(reader(path, source, limit, meter or Meter()))
+
+
+def read(path, kind, limit=LIMIT, **settings):
+    """Documents and errors of a file, after checking that the meter agrees with the records."""
+    meter = Meter()
+    found = read_all(path, kind, limit, meter, **settings)
+    assert meter.rows == sum(r.records for r in found)
+    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in found)
+    good = [r for r in found if not r.error]
+    assert all(r.text == "" for r in found if r.error)
+    return good, [(r.place, r.error) for r in found if r.error], meter
+
+
+def texts(records):
+    return [record.text for record in records]
+
+
+def zst(data, checksum=True):
+    return zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
+
+
+def skippable(data, number=0):
+    return bytes([0x50 + number]) + b"\x2a\x4d\x18" + len(data).to_bytes(4, "little") + data
+
+
+PACK = {".gz": partial(gzip.compress, mtime=0), ".zst": zst}
+
+
+def documents(numbers, size=40):
+    """Lines of documents that hardly shrink; the same ones at every call."""
+    made = []
+    for number in numbers:
+        words = random.Random(number).randbytes(size).hex()
+        made.append(json.dumps({"text": f"{number} {words}"}).encode() + b"\n")
+    return made
+
+
+def numbers(records):
+    """Of the documents among the records, as the text itself says."""
+    return [int(r.text.split()[0]) for r in records if not r.error]

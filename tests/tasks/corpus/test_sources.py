@@ -1,0 +1,44 @@
+"""Files that are found: many of them, quickly, and none left open or left out unsaid."""
+
+import os
+import resource
+
+import pytest
+
+from tasks.contract import UsageError
+from tasks.corpus.reading.readers import TextSource, read_text
+from tasks.corpus.reading.sources import digest_of, files
+from tasks.corpus.reading.streams import Meter
+
+
+def test_no_file_stays_open(tmp_path):
+    """With ten descriptors to spare hundreds of files are found, hashed and begun to be read."""
+    for index in range(300):
+        (tmp_path / f"{index}.txt").write_bytes(b"x" * 100)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    try:
+        found = files("s", str(tmp_path), (".txt",))
+        digests = {digest_of("s", path) for path in found.values()}
+        source = TextSource(kind="text", name="s", path="a", split="blank_lines")
+        firsts = [next(read_text(path, source, 1000, Meter())) for path in found.values()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (len(found), len(digests), len(firsts)) == (300, 1, 300)
+
+
+def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
+    """Its documents would be missing without a word."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"x")
+    listed = os.scandir
+
+    def refuse(folder):
+        if os.fspath(folder).endswith("closed"):
+            raise PermissionError(13, "Permission denied", folder)
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UsageError, match=r"source 's': .* cannot be read .*closed"):
+        files("s", str(tmp_path), (".txt",))
