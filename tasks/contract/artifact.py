@@ -152,8 +152,8 @@ class Table:
         return merged(entry["counts"] for entry in self.entry["parts"])
 
     @property
-    def bytes(self) -> int:
-        """Of its files."""
+    def size(self) -> int:
+        """Bytes of its files."""
         return sum(entry["size"] for entry in self.entry["parts"])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

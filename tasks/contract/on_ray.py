@@ -6,6 +6,7 @@ All its machines must see the work area: a store that several hosts share is not
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import deque
@@ -73,10 +74,14 @@ class OnRay:
                     "mapper is ray, and Ray is not installed; install hallmark[ray] or set mapper "
                     "to processes"
                 ) from error
-            here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": self.workers}
             path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level="error",
-                     runtime_env={"env_vars": path}, **here)  # fmt: skip
+            ray.init(
+                num_cpus=None if os.environ.get("RAY_ADDRESS") else self.workers,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": path},
+            )
             self._ray = ray
         return self._ray
 

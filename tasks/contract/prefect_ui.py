@@ -13,7 +13,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from tasks.contract.store import Artifact
+from tasks.contract.artifact import Artifact
 
 
 def _key(text: str) -> str:

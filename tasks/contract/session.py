@@ -8,9 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tasks.contract.artifact import Artifact
 from tasks.contract.errors import HallmarkError
 from tasks.contract.mappers import InProcess, Mapper
-from tasks.contract.store import Artifact, Store
+from tasks.contract.store import Store
 
 
 @dataclass(frozen=True)

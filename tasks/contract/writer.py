@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class TableWriter:
             changes = pc.is_in(group["action"], value_set=pa.array(CHANGED))
             self.changed.update(group["doc_id"].filter(changes).to_pylist())
 
-    def _add(self, counted: pa.Table, hashes: list[bytes | None]) -> None:
+    def _add(self, counted: pa.Table, hashes: Sequence[bytes | None]) -> None:
         data = b"".join(h or bytes(16) for h in hashes)
         limbs = np.frombuffer(data, ">u4").astype(np.uint64).reshape(-1, 4)
         for number in range(4):  # sums of 32-bit numbers: no group overflows 64 bits
@@ -233,12 +233,16 @@ class Tables:
 
     def close(self) -> None:
         """Close all writers; documents learn from the ledger which of them were changed."""
-        for writer in [*self.written.values(), *self.spilled.values()]:
+        for writer in self._writers():
             writer.close()
         changed = set().union(*(w.changed for w in self.written.values()))
-        for writer in self.written.values():
-            writer.mark_changed(changed)
+        for table in self.written.values():
+            table.mark_changed(changed)
 
     def abandon(self) -> None:
-        for writer in [*self.written.values(), *self.spilled.values()]:
+        for writer in self._writers():
             writer.abandon()
+
+    def _writers(self) -> Iterator[TableWriter | SpillWriter]:
+        yield from self.written.values()
+        yield from self.spilled.values()

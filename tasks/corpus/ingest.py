@@ -167,7 +167,7 @@ def _write_quarantine(part: Input, out: Tables, records: list[Record]) -> None:
             "file": [r.file or part.file for r in records],
             "place": [r.place for r in records],
             "error": [r.error for r in records],
-            "records": [1] * len(records),
+            "records": [r.records for r in records],
             "raw_bytes": [r.raw_bytes for r in records],
             "raw": [r.raw for r in records],
         }
