@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Frontend:
-    """How runs of this process show themselves; the command line puts its progress bars here."""
+    """How runs of this process show themselves; the command line puts its terminal here."""
 
-    listener: Callable[[Event], None] = lambda event: None
+    watcher: Callable[[Event], None] = lambda event: None
     store: Store | None = None  # instead of the config's: replay runs into a fresh one
     runs: dict[str, Run] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ def begin(
     """
     from prefect.runtime import flow_run
 
-    from tasks.contract import Finished, InProcess, Processes, Session, open_session
+    from tasks.contract import Finished, InProcess, Processes, Session, Watcher, open_session
 
     settings, file = settle(config, overrides, until, checkpoint, start)
     store = frontend.store or default_store(settings.store)
@@ -136,6 +136,8 @@ def begin(
     }
     run = frontend.runs[record["run"]] = Run(store, record)
 
+    watch = Watcher(frontend.watcher, "the terminal")
+
     def save() -> None:
         store.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
 
@@ -143,13 +145,13 @@ def begin(
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_entry(event, event.artifact))
             save()
-        frontend.listener(event)
+        watch(event)
 
     save()
     workers = settings.workers
     mapper = Processes(workers) if workers > 1 else InProcess()
     try:
-        with open_session(Session(store, mapper, listen, until)):
+        with watch, open_session(Session(store, mapper, listen, until)):
             yield run
     except Finished:
         record["until"] = until

@@ -61,7 +61,7 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
     from flows.console import RunView
     from flows.recording import frontend
 
-    with RunView() as frontend.listener:
+    with RunView() as frontend.watcher:
         if server:
             server.wait()
         yield
