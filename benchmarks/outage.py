@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 OPTIONS = {
     "pretrain.train.checkpoint_every": 100_000,
     "pretrain.train.validate_every": 100_000,
-    "audit_toxicity.resamples": 50,
 }
 #: Seconds of training before the server goes away.
 BEFORE = 15
@@ -119,8 +118,11 @@ def trained(base: Path, name: str, count: int, server: Server, outage: Callable[
         outage()
     process.communicate()
     seconds = time.monotonic() - began
-    [record] = [json.loads(p.read_text()) for p in store.glob("runs/*/run.json")
-                if json.loads(p.read_text()).get("until") is None]  # fmt: skip
+    told = (base / f"{name}.stderr").read_text()
+    records = [json.loads(path.read_text()) for path in store.glob("runs/*/run.json")]
+    if not (records := [record for record in records if not record.get("until")]):
+        raise SystemExit(f"{name}: there is no run; the command said: {told}")
+    record = records[0]
     return {
         "name": name,
         "code": process.returncode,
@@ -128,7 +130,7 @@ def trained(base: Path, name: str, count: int, server: Server, outage: Callable[
         "steps": speed(store),
         "run": record["status"],
         "prefect": server.state(record["run"]),
-        "said": (base / f"{name}.stderr").read_text().count("\n"),
+        "said": told.count("\n"),
     }
 
 
