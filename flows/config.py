@@ -124,6 +124,16 @@ def load(config: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Conf
         raise UsageError(f"config {where}: {problems}") from error
 
 
+def overridden(key: str, overrides: Sequence[str]) -> str | None:
+    """The text that overrides set a key of the root to; None where they do not."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        if override.partition("=")[0].strip() == key:
+            _set(tree, override)
+    value = tree.get(key)
+    return value if isinstance(value, str) else None
+
+
 def _read(config: str) -> dict[str, Any]:
     path = Path(config)
     if path.suffix != ".toml":

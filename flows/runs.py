@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
@@ -28,9 +29,21 @@ RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "c
           "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
 
 
-def default_store(config_store: str | None = None, create: bool = True) -> Store:
-    """The store of a config, else of HALLMARK_STORE, else ./runs."""
-    return Store(config_store or os.environ.get("HALLMARK_STORE") or "runs", create=create)
+def store_uri(named: str | None = None) -> str:
+    """Where the store is: as named by --store or a config, else by HALLMARK_STORE, else ./runs."""
+    return named or os.environ.get("HALLMARK_STORE") or "runs"
+
+
+def same_store(uri: str, other: str) -> bool:
+    def place(uri: str) -> str:
+        path = uri.removeprefix("file://")
+        return path if "://" in path else str(Path(path).absolute())
+
+    return place(uri) == place(other)
+
+
+def default_store(named: str | None = None, create: bool = True) -> Store:
+    return Store(store_uri(named), create=create)
 
 
 class Run:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flows.commands.shared import Json, Set, execute
-from tasks.contract import UsageError
+from flows.commands.shared import InStore, Json, Set, execute
 
 
 def audit(
@@ -12,6 +11,7 @@ def audit(
     only: str = "capability,toxicity,bias,extraction",
     config: str | None = None,
     set_: Set = None,
+    store: InStore = None,
     json_: Json = False,
 ) -> None:
     """Audit a checkpoint and write its model card, without touching the corpus.
@@ -26,10 +26,16 @@ def audit(
     config
         Where the audits' settings come from; by default the config of the checkpoint's run.
     """
-    from flows.pipeline import AUDITS
+    from flows.pipeline import check_audits
 
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in AUDITS]
-    if unknown or not chosen:
-        raise UsageError(f"--only {only!r}: choose from {', '.join(AUDITS)}")
-    execute("audit", json_, checkpoint=checkpoint, config=config, overrides=set_ or [], only=chosen)
+    check_audits(chosen)
+    execute(
+        "audit",
+        json_,
+        checkpoint=checkpoint,
+        config=config,
+        overrides=set_ or [],
+        only=chosen,
+        store=store,
+    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.commands.shared import Json, show, site
+from flows.commands.shared import InStore, Json, show, site
 from flows.runs import open_run
 
 
-def report(run: str = "latest", *, out: Path | None = None, json_: Json = False) -> None:
+def report(
+    run: str = "latest", *, out: Path | None = None, store: InStore = None, json_: Json = False
+) -> None:
     """Build the site of all runs and print where RUN's cards are.
 
     Parameters
@@ -16,7 +18,7 @@ def report(run: str = "latest", *, out: Path | None = None, json_: Json = False)
     out
         The folder of the site; by default "site" inside a local store.
     """
-    chosen = open_run(run)
+    chosen = open_run(run, store)
     index = site(chosen.store, out)
     pages = {"index": str(index), "run": str(index.parent / "runs" / chosen.id / "index.html")}
     show(pages, json_, lambda pages: "\n".join(f"{k}: {v}" for k, v in pages.items()))

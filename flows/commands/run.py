@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from flows.commands.shared import Json, Set, execute
+from flows.commands.shared import InStore, Json, Set, execute
 
 
 def run(
     config: str = "demo",
     *,
     set_: Set = None,
+    store: InStore = None,
     until: str | None = None,
     start: str | None = None,
     json_: Json = False,
@@ -25,4 +26,12 @@ def run(
         Go on from this checkpoint of ours (RUN@STEP, "checkpoint/…" or a folder) on the config's
         corpus, with the checkpoint's tokenizer.
     """
-    execute("pipeline", json_, config=config, overrides=set_ or [], until=until, start=start)
+    execute(
+        "pipeline",
+        json_,
+        config=config,
+        overrides=set_ or [],
+        until=until,
+        start=start,
+        store=store,
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flows.commands.shared import Set
+from flows.commands.shared import InStore, Set
 from flows.deployments import serve_deployments
 
 
-def serve(config: str = "demo", *, set_: Set = None) -> None:
+def serve(config: str = "demo", *, set_: Set = None, store: InStore = None) -> None:
     """Register the pipeline (on the config's schedule) and the audit with a Prefect server.
 
     Parameters
@@ -14,4 +14,4 @@ def serve(config: str = "demo", *, set_: Set = None) -> None:
     config
         The config that the pipeline's deployment runs.
     """
-    serve_deployments(config, set_ or [])
+    serve_deployments(config, set_ or [], store)

@@ -19,6 +19,14 @@ Set = Annotated[
         name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
     ),
 ]
+InStore = Annotated[
+    str | None,
+    Parameter(
+        name="--store",
+        help="The store, a folder or a URI, instead of the one that the config or HALLMARK_STORE "
+        "names.",
+    ),
+]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
 
 
@@ -71,7 +79,7 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
     """Run a flow with a progress view, build the site, and say where everything is."""
     from flows.recording import settle
 
-    settled = ("config", "overrides", "until", "checkpoint", "start")
+    settled = ("config", "overrides", "until", "checkpoint", "start", "store")
     known = {k: v for k, v in parameters.items() if k in settled}
     with ready(lambda: settle(**known)):
         from flows import pipeline

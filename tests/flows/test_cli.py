@@ -41,7 +41,12 @@ def hallmark(tmp_path):
         (["replay"], 2, "there is no store at "),
         (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
         (["audit", "latest"], 2, "has trained no model yet"),
-        (["audit", "latest", "--only", "taste"], 2, "choose from capability"),
+        (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
+        (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
+        (["status", "--store", "no/such"], 2, "no/such, which does not exist"),
+        (["batch", "--step", "1", "--store", "no/such"], 2, "no/such, which does not exist"),
+        (["replay", "--store", "no/such"], 2, "no/such, which does not exist"),
+        (["report", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["serve", "smoke"], 1, "prefect server start"),
     ],
 )

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from flows import open_run
+from flows.config import CONFIGS
 from flows.recording import settle
 from tasks.contract import ROOT, UsageError
+from tests.flows.conftest import Hallmark
 
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
@@ -167,6 +169,22 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     ):
         with pytest.raises(UsageError, match=words):
             settle("smoke", [], until, start=name)
+
+
+def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
+    elsewhere = Hallmark(tmp_path / "elsewhere")
+    mine = tmp_path / "my.toml"
+    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIGS / "smoke.toml").read_text())
+    audited = ("audit", f"{smoke.first}@0", "--only", "bias")
+    report = elsewhere.json(*audited, "--config", str(mine))
+    assert report["store"] == str(smoke.store) and not report["store_must_be_named"]
+    named = ("--store", str(smoke.store))
+    again = elsewhere.json(*audited, *named)
+    assert again["store"] == str(smoke.store) and made(again) == []
+    assert elsewhere.json("status", report["run"], *named)["run"] == report["run"]
+    assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
+    assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
+    assert not elsewhere.store.exists()
 
 
 def test_the_site_opens_on_every_run(smoke):

@@ -2,14 +2,15 @@
 
 import json
 import shutil
+import stat
 
 import pytest
 
-from flows.commands.replay import replay_run
+from flows.commands.replay import replay_run, share_secret
 from flows.commands.status import render, status_of
 from flows.recording import settle
 from flows.runs import all_runs, open_run
-from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
 
 
@@ -77,6 +78,21 @@ def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
         replay_run(run)
 
 
+def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
+    fresh = Store(tmp_path / "fresh")
+    share_secret(store, fresh)
+    assert fresh.secret == store.secret
+    for place in (store, fresh):
+        assert stat.S_IMODE((place.root / "secret").stat().st_mode) == 0o600
+
+
+def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
+    fresh = Store(tmp_path / "fresh")
+    assert fresh.secret != store.secret
+    with pytest.raises(UsageError, match="is not fresh: it has a secret of its own"):
+        replay_run(open_run("a", store), str(tmp_path / "fresh"))
+
+
 def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     run = open_run("a", store)
     shutil.rmtree(store.root / run["make"].folder)
@@ -93,7 +109,7 @@ def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
-    settings, file = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
+    settings, file, _ = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
     card = settings.model_card
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3
