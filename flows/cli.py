@@ -50,9 +50,10 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     settle_prefect()
+    logger = logging.getLogger("hallmark")
+    logger.addHandler(_Warnings(logging.DEBUG if debug else logging.WARNING))
     if debug:
-        logging.getLogger("hallmark").addHandler(logging.StreamHandler())
-        logging.getLogger("hallmark").setLevel(logging.DEBUG)
+        logger.setLevel(logging.DEBUG)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -77,6 +78,13 @@ def main(arguments: list[str] | None = None) -> None:
             f"(the traceback: run again with --debug)",
             1,
         )
+
+
+class _Warnings(logging.Handler):
+    """Says them on stderr as it is at that moment: a progress bar puts itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
 
 
 def _about_files(error: OSError) -> str:

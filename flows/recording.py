@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.origin import resolve
 from flows.runs import Record, Run, default_store, store_uri
+from flows.site import build_quietly
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def begin(
         raise
     record |= {"status": "completed", "ended": _now()}
     save()
+    run.site = build_quietly(opened)
 
 
 def _entry(event: Event, artifact: Artifact) -> Record:

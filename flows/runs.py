@@ -51,6 +51,8 @@ class Run:
 
     def __init__(self, store: Store, record: Record) -> None:
         self.store, self.record = store, record
+        #: Index page of the site that was built behind a living run.
+        self.site: Path | None = None
 
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.status})"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.commands.shared import InStore, Json, show, site
+from flows.commands.shared import InStore, Json, show
 from flows.runs import open_run
+from flows.site import build
 
 
 def report(
@@ -19,6 +20,6 @@ def report(
         The folder of the site; by default "site" inside a local store.
     """
     chosen = open_run(run, store)
-    index = site(chosen.store, out)
+    index = build(chosen.store, out)
     pages = {"index": str(index), "run": str(index.parent / "runs" / chosen.id / "index.html")}
     show(pages, json_, lambda pages: "\n".join(f"{k}: {v}" for k, v in pages.items()))

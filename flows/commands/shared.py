@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -76,7 +75,7 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
 
 
 def execute(flow: str, as_json: bool, **parameters: Any) -> None:
-    """Run a flow with a progress view, build the site, and say where everything is."""
+    """Run a flow with a progress view, and say where everything is."""
     from flows.recording import settle
 
     settled = ("config", "overrides", "until", "checkpoint", "start", "store")
@@ -87,7 +86,6 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
         from flows.recording import frontend
 
         done = frontend.runs[getattr(pipeline, flow)(**parameters)]
-    index = site(done.store)
     if as_json:
         from flows.commands.status import status_of
 
@@ -104,17 +102,8 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
             f"{len(failed)} of {controls} controls failed ({names}): do not rely on the figures of "
             f"those audits; the model card says more"
         )
-    page = index.parent / "runs" / done.id / "index.html"
-    print(f"report: {page}")
-
-
-def site(store: Any, out: Path | None = None) -> Path:
-    from flows.runs import all_runs
-    from reports.site import build_site
-
-    if out is None:
-        out = Path("site") if store.root is None else store.root / "site"
-    return build_site(store, [run.record | {"status": run.status} for run in all_runs(store)], out)
+    if done.site:  # else why not has been said
+        print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
 
 
 def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:
