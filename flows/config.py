@@ -138,7 +138,7 @@ def _read(config: str) -> dict[str, Any]:
     path = Path(config)
     if path.suffix != ".toml":
         path = CONFIGS / f"{config}.toml"
-        if not path.exists():
+        if config not in names():
             raise UsageError(
                 f"there is no config {config!r}; give the path of a .toml file or one of: "
                 f"{', '.join(names())}"

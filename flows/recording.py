@@ -71,6 +71,8 @@ def settle(
     if config is None and checkpoint is None:
         config = "demo"
     file = config if isinstance(config, str) else None
+    if file and file.endswith(".toml"):
+        file = os.path.abspath(file)  # for whoever reads run.json in another folder
     if config is None:
         assert checkpoint is not None
         store = store or overridden("store", overrides) or store_uri()

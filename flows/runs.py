@@ -28,6 +28,10 @@ log = logging.getLogger("hallmark")
 RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "checkpoint",
           "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
 
+#: Names that a file gives, and that become parts of paths: none leads out of its folder.
+NAME = re.compile(r"\w+")
+ARTIFACT = re.compile(r"\w+/[0-9a-f]+")
+
 
 def store_uri(named: str | None = None) -> str:
     """Where the store is: as named by --store or a config, else by HALLMARK_STORE, else ./runs."""
@@ -144,8 +148,10 @@ class Run:
 
 def find_artifact(store: Store, name: str) -> Artifact:
     """The artifact of a name such as "pack/0123456789abcdef"."""
-    stage, _, digest = name.partition("#")[0].partition("/")
-    found = store.find(stage, digest) if digest else None
+    name = name.partition("#")[0]
+    if not ARTIFACT.fullmatch(name):
+        raise HallmarkError(f"{name!r} is no name of an artifact; one is stage/0123456789abcdef")
+    found = store.find(*name.split("/"))
     if found is None:
         raise HallmarkError(
             f"the store {store.uri} holds no artifact {name}; run again to rebuild it"
@@ -230,7 +236,8 @@ def _is_entry(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and all(isinstance(entry.get(k), str) for k in ("label", "stage", "artifact", "content"))
-        and re.fullmatch(r"\w+/[0-9a-f]+", entry["artifact"]) is not None
+        and all(NAME.fullmatch(entry[k]) for k in ("label", "stage"))
+        and ARTIFACT.fullmatch(entry["artifact"]) is not None
         and isinstance(entry.get("cached"), bool)
         and isinstance(entry.get("seconds"), int | float)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
@@ -48,6 +49,8 @@ def status_of(run: Run) -> Report:
 def _config_today(run: Run) -> tuple[Config | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
     file = run.record["config_file"]
+    if file and ".." in Path(file).parts:  # no run of ours names one so
+        return None, f"run.json names {file!r}, which leads out of the folder and is not read"
     try:
         return (load(file, run.record["overrides"]) if file else load(run.record["config"])), None
     except HallmarkError as error:
