@@ -181,16 +181,25 @@ def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
         rows = card["figures"].read(["id", "value"]).to_pylist()
         found = {row["id"]: row["value"] for row in rows}
         sizes = [value for name, value in found.items() if name.startswith("parameters-")]
-        step = found.get("training-step")
         title = card.manifest["parts"]["config"].get("title")
         return Model(
             title=None if title == UNTITLED else title,
             parameters=int(sum(sizes)) if sizes else None,
-            step=None if step is None else int(step),
+            step=_step(card),
         )
     if pretrained is not None:
         return Model(step=pc.max(pretrained["checkpoints"].read(["step"])["step"]).as_py())
     return Model()
+
+
+def _step(card: Artifact) -> int | None:
+    """The training step of the checkpoint that a card is about; None for one from elsewhere."""
+    stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
+    try:
+        checkpoint = card.store.find(stage, digest) if card.store and digest else None
+        return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
+    except (HallmarkError, KeyError):
+        return None
 
 
 @dataclass(frozen=True)

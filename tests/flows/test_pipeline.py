@@ -13,6 +13,7 @@ from flows.config import CONFIGS
 from flows.recording import settle
 from tasks.contract import ROOT, UsageError
 from tests.flows.conftest import Hallmark
+from tests.reports import pages
 
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
@@ -133,6 +134,9 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
+    cell = dict(zip(head, newest, strict=True))
+    assert report["run"] in cell["run"] and (cell["step"], cell["made"]) == ("0", "4 of 4")
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
     said = smoke("status").stdout
@@ -193,6 +197,9 @@ def test_the_site_opens_on_every_run(smoke):
     index = Path(pages["index"]).read_text()
     for run in (smoke.store / "runs").iterdir():
         assert run.name in index
+    again = smoke.json("run", "smoke")["run"]  # makes nothing: a line under the first
+    *_, first, repeats = pages.read(smoke.store / "site" / "index.html").tables[0]
+    assert smoke.first in first[0] and again in repeats[0] and len(repeats) == 1
 
 
 def test_replay_is_green(smoke):

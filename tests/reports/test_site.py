@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from reports.page.figures import FIGURES
-from reports.site import _key_figure, build_site
-from tasks.contract import HallmarkError
+from reports.site import _key_figure, _step, build_site
+from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
 from tests.reports import pages
 from tests.reports.artifacts import SCRIPT
 
@@ -49,19 +49,19 @@ def test_the_index_lists_runs_newest_first(site):
     assert [line[0][:20] for line in lines] == ["20260102-100000-bbbb", "20260101-100000-aaaa"]
     cells = [dict(zip(head, line, strict=True)) for line in lines]
     assert [c["status"] for c in cells] == ["failed", "completed"]
-    assert cells[0]["stages made"] == "1 of 2"
+    assert cells[0]["made"] == "1 of 2"
     assert cells[1]["bits per byte"] == "1.50095 %: 1.250 to 1.750n = 2"
     assert cells[0]["bits per byte"] == "–"
 
 
-def test_the_index_says_which_model_at_which_step_and_what_failed(site, made, cards):
+def test_the_index_says_which_model_and_which_controls_failed(site, made, cards):
     head, _, line = pages.read(site / "index.html").tables[0]
     cell = dict(zip(head, line, strict=True))
     figures = {f["id"]: f["value"] for f in cards["model_card"]["figures"].read().to_pylist()}
     title = cards["model_card"].manifest["parts"]["config"]["title"]
     sizes = [value for name, value in figures.items() if name.startswith("parameters-")]
     assert cell["model"] == f"{title}{sum(sizes):,.0f} parameters"
-    assert cell["step"] == f"{figures['training-step']:,.0f}"
+    assert cell["step"] == "–"  # a checkpoint from elsewhere
     carried, failed = 0, []
     for name, audit in made.audits.items():
         rows = [r for r in audit["findings"].read().to_pylist() if r["control"]]
@@ -70,6 +70,27 @@ def test_the_index_says_which_model_at_which_step_and_what_failed(site, made, ca
     assert carried
     said = f"{len(failed)} of {carried}{', '.join(dict.fromkeys(failed))}"
     assert cell["failed controls"] == (said if failed else f"none of {carried}")
+
+
+@stage()
+def trained(config: NoConfig, work: Work) -> None:
+    """Leaves two checkpoints, as a training does."""
+    for step in (0, 60):
+        folder = work.area / str(step)
+        folder.mkdir()
+        (folder / "config.json").write_text(f"{step}")
+        work.commit_child("checkpoint", {"step": step}, folder)
+
+
+def test_the_step_is_that_of_the_checkpoint_under_audit(session):
+    trained(NoConfig())
+    for checkpoint in session.store.artifacts("checkpoint"):
+        step = checkpoint.manifest["parts"]["key"]["step"]
+        assert checkpoint.path("config.json").read_text() == f"{step}"
+        lineage = {"lineage": {"checkpoint": checkpoint.name}}
+        assert _step(Artifact(lineage, session.store, "card")) == step
+    gone = {"lineage": {"checkpoint": "checkpoint/0000000000000000"}}
+    assert _step(Artifact(gone, session.store, "card")) is None
 
 
 def again(record, day, **changes):
