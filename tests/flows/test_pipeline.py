@@ -136,7 +136,10 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))
-    assert report["run"] in cell["run"] and (cell["step"], cell["made"]) == ("0", "4 of 4")
+    assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
+        "0",
+        "completedmade 4 of 4",
+    )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
     said = smoke("status").stdout
