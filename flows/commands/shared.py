@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ Set = Annotated[
         name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
     ),
 ]
+log = logging.getLogger("hallmark")
+
 InStore = Annotated[
     str | None,
     Parameter(
@@ -35,6 +38,8 @@ def settle_prefect() -> None:
     # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
+    # Of a server that is gone it would print each message that is lost.
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 
 
 def _check_configured_server() -> None:
@@ -85,7 +90,14 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
         from flows.console import stderr
         from flows.recording import frontend
 
-        done = frontend.runs[getattr(pipeline, flow)(**parameters)]
+        try:
+            done = frontend.runs[getattr(pipeline, flow)(**parameters)]
+        except Exception as error:
+            # Of the flow's end Prefect tells its server, which may be gone; run.json has it.
+            done = next(reversed(frontend.runs.values()), None)
+            if done is None or done.record["status"] != "completed":
+                raise
+            log.warning("Prefect's server has not heard of the run's end: %s", error)
     if as_json:
         from flows.commands.status import status_of
 

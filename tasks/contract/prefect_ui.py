@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from contextvars import copy_context
 
 from prefect.artifacts import (
     create_markdown_artifact,
@@ -29,14 +28,9 @@ class StagePage:
 
     def __init__(self, label: str) -> None:
         self.label, self.id = label, None
-        #: The watcher's thread knows of no task run.
-        self.context = copy_context()
         self.last = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        self.context.run(self._hear, event)
-
-    def _hear(self, event: Event) -> None:
         if event.kind == "progress" and event.total > 0 and time.monotonic() - self.last >= 1.0:
             self._show(100.0 * event.done / event.total, event.what)
             self.last = time.monotonic()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,7 +45,9 @@ class Watcher:
         self.unheard: deque[Event] = deque()
         self.changed = threading.Condition()
         self.over = self.failed = False
-        self.thread = threading.Thread(target=self._tell, name=f"watcher: {who}", daemon=True)
+        #: In the context of whoever made it: their flow and task run are those of what is said.
+        tell = functools.partial(copy_context().run, self._tell)
+        self.thread = threading.Thread(target=tell, name=f"watcher: {who}", daemon=True)
 
     def __call__(self, event: Event) -> None:
         with self.changed:
