@@ -82,7 +82,7 @@ def slow(config: CountConfig, work: Work) -> None:
 
 @pytest.fixture(scope="module")
 def prefect():
-    with prefect_test_harness():
+    with prefect_test_harness(server_startup_timeout=180):
         yield
 
 
