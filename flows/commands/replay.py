@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import InStore, Json, ready, show
-from flows.recording import frontend
+from flows.commands.shared import InStore, Json, ready, run_of, show
 from flows.runs import Record, Run, find_artifact, open_run
 from tasks.contract import Artifact, Store, UsageError
 
@@ -52,7 +51,7 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
         raise UsageError(f"the store {into} is not fresh: it holds artifacts; give an empty one")
     try:
         share_secret(run.store, fresh)
-        again = frontend.runs[_execute(run, into)]
+        again = run_of(lambda: _execute(run, into))
         rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
     finally:
         if scratch is not None:

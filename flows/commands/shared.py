@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,6 +19,9 @@ Set = Annotated[
         name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
     ),
 ]
+if TYPE_CHECKING:
+    from flows.runs import Run
+
 log = logging.getLogger("hallmark")
 
 InStore = Annotated[
@@ -88,16 +91,8 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
     with ready(lambda: settle(**known)):
         from flows import pipeline
         from flows.console import stderr
-        from flows.recording import frontend
 
-        try:
-            done = frontend.runs[getattr(pipeline, flow)(**parameters)]
-        except Exception as error:
-            # Of the flow's end Prefect tells its server, which may be gone; run.json has it.
-            done = next(reversed(frontend.runs.values()), None)
-            if done is None or done.record["status"] != "completed":
-                raise
-            log.warning("Prefect's server has not heard of the run's end: %s", error)
+        done = run_of(lambda: getattr(pipeline, flow)(**parameters))
     if as_json:
         from flows.commands.status import status_of
 
@@ -116,6 +111,22 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
+
+
+def run_of(flow: Callable[[], str]) -> Run:
+    """The run that a flow made. Its end is what run.json says: Prefect tells its server of it too,
+    which may be gone."""
+    from flows.recording import frontend
+
+    before = set(frontend.runs)
+    try:
+        return frontend.runs[flow()]
+    except Exception as error:
+        done = next((run for name, run in frontend.runs.items() if name not in before), None)
+        if done is None or done.record["status"] != "completed":
+            raise
+        log.warning("Prefect's server has not heard of the end of run %s: %s", done.id, error)
+        return done
 
 
 def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:

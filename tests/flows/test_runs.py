@@ -7,9 +7,10 @@ import stat
 import pytest
 
 from flows.commands.replay import replay_run, share_secret
+from flows.commands.shared import run_of
 from flows.commands.status import render, status_of
 from flows.origin import resolve
-from flows.recording import settle
+from flows.recording import begin, settle
 from flows.runs import all_runs, find_artifact, open_run
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
@@ -158,6 +159,22 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     assert there["balanced"]
     assert "may change with make" in there["stale"]
     assert "holds no artifact make/" in render(report)
+
+
+def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
+    def flow(fails, config="smoke"):
+        with begin("pipeline", config, [], store=str(tmp_path / "store")):
+            if fails:
+                raise HallmarkError("stage ingest: nothing to read")
+        raise ConnectionError("refused")
+
+    done = run_of(lambda: flow(fails=False))
+    assert open_run("latest", done.store).status == done.status == "completed"
+    assert f"has not heard of the end of run {done.id}: refused" in caplog.text
+    with pytest.raises(HallmarkError, match="nothing to read"):
+        run_of(lambda: flow(fails=True))
+    with pytest.raises(UsageError, match="no config 'nonsense'"):
+        run_of(lambda: flow(fails=False, config="nonsense"))
 
 
 def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
