@@ -87,6 +87,8 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
                 return state if state in ("COMPLETED", "FAILED", "CRASHED") else None
 
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
+            made = httpx.get(f"{server}/flow_runs/{run}").json()["name"]
+            assert made in (smoke.store / "site" / "index.html").read_text()
         url = f"{server}/deployments/{registered['on-demand']['id']}/create_flow_run"
         wrong = {"parameters": {"checkpoint": "latest@0", "only": ["taste"]}}
         refused = httpx.post(url, json=wrong).json()["id"]
