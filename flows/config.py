@@ -129,11 +129,21 @@ def load(config: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Conf
         raise UsageError(f"config {where}: {problems}") from error
 
 
+def overridden(key: str, overrides: Sequence[str]) -> str | None:
+    """The text that overrides set a key of the root to; None where they do not."""
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        if override.partition("=")[0].strip() == key:
+            _set(tree, override)
+    value = tree.get(key)
+    return value if isinstance(value, str) else None
+
+
 def _read(config: str) -> dict[str, Any]:
     path = Path(config)
     if path.suffix != ".toml":
         path = CONFIGS / f"{config}.toml"
-        if not path.exists():
+        if config not in names():
             raise UsageError(
                 f"there is no config {config!r}; give the path of a .toml file or one of: "
                 f"{', '.join(names())}"

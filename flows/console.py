@@ -1,8 +1,11 @@
-"""How runs show themselves in a terminal: a bar while a stage works, a line when it is done."""
+"""How runs show themselves: a line when a stage is done; while it works a bar in a terminal, and
+where the output is piped a line every half minute."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,20 +17,27 @@ if TYPE_CHECKING:
 
 stderr = Console(file=sys.stderr, highlight=False)
 
+#: Seconds between two lines about one stage where there is no bar.
+EVERY = 30.0
+
 
 class RunView:
     """Listens to a session. Everything goes to stderr; stdout is for what was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, console: Console = stderr, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.clock = console, clock
+        self.began = self.said = clock()
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<20}"),
             BarColumn(),
             TextColumn("{task.fields[what]}"),
             TimeElapsedColumn(),
-            console=stderr,
+            console=console,
             transient=True,
-            disable=not stderr.is_terminal,
+            disable=not console.is_terminal,
         )
         self.bar = self.progress.add_task("starting Prefect", total=None, what="")
 
@@ -45,16 +55,28 @@ class RunView:
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
+            self.began = self.said = self.clock()
             self.progress.reset(self.bar, description=event.label, total=None, what="")
         elif event.kind == "progress":
             self.progress.update(
                 self.bar, completed=event.done, total=event.total or None, what=event.what
             )
+            if not self.console.is_terminal and self.clock() - self.said >= EVERY:
+                self.said = self.clock()
+                self.console.print(self._so_far(event), markup=False, soft_wrap=True)
         elif event.kind in ("done", "cached") and event.artifact:
             rows = [f"{name} {t.rows:,}" for name, t in event.artifact.tables.items()]
             rows += list(event.artifact.manifest["files"])[:2]
             when = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s"
-            stderr.print(
+            self.console.print(
                 f"[green]✓[/] {event.label:<20} {when:>8}   [dim]{', '.join(rows)}[/]",
                 soft_wrap=True,
             )
+
+    def _so_far(self, event: Event) -> str:
+        """A line on a stage that works: how far it is, for how long, and what it says."""
+        done = f"{event.done:,}"
+        if event.total > 0:
+            done += f" of {event.total:,} ({event.done / event.total:.0%})"
+        parts = (done, f"{self.said - self.began:,.0f} s", event.what)
+        return f"  {event.label:<20} {', '.join(part for part in parts if part)}"

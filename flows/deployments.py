@@ -13,7 +13,7 @@ HOW = (
 )
 
 
-def serve_deployments(config: str, overrides: Sequence[str]) -> None:
+def serve_deployments(config: str, overrides: Sequence[str], store: str | None = None) -> None:
     """Register the deployments and work on their runs until interrupted.
 
     Raises HallmarkError where no Prefect server is set or it does not answer: the ephemeral
@@ -35,11 +35,12 @@ def serve_deployments(config: str, overrides: Sequence[str]) -> None:
         pipeline.to_deployment(  # type: ignore[arg-type]
             name=settings.name,
             cron=settings.schedule,
-            parameters={"config": config, "overrides": list(overrides)},
+            parameters={"config": config, "overrides": list(overrides), "store": store},
             description="Raw text to an audited model.",
         ),
         audit.to_deployment(  # type: ignore[arg-type]
             name="on-demand",
+            parameters={"store": store or settings.store},  # where the pipeline leaves its models
             description="Audit any checkpoint: RUN@STEP, an artifact, or a Hugging Face folder.",
         ),
         pause_on_shutdown=False,

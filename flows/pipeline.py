@@ -8,6 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
+from flows.origin import resolve
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
@@ -106,21 +107,31 @@ def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:
 AUDITS = ("capability", "toxicity", "bias", "extraction")
 
 
+def check_audits(only: Sequence[str]) -> None:
+    """UsageError unless these are names of audits, at least one."""
+    unknown = [name for name in only if name not in AUDITS]
+    if unknown or not only:
+        what = f"there is no audit {', '.join(map(repr, unknown))}" if unknown else "none is named"
+        raise UsageError(f"only {','.join(only)!r}: {what}; choose from {', '.join(AUDITS)}")
+
+
 @flow(name="pipeline", flow_run_name=flow_run_name)
 def pipeline(
     config: str | dict[str, Any] = "demo",
     overrides: Sequence[str] = (),
     until: str | None = None,
     start: str | None = None,
+    store: str | None = None,
 ) -> str:
     """Raw text to an audited model: curate, train, examine. Returns the id of the run.
 
     ``start``: the checkpoint to go on from (continued pretraining), as ``audit`` takes it.
+    ``store``: instead of the config's.
     """
-    with begin("pipeline", config, overrides, until, start=start) as run:
+    with begin("pipeline", config, overrides, until, start=start, store=store) as run:
         corpus = curate(run.config)
         trained = train(
-            run.config, corpus, None if start is None else run.subject(start).checkpoint
+            run.config, corpus, None if start is None else resolve(run.store, start).checkpoint
         )
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
@@ -128,21 +139,26 @@ def pipeline(
 
 
 @flow(name="corpus", flow_run_name=flow_run_name)
-def corpus(config: str | dict[str, Any] = "demo", overrides: Sequence[str] = ()) -> str:
+def corpus(
+    config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), store: str | None = None
+) -> str:
     """Raw text to a corpus with its datasheet."""
-    with begin("corpus", config, overrides) as run:
+    with begin("corpus", config, overrides, store=store) as run:
         curate(run.config)
     return run.id
 
 
 @flow(name="pretrain", flow_run_name=flow_run_name)
 def pretrain(
-    config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), start: str | None = None
+    config: str | dict[str, Any] = "demo",
+    overrides: Sequence[str] = (),
+    start: str | None = None,
+    store: str | None = None,
 ) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
-    with begin("pretrain", config, overrides, start=start) as run:
+    with begin("pretrain", config, overrides, start=start, store=store) as run:
         corpus = curate(run.config)
-        train(run.config, corpus, None if start is None else run.subject(start).checkpoint)
+        train(run.config, corpus, None if start is None else resolve(run.store, start).checkpoint)
     return run.id
 
 
@@ -152,10 +168,12 @@ def audit(
     config: str | None = None,
     overrides: Sequence[str] = (),
     only: Sequence[str] = AUDITS,
+    store: str | None = None,
 ) -> str:
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
-    with begin("audit", config, overrides, checkpoint=checkpoint) as run:
-        subject = run.subject(checkpoint)
+    check_audits(only)
+    with begin("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
+        subject = resolve(run.store, checkpoint)
         # Not as given: "latest" is another one tomorrow.
         run.record |= {"checkpoint": subject.name, "only": list(only)}
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)

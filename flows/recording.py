@@ -15,9 +15,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.runs import Record, Run, default_store, resolve
+from flows.origin import resolve
+from flows.runs import Record, Run, default_store, store_uri
+from flows.site import build_quietly
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:
@@ -27,10 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Frontend:
-    """How runs of this process show themselves; the command line puts its progress bars here."""
+    """How runs of this process show themselves; the command line puts its terminal here."""
 
-    listener: Callable[[Event], None] = lambda event: None
-    store: Store | None = None  # instead of the config's: replay runs into a fresh one
+    watcher: Callable[[Event], None] = lambda event: None
     runs: dict[str, Run] = field(default_factory=dict)
 
 
@@ -42,45 +43,67 @@ def flow_run_name() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
+class Settled(NamedTuple):
+    """What a flow runs with."""
+
+    config: Config
+    file: str | None  # the config's, or its name, where one was given
+    store: Store
+
+
 def settle(
     config: str | dict[str, Any] | None,
     overrides: Sequence[str],
     until: str | None = None,
     checkpoint: str | None = None,
     start: str | None = None,
-) -> tuple[Config, str | None]:
-    """The config that a flow runs with, and the file or name that it was given, if it was.
+    store: str | None = None,
+) -> Settled:
+    """The config and the store that a flow runs with.
 
-    Without one, a checkpoint is audited as its own run did, one from elsewhere with the demo's
-    settings but nothing of what the demo says about itself, and all else follows the demo.
+    Without a config, a checkpoint is audited as its own run did, one from elsewhere with the demo's
+    settings but nothing of what the demo says about itself, and all else follows the demo. The
+    store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
-    from flows.config import ROOT_KEYS, load
+    from flows.config import ROOT_KEYS, load, overridden
 
     if config is None and checkpoint is None:
         config = "demo"
     file = config if isinstance(config, str) else None
-    if checkpoint is not None:
-        made_by = resolve(frontend.store or default_store(), checkpoint).run
-        if config is None and made_by is not None:
-            config = made_by.record["config"]
-        elif config is None:
-            title = f"Audit of {Path(checkpoint).name or checkpoint}"
-            config = load("demo").model_dump(mode="json")
-            config |= {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
-    assert config is not None
+    if file and file.endswith(".toml"):
+        file = os.path.abspath(file)  # for whoever reads run.json in another folder
+    if config is None:
+        assert checkpoint is not None
+        store = store or overridden("store", overrides) or store_uri()
+        config = _of_its_run(default_store(store), checkpoint)
     settings = load(config, overrides)
     sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
     if until is not None and until not in sections:
         raise UsageError(
             f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
         )
+    opened = default_store(store or settings.store)
+    if checkpoint is not None:
+        resolve(opened, checkpoint)
     if start is not None:
-        _check_start(start, settings, until)
-    return settings, file
+        _check_start(opened, start, settings, until)
+    return Settled(settings, file, opened)
 
 
-def _check_start(start: str, settings: Config, until: str | None) -> None:
+def _of_its_run(store: Store, checkpoint: str) -> dict[str, Any]:
+    """The config that a checkpoint is audited with where none is named."""
+    from flows.config import load
+
+    made_by = resolve(store, checkpoint).run
+    if made_by is not None:
+        return made_by.record["config"]
+    config = load("demo").model_dump(mode="json")
+    title = f"Audit of {Path(checkpoint).name or checkpoint}"
+    return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
+
+
+def _check_start(store: Store, start: str, settings: Config, until: str | None) -> None:
     """UsageError where training cannot go on from that checkpoint, before the corpus is made."""
     from tasks.training.pretrain import going_on
 
@@ -89,7 +112,7 @@ def _check_start(start: str, settings: Config, until: str | None) -> None:
             "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop behind "
             "another stage than train_tokenizer"
         )
-    checkpoint = resolve(frontend.store or default_store(settings.store), start).checkpoint
+    checkpoint = resolve(store, start).checkpoint
     try:
         going_on(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
@@ -104,6 +127,7 @@ def begin(
     until: str | None = None,
     checkpoint: str | None = None,
     start: str | None = None,
+    store: str | None = None,
 ) -> Iterator[Run]:
     """Open the store and a session for a flow, and keep run.json while it works.
 
@@ -111,10 +135,9 @@ def begin(
     """
     from prefect.runtime import flow_run
 
-    from tasks.contract import Finished, Session, make_mapper, open_session
+    from tasks.contract import Finished, Session, Watcher, make_mapper, open_session
 
-    settings, file = settle(config, overrides, until, checkpoint, start)
-    store = frontend.store or default_store(settings.store)
+    settings, file, opened = settle(config, overrides, until, checkpoint, start, store)
     record: Record = {
         "run": flow_run.name or flow_run_name(),
         "flow": flow,
@@ -133,21 +156,23 @@ def begin(
         "stages": [],
         "error": None,
     }
-    run = frontend.runs[record["run"]] = Run(store, record)
+    run = frontend.runs[record["run"]] = Run(opened, record)
+
+    watch = Watcher(frontend.watcher, "the terminal")
 
     def save() -> None:
-        store.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
+        opened.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
 
     def listen(event: Event) -> None:
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_entry(event, event.artifact))
             save()
-        frontend.listener(event)
+        watch(event)
 
     save()
     mapper = make_mapper(settings.mapper, settings.workers)
     try:
-        with open_session(Session(store, mapper, listen, until)):
+        with watch, open_session(Session(opened, mapper, listen, until)):
             yield run
     except Finished:
         record["until"] = until
@@ -159,6 +184,7 @@ def begin(
         raise
     record |= {"status": "completed", "ended": _now()}
     save()
+    run.site = build_quietly(opened)
 
 
 def _entry(event: Event, artifact: Artifact) -> Record:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reports.model_card import ModelCardConfig
 from reports.page.figures import show
 from reports.page.rendering import environment
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
@@ -34,17 +36,19 @@ KEY_FIGURES = {
 Record = Mapping[str, Any]
 
 
+UNTITLED = ModelCardConfig().title
+
 #: Tables that the site reads.
-SHOWN = ("accounts", "figures")
+SHOWN = ("accounts", "figures", "findings", "checkpoints")
 
 
 def build_site(store: Store, run_records: Sequence[Record], out: Path) -> Path:
     """Write the site of the given runs and return its index page.
 
     A page or a card that is there already is replaced; runs whose artifacts are gone keep
-    their page, which says so.
+    their page, which says so. A run that made nothing stands under the one it repeats.
     """
-    runs = []
+    runs: list[dict[str, Any]] = []
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,12 +61,34 @@ def build_site(store: Store, run_records: Sequence[Record], out: Path) -> Path:
                 "record": record,
                 "cards": cards,
                 "made": sum(not entry["cached"] for entry in record["stages"]),
+                "model": _model(artifacts),
+                "controls": _controls(artifacts),
                 "figures": _key_figures(artifacts.get("model_card")),
             }
         )
     index = out / "index.html"
-    _write(index, "site_index.html", runs=runs, key_figures=list(KEY_FIGURES.values()))
+    rows = _rows(runs)
+    _write(index, "site_index.html", runs=rows, key_figures=list(KEY_FIGURES.values()))
     return index
+
+
+def _rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of the index; each has under ``repeats`` the records of those that repeat it."""
+    rows: list[dict[str, Any]] = []
+    for run in reversed(runs):  # the oldest first
+        served = _artifacts(run)
+        repeated = None
+        if served and not run["made"] and run["record"]["status"] == "completed":
+            repeated = next((row for row in reversed(rows) if served <= _artifacts(row)), None)
+        if repeated is None:
+            rows.append(run | {"repeats": []})
+        else:
+            repeated["repeats"].append(run["record"])
+    return rows[::-1]
+
+
+def _artifacts(run: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(entry["label"], entry["artifact"]) for entry in run["record"]["stages"]}
 
 
 def _name(run: str) -> str:
@@ -75,6 +101,8 @@ def _name(run: str) -> str:
 def _find(store: Store, entry: Record) -> Artifact | None:
     """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
     stage, _, digest = entry["artifact"].partition("/")
+    if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
+        return None  # from a file, and not trusted: a name, and no way out of the store
     try:
         artifact = store.find(stage, digest)
         if artifact is not None:
@@ -137,6 +165,62 @@ def _accounts(table: pa.Table) -> list[dict[str, Any]]:
     sums = table.group_by("unit").aggregate([(term, "sum") for term in TERMS])
     rows = sums.sort_by([("unit", "descending")]).to_pylist()
     return [{"unit": r["unit"], "terms": [r[f"{term}_sum"] for term in TERMS]} for r in rows]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the index says of a run's model, as far as it is known."""
+
+    title: str | None = None
+    parameters: int | None = None
+    step: int | None = None
+
+
+def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
+    card, pretrained = artifacts.get("model_card"), artifacts.get("pretrain")
+    if card is not None:
+        rows = card["figures"].read(["id", "value"]).to_pylist()
+        found = {row["id"]: row["value"] for row in rows}
+        sizes = [value for name, value in found.items() if name.startswith("parameters-")]
+        title = card.manifest["parts"]["config"].get("title")
+        return Model(
+            title=None if title == UNTITLED else title,
+            parameters=int(sum(sizes)) if sizes else None,
+            step=_step(card),
+        )
+    if pretrained is not None:
+        return Model(step=pc.max(pretrained["checkpoints"].read(["step"])["step"]).as_py())
+    return Model()
+
+
+def _step(card: Artifact) -> int | None:
+    """The training step of the checkpoint that a card is about; None for one from elsewhere."""
+    stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
+    try:
+        checkpoint = card.store.find(stage, digest) if card.store and digest else None
+        return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
+    except (HallmarkError, KeyError):
+        return None
+
+
+@dataclass(frozen=True)
+class Controls:
+    """How many controls the audits of a run carry, and the audits of those that failed."""
+
+    carried: int
+    failed: int
+    audits: tuple[str, ...]
+
+
+def _controls(artifacts: Mapping[str, Artifact | None]) -> Controls:
+    carried, failed = 0, []
+    for label, artifact in artifacts.items():
+        if label.startswith("audit_") and artifact is not None:
+            rows = artifact["findings"].read(["control", "verdict"]).to_pylist()
+            verdicts = [row["verdict"] for row in rows if row["control"]]
+            carried += len(verdicts)
+            failed += [label.removeprefix("audit_") for v in verdicts if v != "pass"]
+    return Controls(carried, len(failed), tuple(dict.fromkeys(failed)))
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,30 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from flows.commands.shared import InStore, Json, show
 from flows.runs import default_store
 from tasks.contract import HallmarkError
 
 Finding = dict[str, Any]
 
 
-def examine_machine() -> list[Finding]:
+def doctor(*, store: InStore = None, json_: Json = False) -> None:
+    """Show what this machine has: device, scorers, Prefect server, store, disk."""
+    findings = examine_machine(store)
+    show(findings, json_, render)
+    if not all(f["ok"] for f in findings):
+        raise SystemExit(1)
+
+
+def examine_machine(store: str | None = None) -> list[Finding]:
     """One finding a line: what, whether it is fit for use, and a sentence."""
-    checks = (_python, _libraries, _device, _scorers, _prefect, _store)
-    return [_guarded(check) for check in checks]
+    checks = (_python, _libraries, _device, _scorers, _prefect)
+    return [*map(_guarded, checks), _guarded(_store, store)]
 
 
-def _guarded(check: Callable[[], Finding]) -> Finding:
+def _guarded(check: Callable[..., Finding], *arguments: Any) -> Finding:
     try:
-        return check()
+        return check(*arguments)
     except (HallmarkError, OSError, ImportError) as error:
         return {"what": check.__name__.strip("_"), "ok": False, "says": str(error)}
 
@@ -87,8 +96,8 @@ def _prefect() -> Finding:
     return {"what": "prefect", "ok": ok, "says": says}
 
 
-def _store() -> Finding:
-    store = default_store()
+def _store(named: str | None) -> Finding:
+    store = default_store(named)
     if store.root is None:
         store.put("doctor", b"")
         store.delete(["doctor"])

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows import pipeline
-from flows.recording import frontend
-from flows.runs import Record, Run, find_artifact
+from flows.commands.shared import InStore, Json, ready, run_of, show
+from flows.runs import Record, Run, find_artifact, open_run
 from tasks.contract import Artifact, Store, UsageError
 
 Verdict = dict[str, Any]
 
 
-def replay_run(run: Run, store: str | None = None) -> Verdict:
+def replay(
+    run: str = "latest", *, store: InStore = None, into: str | None = None, json_: Json = False
+) -> None:
+    """Run again from run.json into a fresh store and compare every hash.
+
+    Parameters
+    ----------
+    into
+        The fresh store; by default a temporary folder, removed afterwards.
+    """
+    with ready(lambda: open_run(run, store)):
+        verdict = replay_run(open_run(run, store), into)
+    show(verdict, json_, render)
+    if not verdict["green"]:
+        raise SystemExit(1)
+
+
+def replay_run(run: Run, into: str | None = None) -> Verdict:
     """Execute a completed run anew and compare.
 
     ``exact`` stages must have the same content digest; ``machine`` stages must on the same
@@ -26,25 +44,22 @@ def replay_run(run: Run, store: str | None = None) -> Verdict:
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
     before = run.artifacts  # all of them, or a HallmarkError now and not after the work
     scratch = None
-    if store is None:
-        scratch = store = tempfile.mkdtemp(prefix="hallmark-replay-")
-    fresh = Store(store)
+    if into is None:
+        scratch = into = tempfile.mkdtemp(prefix="hallmark-replay-")
+    fresh = Store(into)
     if fresh.children("artifacts"):
-        raise UsageError(f"the store {store} is not fresh: it holds artifacts; give an empty one")
-    # Ledgers hold hashes keyed by the store's secret: the same key, or none would be equal.
-    fresh.create("secret", run.store.secret.hex().encode())
+        raise UsageError(f"the store {into} is not fresh: it holds artifacts; give an empty one")
     try:
-        frontend.store = fresh
-        again = frontend.runs[_execute(run)]
+        share_secret(run.store, fresh)
+        again = run_of(lambda: _execute(run, into))
         rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
     finally:
-        frontend.store = None
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
     return {
         "run": run.id,
         "replay": again.id,
-        "store": None if scratch else store,
+        "store": None if scratch else into,
         "stages": rows,
         "green": all(
             row["verdict"] in ("equal", "within intervals", "other machine") for row in rows
@@ -52,7 +67,25 @@ def replay_run(run: Run, store: str | None = None) -> Verdict:
     }
 
 
-def _execute(run: Run) -> str:
+def share_secret(store: Store, fresh: Store) -> None:
+    """Ledgers hold hashes keyed by the store's secret: with another key none would be equal."""
+    text = store.secret.hex().encode()
+    if fresh.root is None:
+        fresh.create("secret", text)
+    else:
+        with suppress(FileExistsError):  # a file that nobody else could ever read
+            descriptor = os.open(fresh.root / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text)
+    if fresh.secret != store.secret:
+        raise UsageError(
+            f"the store {fresh.uri} is not fresh: it has a secret of its own; give an empty one"
+        )
+
+
+def _execute(run: Run, into: str) -> str:
+    from flows import pipeline
+
     record: Record = run.record
     config = record["config"]
     if record["flow"] == "audit":
@@ -64,7 +97,7 @@ def _execute(run: Run) -> str:
     more = {"until": record["until"]} if record.get("until") else {}
     if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
         more["start"] = str(find_artifact(run.store, start).directory())
-    return str(flow(config=config, **more))
+    return str(flow(config=config, store=into, **more))
 
 
 def _first_audit(run: Run) -> str:

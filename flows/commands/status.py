@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
-from flows.config import Config, load
-from flows.runs import Run
+from flows.commands.shared import InStore, Json, show
+from flows.config import Config, load, overridden
+from flows.runs import Run, open_run, same_store, store_uri
 from tasks.contract import STAGES, TERMS, Artifact, HallmarkError, StageConfig
 
 Report = dict[str, Any]
+
+
+def status(run: str = "latest", *, store: InStore = None, json_: Json = False) -> None:
+    """Show a run's stages, artifacts, rows and accounts, and what is stale and why."""
+    show(status_of(open_run(run, store)), json_, render)
 
 
 def status_of(run: Run) -> Report:
@@ -33,12 +40,17 @@ def status_of(run: Run) -> Report:
             "only", "started", "ended", "error")  # fmt: skip
     report = {key: run.record.get(key) for key in kept}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
+    named = config.store if config and report["config_file"] else None
+    named = named or overridden("store", run.record["overrides"])
+    report["store_must_be_named"] = not same_store(store_uri(named), run.store.uri)
     return report | {"stages": stages}
 
 
 def _config_today(run: Run) -> tuple[Config | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
     file = run.record["config_file"]
+    if file and ".." in Path(file).parts:  # no run of ours names one so
+        return None, f"run.json names {file!r}, which leads out of the folder and is not read"
     try:
         return (load(file, run.record["overrides"]) if file else load(run.record["config"])), None
     except HallmarkError as error:
@@ -152,6 +164,7 @@ def _command(report: Report) -> str:
         words += ["--config", report["config_file"]] if report["config_file"] else []
     for override in report["overrides"]:
         words += ["--set", override]
+    words += ["--store", report["store"]] if report["store_must_be_named"] else []
     words += ["--until", report["until"]] if report["until"] else []
     started = report["flow"] == "pipeline" and report["checkpoint"]
     return shlex.join([*words, *(["--start", report["checkpoint"]] if started else [])])

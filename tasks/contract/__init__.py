@@ -11,7 +11,14 @@ from tasks.contract.columns import Column, column, extend, table
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
-from tasks.contract.session import Event, Finished, Session, current_session, open_session
+from tasks.contract.session import (
+    Event,
+    Finished,
+    Session,
+    Watcher,
+    current_session,
+    open_session,
+)
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
 from tasks.contract.stages import STAGES, Stage, stage
 from tasks.contract.store import Store
@@ -66,6 +73,7 @@ __all__ = [
     "Table",
     "Tables",
     "UsageError",
+    "Watcher",
     "Work",
     "accounts",
     "aligned",

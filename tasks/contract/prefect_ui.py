@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from contextvars import copy_context
-from typing import Any
 
 from prefect.artifacts import (
     create_markdown_artifact,
@@ -14,27 +12,33 @@ from prefect.artifacts import (
 )
 
 from tasks.contract.artifact import Artifact
+from tasks.contract.session import Event
 
 
 def _key(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-class UiProgress:
-    """A progress artifact, made once a stage has run for a second, then updated each second."""
+class StagePage:
+    """Hears the events of a stage: its progress, made once it has run for a second and then
+    brought up to date each second, and in the end a page of its artifact.
+
+    It asks Prefect's server, which may be gone or slow: to be told by a ``Watcher``.
+    """
 
     def __init__(self, label: str) -> None:
         self.label, self.id = label, None
-        #: Libraries call back from threads of their own, which know of no task run.
-        self.context = copy_context()
         self.last = time.monotonic()
 
-    def __call__(self, done: int, total: int, what: str) -> None:
-        now = time.monotonic()
-        if total <= 0 or now - self.last < 1.0:
-            return
-        self.last = now
-        self.context.run(self._show, 100.0 * done / total, what)
+    def __call__(self, event: Event) -> None:
+        if event.kind == "progress" and event.total > 0 and time.monotonic() - self.last >= 1.0:
+            self._show(100.0 * event.done / event.total, event.what)
+            self.last = time.monotonic()
+        elif event.kind == "done" and event.artifact:
+            if self.id is not None:
+                self._show(100.0, "")
+            page = summary(self.label, event.artifact)
+            create_markdown_artifact(page, key=f"stage-{_key(self.label)}")
 
     def _show(self, percent: float, what: str) -> None:
         if self.id is None:
@@ -43,18 +47,6 @@ class UiProgress:
             )
         else:
             update_progress_artifact(self.id, percent, description=what or self.label)
-
-    def __enter__(self) -> UiProgress:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self.id is not None and error[0] is None:
-            update_progress_artifact(self.id, 100.0)
-
-
-def publish(label: str, artifact: Artifact) -> None:
-    """A page with the artifact's tables and its accounts."""
-    create_markdown_artifact(summary(label, artifact), key=f"stage-{_key(label)}")
 
 
 def summary(label: str, artifact: Artifact) -> str:

@@ -1,10 +1,14 @@
-"""Sessions: where stages find their store and their mapper while a flow runs."""
+"""Sessions: where stages find their store and their mapper, and who hears of what they do."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +16,8 @@ from tasks.contract.artifact import Artifact
 from tasks.contract.errors import HallmarkError
 from tasks.contract.mappers import InProcess, Mapper
 from tasks.contract.store import Store
+
+log = logging.getLogger("hallmark")
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,63 @@ class Event:
     what: str = ""
 
 
+class Watcher:
+    """Tells somebody of events who only watches, from a thread of its own.
+
+    So neither their errors nor their waiting reach the stage: the first error is logged, the
+    others are not, and whoever leaves this context gives them ``patience`` seconds to catch up.
+    Of a stage's progress that they have not heard only the newest is kept.
+    """
+
+    def __init__(self, hear: Callable[[Event], None], who: str, patience: float = 1.0) -> None:
+        self.hear, self.who, self.patience = hear, who, patience
+        self.unheard: deque[Event] = deque()
+        self.changed = threading.Condition()
+        self.over = self.failed = False
+        #: In the context of whoever made it: their flow and task run are those of what is said.
+        tell = functools.partial(copy_context().run, self._tell)
+        self.thread = threading.Thread(target=tell, name=f"watcher: {who}", daemon=True)
+
+    def __call__(self, event: Event) -> None:
+        with self.changed:
+            if event.kind == "progress" and self.unheard and self.unheard[-1].kind == "progress":
+                self.unheard.pop()
+            self.unheard.append(event)
+            self.changed.notify()
+
+    def _tell(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.unheard or self.over)
+                if not self.unheard:
+                    return
+                event = self.unheard.popleft()
+            try:
+                self.hear(event)
+            except Exception as error:
+                if not self.failed:
+                    log.warning("%s: %s: %s; the run goes on without", self.who,
+                                type(error).__name__, str(error).split("\n")[0])  # fmt: skip
+                self.failed = True
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            self.over = True
+            self.changed.notify()
+        self.thread.join(self.patience)
+
+
 @dataclass
 class Session:
-    """Where stages find their store and their mapper while a flow runs."""
+    """Where stages find their store and their mapper while a flow runs.
+
+    What ``listener`` raises fails the stage: it keeps the run's records. Who only watches is told
+    by a ``Watcher``.
+    """
 
     store: Store
     mapper: Mapper = field(default_factory=InProcess)

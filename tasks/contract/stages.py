@@ -34,7 +34,7 @@ from tasks.contract.commit import TELEMETRY, commit, commit_child
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.mappers import ONE, Needs
-from tasks.contract.session import Event, Finished, Session, current_session, open_session
+from tasks.contract.session import Event, Finished, Session, Watcher, current_session, open_session
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.work import Clock, Work
 
@@ -302,7 +302,7 @@ def _as_prefect_task(call: Call) -> Artifact:
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Completed
 
-    from tasks.contract.prefect_ui import UiProgress, publish
+    from tasks.contract.prefect_ui import StagePage
 
     def unexpected(_task: Any, _run: Any, state: Any) -> bool:
         # A HallmarkError says what the user must change: trying again cannot help.
@@ -323,11 +323,14 @@ def _as_prefect_task(call: Call) -> Artifact:
         retry_condition_fn=unexpected,
     )
     def run() -> Any:
-        with UiProgress(call.label) as progress:
-            artifact, cached = call.run(progress)
+        with Watcher(StagePage(call.label), f"Prefect's page of {call.label}") as page:
+            artifact, cached = call.run(
+                lambda *told: page(Event("progress", call.label, None, 0.0, *told))
+            )
+            if not cached:
+                page(Event("done", call.label, artifact))
         if cached:
             return Completed(name="Cached", message=f"{artifact.name} was there", data=artifact)
-        publish(call.label, artifact)
         return artifact
 
     state = run(return_state=True)

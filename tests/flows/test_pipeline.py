@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from flows import open_run
+from flows.config import CONFIGS
 from flows.recording import settle
 from tasks.contract import ROOT, UsageError
+from tests.flows.conftest import Hallmark
+from tests.reports import pages
 
 STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
@@ -131,6 +134,12 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
+    cell = dict(zip(head, newest, strict=True))
+    assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
+        "0",
+        "completedmade 4 of 4",
+    )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
     said = smoke("status").stdout
@@ -169,12 +178,31 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
             settle("smoke", [], until, start=name)
 
 
+def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
+    elsewhere = Hallmark(tmp_path / "elsewhere")
+    mine = tmp_path / "my.toml"
+    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIGS / "smoke.toml").read_text())
+    audited = ("audit", f"{smoke.first}@0", "--only", "bias")
+    report = elsewhere.json(*audited, "--config", str(mine))
+    assert report["store"] == str(smoke.store) and not report["store_must_be_named"]
+    named = ("--store", str(smoke.store))
+    again = elsewhere.json(*audited, *named)
+    assert again["store"] == str(smoke.store) and made(again) == []
+    assert elsewhere.json("status", report["run"], *named)["run"] == report["run"]
+    assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
+    assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
+    assert not elsewhere.store.exists()
+
+
 def test_the_site_opens_on_every_run(smoke):
     pages = smoke.json("report")
     assert Path(pages["run"]).exists()
     index = Path(pages["index"]).read_text()
     for run in (smoke.store / "runs").iterdir():
         assert run.name in index
+    again = smoke.json("run", "smoke")["run"]  # makes nothing: a line under the first
+    *_, first, repeats = pages.read(smoke.store / "site" / "index.html").tables[0]
+    assert smoke.first in first[0] and again in repeats[0] and len(repeats) == 1
 
 
 def test_replay_is_green(smoke):

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import stat
 
 import pytest
 
-from flows.commands.replay import replay_run
+from flows.commands.replay import replay_run, share_secret
+from flows.commands.shared import run_of
 from flows.commands.status import render, status_of
-from flows.recording import settle
-from flows.runs import all_runs, open_run
-from tasks.contract import HallmarkError, Session, Store, open_session
+from flows.origin import resolve
+from flows.recording import begin, settle
+from flows.runs import all_runs, find_artifact, open_run
+from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
 
 
@@ -48,13 +51,67 @@ def damaged(store, **changes):
 @pytest.mark.parametrize(
     "changes",
     [{"stages": None}, {"stages": [1]}, {"stages": [{"label": "make"}]}, {"overrides": 5},
-     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}],
+     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}, {"run": "../b"}],
 )  # fmt: skip
 def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))
     with pytest.raises(HallmarkError, match=r"run b is damaged"):
         open_run("b", store)
     assert [run.id for run in all_runs(store)] == ["a"]
+
+
+CLIMBING = ("../../etc/0123", "..", "a/../b", "/etc/passwd", "make/../0123", "a/b/0123", "")
+
+
+@pytest.mark.parametrize("key", ["label", "stage", "artifact"])
+@pytest.mark.parametrize("name", CLIMBING)
+def test_a_run_whose_names_climb_out_of_their_folder_is_damaged(store, caplog, key, name):
+    entry = json.loads(store.get("runs/a/run.json"))["stages"][0]
+    store.put("runs/b/run.json", damaged(store, stages=[entry | {key: name}]))
+    with pytest.raises(HallmarkError, match=r"run b is damaged: .* remove that folder"):
+        open_run("b", store)
+    assert [run.id for run in all_runs(store)] == ["a"]
+    assert "left out: run b is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("name", CLIMBING)
+def test_a_name_that_is_no_artifacts_is_not_followed(store, name):
+    with pytest.raises(HallmarkError, match="is no name of an artifact"):
+        find_artifact(store, name)
+
+
+def test_a_checkpoint_whose_name_climbs_is_not_followed(store, tmp_path):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "manifest.json").write_text("{}")
+    with pytest.raises(HallmarkError, match=r"'checkpoint/\.\./\.\./secret' is no name of an art"):
+        resolve(store, "checkpoint/../../secret")
+
+
+@pytest.mark.parametrize("file", ["../my.toml", "sub/../../my", "../../etc/passwd"])
+def test_a_config_that_climbs_is_not_read(store, tmp_path, monkeypatch, file):
+    (tmp_path / "here" / "sub").mkdir(parents=True)
+    (tmp_path / "my.toml").write_text("secret = 'told'")
+    monkeypatch.chdir(tmp_path / "here")
+    run = open_run("a", store)
+    run.record["config_file"] = file
+    problem = status_of(run)["config_problem"]
+    assert file in problem and "told" not in problem and "secret" not in problem
+
+
+def test_a_run_names_its_config_file_wherever_one_stands(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
+    source = '[[ingest.sources]]\nkind = "text"\nname = "s"\npath = "x"\n'
+    (tmp_path / "my.toml").write_text(f'name = "my"\n{source}')
+    assert settle("../my.toml", []).file == str(tmp_path / "my.toml")
+    assert settle("smoke", []).file == "smoke"
+
+
+def test_the_newest_run_with_a_stage_is_sought_among_the_whole_ones(store, caplog):
+    store.put("runs/b/run.json", b"{")
+    assert open_run("latest", store, stage="drop").id == "a"
+    assert "left out: run b is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])
@@ -77,6 +134,21 @@ def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
         replay_run(run)
 
 
+def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
+    fresh = Store(tmp_path / "fresh")
+    share_secret(store, fresh)
+    assert fresh.secret == store.secret
+    for place in (store, fresh):
+        assert stat.S_IMODE((place.root / "secret").stat().st_mode) == 0o600
+
+
+def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
+    fresh = Store(tmp_path / "fresh")
+    assert fresh.secret != store.secret
+    with pytest.raises(UsageError, match="is not fresh: it has a secret of its own"):
+        replay_run(open_run("a", store), str(tmp_path / "fresh"))
+
+
 def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     run = open_run("a", store)
     shutil.rmtree(store.root / run["make"].folder)
@@ -89,11 +161,27 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     assert "holds no artifact make/" in render(report)
 
 
+def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
+    def flow(fails, config="smoke"):
+        with begin("pipeline", config, [], store=str(tmp_path / "store")):
+            if fails:
+                raise HallmarkError("stage ingest: nothing to read")
+        raise ConnectionError("refused")
+
+    done = run_of(lambda: flow(fails=False))
+    assert open_run("latest", done.store).status == done.status == "completed"
+    assert f"has not heard of the end of run {done.id}: refused" in caplog.text
+    with pytest.raises(HallmarkError, match="nothing to read"):
+        run_of(lambda: flow(fails=True))
+    with pytest.raises(UsageError, match="no config 'nonsense'"):
+        run_of(lambda: flow(fails=False, config="nonsense"))
+
+
 def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
-    settings, file = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
+    settings, file, _ = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
     card = settings.model_card
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3

@@ -87,6 +87,18 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
                 return state if state in ("COMPLETED", "FAILED", "CRASHED") else None
 
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
+            made = httpx.get(f"{server}/flow_runs/{run}").json()["name"]
+            assert made in (smoke.store / "site" / "index.html").read_text()
+        url = f"{server}/deployments/{registered['on-demand']['id']}/create_flow_run"
+        wrong = {"parameters": {"checkpoint": "latest@0", "only": ["taste"]}}
+        refused = httpx.post(url, json=wrong).json()["id"]
+
+        def failed():
+            state = httpx.get(f"{server}/flow_runs/{refused}").json()["state"]
+            return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
+
+        state = wait_for("the refusal", failed, serve)
+        assert state["type"] == "FAILED" and "there is no audit 'taste'" in state["message"]
         query = {"flow_runs": {"id": {"any_": [runs["smoke"]]}}}
         tasks = httpx.post(f"{server}/task_runs/filter", json=query).json()
         assert {task["state"]["name"] for task in tasks} == {"Cached"}

@@ -10,7 +10,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def run(smoke):
+def run(smoke, monkeypatch):
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     return open_run(smoke.first, Store(smoke.store))
 
 
@@ -69,7 +70,15 @@ def test_a_run_whose_process_is_gone_is_interrupted(run):
     assert "it goes on with: hallmark run smoke" in render(status_of(run))
 
 
-def test_what_to_do_next_is_the_command_that_made_the_run(run):
+def test_a_command_that_would_look_elsewhere_names_the_store(run, monkeypatch):
+    assert not status_of(run)["store_must_be_named"]
+    monkeypatch.delenv("HALLMARK_STORE")
+    assert status_of(run)["store_must_be_named"]
+    run.record["overrides"] = [f"store={run.store.uri}"]
+    assert not status_of(run)["store_must_be_named"]
+
+
+def test_what_to_do_next_is_the_command_that_made_the_run(run, smoke):
     run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
     report = status_of(run)
     assert "my file.toml" in report["config_problem"] and "is stale" not in render(report)
@@ -82,4 +91,6 @@ def test_what_to_do_next_is_the_command_that_made_the_run(run):
     report |= {"flow": "audit", "until": None, "overrides": [], "only": ["bias", "toxicity"]}
     command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
     assert render(report).endswith(f"again with: {command}")
+    report |= {"store_must_be_named": True}
+    assert render(report).endswith(f"{command} --store {smoke.store}")
     assert "still running" in render({**report, "status": "running"})

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from reports.page.figures import FIGURES
-from reports.site import _key_figure, build_site
-from tasks.contract import HallmarkError
+from reports.site import _key_figure, _step, build_site
+from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
 from tests.reports import pages
 from tests.reports.artifacts import SCRIPT
 
@@ -48,10 +48,85 @@ def test_the_index_lists_runs_newest_first(site):
     head, *lines = page.tables[0]
     assert [line[0][:20] for line in lines] == ["20260102-100000-bbbb", "20260101-100000-aaaa"]
     cells = [dict(zip(head, line, strict=True)) for line in lines]
-    assert [c["status"] for c in cells] == ["failed", "completed"]
-    assert cells[0]["stages made"] == "1 of 2"
+    assert cells[0]["status"] == "failedmade 1 of 2"
+    assert cells[1]["status"].startswith("completedmade ")
     assert cells[1]["bits per byte"] == "1.50095 %: 1.250 to 1.750n = 2"
     assert cells[0]["bits per byte"] == "–"
+
+
+def test_the_index_says_which_model_and_which_controls_failed(site, made, cards):
+    head, _, line = pages.read(site / "index.html").tables[0]
+    cell = dict(zip(head, line, strict=True))
+    figures = {f["id"]: f["value"] for f in cards["model_card"]["figures"].read().to_pylist()}
+    title = cards["model_card"].manifest["parts"]["config"]["title"]
+    sizes = [value for name, value in figures.items() if name.startswith("parameters-")]
+    assert cell["model"] == f"{title}{sum(sizes):,.0f} parameters"
+    assert cell["step"] == "–"  # a checkpoint from elsewhere
+    carried, failed = 0, []
+    for name, audit in made.audits.items():
+        rows = [r for r in audit["findings"].read().to_pylist() if r["control"]]
+        carried += len(rows)
+        failed += [name for r in rows if r["verdict"] != "pass"]
+    assert carried
+    said = f"{len(failed)} of {carried}{', '.join(dict.fromkeys(failed))}"
+    assert cell["failed controls"] == (said if failed else f"none of {carried}")
+
+
+@stage()
+def trained(config: NoConfig, work: Work) -> None:
+    """Leaves two checkpoints, as a training does."""
+    for step in (0, 60):
+        folder = work.area / str(step)
+        folder.mkdir()
+        (folder / "config.json").write_text(f"{step}")
+        work.commit_child("checkpoint", {"step": step}, folder)
+
+
+def test_the_step_is_that_of_the_checkpoint_under_audit(session):
+    trained(NoConfig())
+    for checkpoint in session.store.artifacts("checkpoint"):
+        step = checkpoint.manifest["parts"]["key"]["step"]
+        assert checkpoint.path("config.json").read_text() == f"{step}"
+        lineage = {"lineage": {"checkpoint": checkpoint.name}}
+        assert _step(Artifact(lineage, session.store, "card")) == step
+    gone = {"lineage": {"checkpoint": "checkpoint/0000000000000000"}}
+    assert _step(Artifact(gone, session.store, "card")) is None
+
+
+def again(record, day, **changes):
+    stages = [entry | {"cached": True} for entry in record["stages"]]
+    name = {"run": f"2026010{day}-100000-cccc", "started": f"2026-01-0{day}T10:00:00+00:00"}
+    return record | name | {"stages": stages} | changes
+
+
+def test_a_run_that_made_nothing_is_a_line_under_the_one_it_repeats(session, records, tmp_path):
+    first = records[0]
+    some = again(first, 4)
+    some["stages"] = some["stages"][:3]  # with --until
+    failed, empty = again(first, 5, status="failed"), again(first, 6, stages=[])
+    other = again(first, 7)
+    other["stages"][0] = other["stages"][0] | {"artifact": "ingest/0000000000000000"}
+    runs = [*records, again(first, 3), some, failed, empty, other]
+    site = build_site(session.store, runs, tmp_path / "site").parent
+    page = pages.read(site / "index.html")
+    lines = page.tables[0][1:]
+    assert [line[0][:8] for line in lines if len(line) > 1] == [
+        "20260107", "20260106", "20260105", "20260102", "20260101"
+    ]  # fmt: skip
+    assert lines[-1] == ["again, all from the store: 20260103-100000-cccc, 20260104-100000-cccc"]
+    assert pages.broken_links(site) == []
+
+
+def test_names_that_climb_are_not_followed(session, records, tmp_path):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "manifest.json").write_text("{")
+    entries = [
+        records[0]["stages"][0] | {"artifact": f"../../..{tmp_path}/secret"},
+        records[0]["stages"][0] | {"label": "model_card", "artifact": "../secret/0123"},
+    ]
+    site = build_site(session.store, [records[0] | {"stages": entries}], tmp_path / "site").parent
+    page = pages.read(site / "runs" / records[0]["run"] / "index.html")
+    assert page.text.count("no longer in the store") == 2
 
 
 def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():

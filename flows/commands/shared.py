@@ -1,0 +1,133 @@
+"""What the commands share: their options, a Prefect server and a view for flows, the output."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from tasks.contract import HallmarkError
+
+Set = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
+    ),
+]
+if TYPE_CHECKING:
+    from flows.runs import Run
+
+log = logging.getLogger("hallmark")
+
+InStore = Annotated[
+    str | None,
+    Parameter(
+        name="--store",
+        help="The store, a folder or a URI, instead of the one that the config or HALLMARK_STORE "
+        "names.",
+    ),
+]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
+
+
+def settle_prefect() -> None:
+    """Settings of Prefect and its logging; before anything imports Prefect."""
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
+    # Of a server that is gone it would print each message that is lost.
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
+
+
+def _check_configured_server() -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    from flows.deployments import HOW, server_answers
+
+    url = PREFECT_API_URL.value() or ""
+    if not server_answers(url):
+        raise HallmarkError(
+            f"no Prefect server answers at {url!r}, which PREFECT_API_URL or Prefect's profile "
+            f"names; {HOW}; or unset it, then each command starts one of its own"
+        )
+
+
+@contextmanager
+def ready(check: Callable[[], object]) -> Iterator[None]:
+    """What a flow needs: a Prefect server, and a view of what its stages do.
+
+    ``check`` raises for what is wrong with the command, before anything waits for Prefect.
+    """
+    from flows.server import LocalServer
+
+    # It starts on another core while this process imports the same libraries.
+    server = None if os.environ.get("PREFECT_API_URL") else LocalServer()
+    check()
+    if not (server and server.adopt()):
+        server = None
+        _check_configured_server()
+    from flows import pipeline  # noqa: F401
+    from flows.console import RunView
+    from flows.recording import frontend
+
+    with RunView() as frontend.watcher:
+        if server:
+            server.wait()
+        yield
+
+
+def execute(flow: str, as_json: bool, **parameters: Any) -> None:
+    """Run a flow with a progress view, and say where everything is."""
+    from flows.recording import settle
+
+    settled = ("config", "overrides", "until", "checkpoint", "start", "store")
+    known = {k: v for k, v in parameters.items() if k in settled}
+    with ready(lambda: settle(**known)):
+        from flows import pipeline
+        from flows.console import stderr
+
+        done = run_of(lambda: getattr(pipeline, flow)(**parameters))
+    if as_json:
+        from flows.commands.status import status_of
+
+        return show(status_of(done), True, str)
+    stages = done.record["stages"]
+    made = sum(not entry["cached"] for entry in stages)
+    if flow == "audit":
+        stderr.print(f"audited: {done.record['checkpoint']}")
+    stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
+    controls, failed = done.controls()
+    if failed:
+        names = ", ".join(dict.fromkeys(failed))
+        stderr.print(
+            f"{len(failed)} of {controls} controls failed ({names}): do not rely on the figures of "
+            f"those audits; the model card says more"
+        )
+    if done.site:  # else why not has been said
+        print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
+
+
+def run_of(flow: Callable[[], str]) -> Run:
+    """The run that a flow made. Its end is what run.json says: Prefect tells its server of it too,
+    which may be gone."""
+    from flows.recording import frontend
+
+    before = set(frontend.runs)
+    try:
+        return frontend.runs[flow()]
+    except Exception as error:
+        done = next((run for name, run in frontend.runs.items() if name not in before), None)
+        if done is None or done.record["status"] != "completed":
+            raise
+        log.warning("Prefect's server has not heard of the end of run %s: %s", done.id, error)
+        return done
+
+
+def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else render(value))

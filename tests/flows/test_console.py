@@ -1,0 +1,53 @@
+"""What a run shows where its output is piped: no bar, a line every half minute."""
+
+import io
+
+from rich.console import Console
+
+from flows.console import RunView
+from tasks.contract import Event
+
+
+class Piped:
+    """A view on a pipe, with a clock that stands where the test puts it."""
+
+    def __init__(self, **console):
+        self.now, self.file = 1000.0, io.StringIO()
+        self.view = RunView(Console(file=self.file, width=40, **console), lambda: self.now)
+
+    def tell(self, kind, done=0, total=0, what="", after=0.0):
+        self.now += after
+        self.view(Event(kind, "pretrain", None, 0.0, done, total, what))
+
+    @property
+    def lines(self):
+        return self.file.getvalue().splitlines()
+
+
+def test_a_long_stage_says_every_half_minute_how_far_it_is():
+    piped = Piped()
+    piped.tell("start")
+    for second in range(1, 101):
+        piped.tell("progress", second, 4000, "loss [3.1], 1,200 tokens/s", after=1.0)
+    assert piped.lines == [
+        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s, loss [3.1], 1,200 tokens/s"
+        for n in (30, 60, 90)
+    ]
+
+
+def test_each_stage_has_its_own_half_minute():
+    piped = Piped()
+    piped.tell("start")
+    piped.tell("progress", 1, 3, after=29.0)
+    piped.tell("start")
+    piped.tell("progress", 1, 3, after=29.0)
+    assert not piped.lines
+    piped.tell("progress", 5, after=1.0)  # of how many it does not know
+    assert piped.lines == ["  pretrain             5, 30 s"]
+
+
+def test_a_terminal_has_its_bar_instead():
+    piped = Piped(force_terminal=True)
+    piped.tell("start")
+    piped.tell("progress", 1, 3, after=100.0)
+    assert not piped.lines

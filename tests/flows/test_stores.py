@@ -1,0 +1,76 @@
+"""The store that a config or --store names holds for whatever a command does."""
+
+import pytest
+
+from flows.config import overridden
+from flows.pipeline import audit
+from flows.recording import settle
+from flows.runs import same_store
+from tasks.contract import UsageError
+
+CONFIG = """
+name = "my"
+store = "mine"
+[[ingest.sources]]
+kind = "text"
+name = "s"
+path = "x"
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to work in: HALLMARK_STORE names one store, my.toml another."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "usual"))
+    (tmp_path / "my.toml").write_text(CONFIG)
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "store"),
+    [
+        ({"config": "my.toml"}, "mine"),
+        ({"config": "my.toml", "overrides": ["store=set"]}, "set"),
+        ({"config": "my.toml", "store": "option"}, "option"),
+        ({"config": "my.toml", "checkpoint": "gpt2"}, "mine"),
+        ({"config": None, "checkpoint": "gpt2"}, "usual"),
+        ({"config": None, "checkpoint": "gpt2", "overrides": ["store=set"]}, "set"),
+        ({"config": None, "checkpoint": "gpt2", "store": "option"}, "option"),
+        ({"config": "smoke"}, "usual"),
+    ],
+)
+def test_where_a_flow_works(place, arguments, store):
+    settled = settle(**({"overrides": []} | arguments))
+    assert settled.store.root == place / store
+    assert {p.name for p in place.iterdir() if p.is_dir()} - {"gpt2"} == {store}
+
+
+def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
+    with pytest.raises(UsageError, match="trained no model yet"):
+        settle("my.toml", [], checkpoint="latest")
+    with pytest.raises(UsageError, match="trained no model yet"):
+        settle("my.toml", [], start="latest")
+    assert not (place / "usual").exists()
+
+
+def test_an_override_of_a_root_key_is_read_without_a_config():
+    overrides = ["ingest.sources.0.path=x", "store='a b'", "store=s3://bucket", "workers=3"]
+    assert overridden("store", overrides) == "s3://bucket"
+    assert overridden("workers", overrides) is None  # no text: the config's own check refuses it
+    assert overridden("name", overrides) is None
+
+
+def test_two_names_of_one_store(place):
+    assert same_store("usual", str(place / "usual"))
+    assert same_store(f"file://{place}/usual", "usual")
+    assert not same_store("s3://usual", "usual")
+
+
+def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
+    for only, words in ((["taste", "bias"], "there is no audit 'taste'"), ([], "none is named")):
+        with pytest.raises(UsageError, match=f"only .*{words}; choose from capability, "):
+            audit.fn(checkpoint="gpt2", only=only)
+    assert not (place / "usual").exists()

@@ -1,0 +1,133 @@
+"""Who only watches a stage can neither fail nor delay it."""
+
+import logging
+import threading
+import time
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.settings import PREFECT_API_URL
+from prefect.testing.utilities import prefect_test_harness
+
+import tasks.contract.prefect_ui
+from tasks.contract import Event, Session, Store, Watcher, Work, open_session, stage
+from tests.tasks.contract.stages import CountConfig, MakeConfig, make
+
+
+def progress(done):
+    return Event("progress", "make", None, 0.0, done, 10)
+
+
+def test_a_watcher_hears_everything_in_order_but_old_progress(session):
+    heard, go_on, first = [], threading.Event(), threading.Event()
+
+    def hear(event):
+        heard.append((event.kind, event.done))
+        first.set()
+        go_on.wait()
+
+    with Watcher(hear, "a slow one", patience=30) as watch:
+        watch(Event("start", "make"))
+        assert first.wait(30)
+        for done in range(1, 11):
+            watch(progress(done))
+        watch(Event("done", "make"))
+        go_on.set()
+    assert heard == [("start", 0), ("progress", 10), ("done", 0)]
+
+
+def test_a_watcher_that_raises_is_reported_once(session, caplog):
+    heard = []
+
+    def hear(event):
+        heard.append(event)
+        raise ConnectionError("nobody answers\nat all")
+
+    with Watcher(hear, "the page", patience=30) as watch:
+        session.listener = watch
+        artifact = make(MakeConfig(documents=3))
+    assert artifact["documents"].rows == 3
+    assert [event.kind for event in heard] == ["start", "done"]
+    [told] = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert told.getMessage() == (
+        "the page: ConnectionError: nobody answers; the run goes on without"
+    )
+
+
+def test_a_watcher_that_hangs_is_left_behind(session):
+    never = threading.Event()
+    with Watcher(lambda event: never.wait(), "the page", patience=0.2) as watch:
+        session.listener = watch
+        began = time.monotonic()
+        make(MakeConfig(documents=3))
+        for done in range(100_000):
+            watch(progress(done))
+        assert len(watch.unheard) <= 3
+    assert time.monotonic() - began < 20
+    never.set()
+
+
+# In Prefect ----------------------------------------------------------------------------------
+
+
+@stage()
+def slow(config: CountConfig, work: Work) -> None:
+    """Runs for long enough to get a progress bar."""
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        work.progress(1, 3, "half way")
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def prefect():
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+def run_slow(store):
+    """The stage in a flow; its artifact, and the seconds that the flow's body took."""
+
+    @flow
+    def once():
+        began = time.monotonic()
+        with open_session(Session(Store(store))):
+            return slow(CountConfig()), time.monotonic() - began
+
+    return once()
+
+
+PAGES = ("create_progress_artifact", "create_markdown_artifact")
+
+
+def test_a_stage_shows_its_progress_and_its_artifact(prefect, tmp_path):
+    artifact, _ = run_slow(tmp_path)
+    found = httpx.post(f"{PREFECT_API_URL.value()}/artifacts/filter", json={}).json()
+    pages = {page["key"]: page for page in found}
+    assert pages["slow"]["data"] == 100.0 and pages["slow"]["task_run_id"]
+    assert artifact.name in pages["stage-slow"]["data"]
+
+
+@pytest.mark.parametrize("broken", PAGES)
+def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, caplog, broken):
+    def refuse(*_, **__):
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(tasks.contract.prefect_ui, broken, refuse)
+    artifact, _ = run_slow(tmp_path)
+    assert artifact.stage == "slow"
+    told = [r.getMessage() for r in caplog.records if "Prefect's page of slow" in r.getMessage()]
+    assert told == [
+        "Prefect's page of slow: ConnectionError: the server is gone; the run goes on without"
+    ]
+
+
+@pytest.mark.parametrize("broken", PAGES)
+def test_a_server_that_never_answers_delays_no_stage(prefect, tmp_path, monkeypatch, broken):
+    never = threading.Event()
+    monkeypatch.setattr(tasks.contract.prefect_ui, broken, lambda *_, **__: never.wait())
+    artifact, seconds = run_slow(tmp_path)
+    assert artifact.stage == "slow"
+    assert seconds < 1.5 + 1.0 + 2.0  # its work, the watcher's patience, and Prefect's own time
+    never.set()
