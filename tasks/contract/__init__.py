@@ -7,13 +7,22 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, TERMS
 from tasks.contract.artifact import Artifact, Shard, Table, external
-from tasks.contract.columns import Column, column, extend, table
+from tasks.contract.columns import (
+    KINDS,
+    Column,
+    column,
+    described,
+    extend,
+    is_cut,
+    meaning,
+    table,
+)
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Processes
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
-from tasks.contract.stages import STAGES, Stage, stage
+from tasks.contract.stages import STAGES, TELEMETRY, Stage, stage
 from tasks.contract.store import Store
 from tasks.contract.tables import (
     DOCUMENTS,
@@ -33,12 +42,14 @@ __all__ = [
     "ACCOUNTS",
     "DOCUMENTS",
     "ID",
+    "KINDS",
     "LEDGER",
     "PLANTS",
     "ROOT",
     "SCORED",
     "SPLIT",
     "STAGES",
+    "TELEMETRY",
     "TERMS",
     "Artifact",
     "Column",
@@ -66,12 +77,15 @@ __all__ = [
     "canonical",
     "column",
     "current_session",
+    "described",
     "extend",
     "external",
     "file_digest",
     "ids",
+    "is_cut",
     "ledger_rows",
     "library_versions",
+    "meaning",
     "open_session",
     "sha256",
     "stage",

@@ -13,12 +13,27 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.contract.columns import column, table
 from tasks.contract.errors import HallmarkError
 
 TERMS = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
 
-ACCOUNTS = pa.schema(
-    [("source", pa.string()), ("unit", pa.string()), *((term, pa.int64()) for term in TERMS)]
+_MEANINGS = {
+    "in": "what came in",
+    "added": "what was not in the input",
+    "kept": "what goes on",
+    "removed_rows": "what left with whole documents",
+    "removed_spans": "what left of documents that stayed",
+    "quarantined": "what could not be read or processed",
+    "replaced": "what masking made shorter; negative where it made text longer",
+}
+
+ACCOUNTS = table(
+    "The books of the stage: in + added = kept + removed rows + removed spans + quarantined + "
+    "replaced, for every source.",
+    column("source", pa.string(), "label", "name of the source in the config"),
+    column("unit", pa.string(), "label", "what is counted: rows or bytes"),
+    *(column(term, pa.int64(), "figure", _MEANINGS[term], unit="rows or bytes") for term in TERMS),
 )
 
 _TERM_OF = {

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from tasks.contract import accounts
 from tasks.contract.closure import code_digests
-from tasks.contract.columns import meaning, to_json
+from tasks.contract.columns import column, meaning, table, to_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
@@ -47,8 +47,12 @@ __all__ = [
 
 Determinism = Literal["exact", "machine", "statistical"]
 
-TELEMETRY = pa.schema(
-    [("metric", pa.string()), ("value", pa.float64()), ("unit", pa.string()), ("note", pa.string())]
+TELEMETRY = table(
+    "What the stage cost on this machine; no part of its content.",
+    column("metric", pa.string(), "label", "what was measured or noted"),
+    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
+    column("unit", pa.string(), "label", "unit of the value"),
+    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
 )
 
 

@@ -46,9 +46,11 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    column,
     ids,
     ledger_rows,
     stage,
+    table,
     utf8_bytes,
 )
 
@@ -81,8 +83,13 @@ class DeduplicateConfig(StageConfig):
         return self
 
 
-#: Verified pairs at cluster_threshold or above; ``left`` was kept and comes first in priority.
-PAIRS = pa.schema([("left", ID), ("right", ID), ("similarity", pa.float64())])
+PAIRS = table(
+    "Verified pairs of near copies, from cluster_threshold on.",
+    column("left", ID, "id", "the one that comes first in priority; it was kept"),
+    column("right", ID, "id", "the other"),
+    column("similarity", pa.float64(), "figure", "Jaccard similarity of their shingles",
+           unit="share"),
+)  # fmt: skip
 
 #: What a shard hands to the merge, a row a document.
 SKETCHES = pa.schema(
