@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.contract import Artifact, HallmarkError, column, table
+from tasks.contract import Artifact, Column, HallmarkError, column, described, table
 
 FIGURES = table(
     "The figures of the card, each with the rows and the computation behind it.",
@@ -78,6 +78,13 @@ class Evidence:
         if self.data is not None:
             return str(self.artifact.manifest["files"][self.table]["sha256"])
         return self.artifact[self.table].digest
+
+    def column_of(self, name: str) -> Column:
+        """What a column is; one that nothing is said of may hold anything."""
+        said = self.artifact[self.table].columns if self.data is None else {
+            known.name: known for known in described(self.data.schema)
+        }  # fmt: skip
+        return said.get(name, Column(name, "", "personal"))
 
     @property
     def page(self) -> str:
