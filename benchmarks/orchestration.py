@@ -23,10 +23,10 @@ STAGES = 20
 
 def measure(store: str) -> None:
     """In a fresh process: run the flow twice and print the times as JSON."""
-    from flows.cli import _ready, _settle_prefect
+    from flows.commands.shared import ready, settle_prefect
 
-    _settle_prefect()
-    with _ready(lambda: None):
+    settle_prefect()
+    with ready(lambda: None):
         results = _run_twice(store)
     print(json.dumps({"runs": results}))
 

@@ -8,6 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
+from flows.origin import resolve
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
@@ -123,7 +124,7 @@ def pipeline(
     with begin("pipeline", config, overrides, until, start=start) as run:
         corpus = curate(run.config)
         trained = train(
-            run.config, corpus, None if start is None else run.subject(start).checkpoint
+            run.config, corpus, None if start is None else resolve(run.store, start).checkpoint
         )
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
@@ -145,7 +146,7 @@ def pretrain(
     """Raw text to a trained model; the corpus stages come from the store where they can."""
     with begin("pretrain", config, overrides, start=start) as run:
         corpus = curate(run.config)
-        train(run.config, corpus, None if start is None else run.subject(start).checkpoint)
+        train(run.config, corpus, None if start is None else resolve(run.store, start).checkpoint)
     return run.id
 
 
@@ -158,7 +159,7 @@ def audit(
 ) -> str:
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
     with begin("audit", config, overrides, checkpoint=checkpoint) as run:
-        subject = run.subject(checkpoint)
+        subject = resolve(run.store, checkpoint)
         # Not as given: "latest" is another one tomorrow.
         run.record |= {"checkpoint": subject.name, "only": list(only)}
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.runs import Record, Run, default_store, resolve
+from flows.origin import resolve
+from flows.runs import Record, Run, default_store
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:

@@ -7,11 +7,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.runs import Run
+from flows.commands.shared import Json, show
+from flows.runs import Run, open_run
 from model.training.data import batch_sequences
 from tasks.contract import ID, UsageError
 
 Report = dict[str, Any]
+
+
+def batch(run: str = "latest", *, step: int, json_: Json = False) -> None:
+    """Show which documents, and which characters of them, a training step saw.
+
+    Parameters
+    ----------
+    step
+        The optimizer step, from 1.
+    """
+    show(batch_of(open_run(run, stage="pretrain"), step), json_, render)
 
 
 def batch_of(run: Run, step: int) -> Report:

@@ -12,10 +12,19 @@ from typing import Any
 
 import obstore
 
+from flows.commands.shared import Json, show
 from flows.runs import default_store
 from tasks.contract import HallmarkError
 
 Finding = dict[str, Any]
+
+
+def doctor(*, json_: Json = False) -> None:
+    """Show what this machine has: device, scorers, Prefect server, store, disk."""
+    findings = examine_machine()
+    show(findings, json_, render)
+    if not all(f["ok"] for f in findings):
+        raise SystemExit(1)
 
 
 def examine_machine() -> list[Finding]:

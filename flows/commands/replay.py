@@ -7,12 +7,27 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from flows import pipeline
+from flows.commands.shared import Json, ready, show
 from flows.recording import frontend
-from flows.runs import Record, Run, find_artifact
+from flows.runs import Record, Run, find_artifact, open_run
 from tasks.contract import Artifact, Store, UsageError
 
 Verdict = dict[str, Any]
+
+
+def replay(run: str = "latest", *, store: str | None = None, json_: Json = False) -> None:
+    """Run again from run.json into a fresh store and compare every hash.
+
+    Parameters
+    ----------
+    store
+        The fresh store; by default a temporary folder, removed afterwards.
+    """
+    with ready(lambda: open_run(run)):
+        verdict = replay_run(open_run(run), store)
+    show(verdict, json_, render)
+    if not verdict["green"]:
+        raise SystemExit(1)
 
 
 def replay_run(run: Run, store: str | None = None) -> Verdict:
@@ -53,6 +68,8 @@ def replay_run(run: Run, store: str | None = None) -> Verdict:
 
 
 def _execute(run: Run) -> str:
+    from flows import pipeline
+
     record: Record = run.record
     config = record["config"]
     if record["flow"] == "audit":

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from flows.commands.shared import Json, show
 from flows.config import Config
 from tasks.contract import UsageError
 
@@ -14,7 +15,18 @@ Row = dict[str, Any]
 Schema = dict[str, Any]
 
 
-def settings(section: str | None = None) -> list[Row]:
+def settings(section: str | None = None, *, json_: Json = False) -> None:
+    """List every setting of a config, with its default, what it may be and what it means.
+
+    Parameters
+    ----------
+    section
+        Only this section, such as pretrain.train.
+    """
+    show(list_settings(section), json_, render)
+
+
+def list_settings(section: str | None = None) -> list[Row]:
     """Rows (section, several, about, key, required, default, allowed, meaning), as in the config.
 
     ``section``: only those of this section and of the sections in it. ``several`` sections of the

@@ -5,11 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from flows.commands.shared import Json, show
 from flows.config import Config, load
-from flows.runs import Run
+from flows.runs import Run, open_run
 from tasks.contract import STAGES, TERMS, Artifact, HallmarkError, StageConfig
 
 Report = dict[str, Any]
+
+
+def status(run: str = "latest", *, json_: Json = False) -> None:
+    """Show a run's stages, artifacts, rows and accounts, and what is stale and why."""
+    show(status_of(open_run(run)), json_, render)
 
 
 def status_of(run: Run) -> Report:

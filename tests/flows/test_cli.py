@@ -1,5 +1,6 @@
 """Errors of usage are one sentence with the place and the remedy, and exit code 2."""
 
+import inspect
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from flows.cli import COMMANDS, app
 from tests.flows.conftest import Hallmark
 
 
@@ -190,6 +192,19 @@ def test_help_names_every_command(hallmark):
     for command in ("run", "audit", "status", "report", "batch", "replay", "serve", "settings",
                     "doctor", "--debug"):  # fmt: skip
         assert command in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_overview_says_of_a_command_what_the_command_says(name):
+    said = inspect.getdoc(app[name].default_command).split("\n\n")[0]
+    assert " ".join(said.split()) == COMMANDS[name]
+
+
+def test_the_overview_waits_for_no_command():
+    program = "import sys; from flows.cli import main; main(['--help']); "
+    program += "sys.exit(any(m in sys.modules for m in ('torch', 'prefect', 'pyarrow.dataset')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0 and "Audit a checkpoint" in done.stdout, done.stderr
 
 
 def test_settings(hallmark):

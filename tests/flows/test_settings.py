@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.commands.settings import render, settings
+from flows.commands.settings import list_settings, render
 from flows.config import load
 from tasks.contract import UsageError
 
@@ -17,7 +17,7 @@ def flat(values, section=""):
 
 
 def test_every_setting_of_a_config_is_listed_with_its_default():
-    listed = {f"{row['section']}.{row['key']}".lstrip("."): row for row in settings()}
+    listed = {f"{row['section']}.{row['key']}".lstrip("."): row for row in list_settings()}
     written = {"name", "ingest.sources", "attention_maps.texts"}  # must be set, or lists of tables
     source = {"kind": "text", "name": "letters", "path": "letters"}
     plain = load({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
@@ -26,20 +26,23 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
         if name not in written | given:
             assert listed[name]["default"] == value, name
     assert listed["name"]["required"] and listed["ingest.sources.path"]["required"]
-    assert {row["allowed"] for row in settings("ingest.sources") if row["key"] == "kind"} >= {
+    assert {row["allowed"] for row in list_settings("ingest.sources") if row["key"] == "kind"} >= {
         '"jsonl"', '"documentation"'
     }  # fmt: skip
 
 
 def test_a_section_stands_as_in_a_config_file():
-    text = render(settings("pretrain.train"))
+    text = render(list_settings("pretrain.train"))
     assert text.startswith("[pretrain.train]\n# How a model is trained.\n")
     assert 'schedule = "cosine"' in text and '"cosine", "linear", "wsd"' in text
-    assert "[[ingest.sources]]" in render(settings("ingest"))
-    assert "word (not set)" in render(settings("attention_maps"))
-    assert {row["section"] for row in settings("pretrain")} == {"pretrain.model", "pretrain.train"}
+    assert "[[ingest.sources]]" in render(list_settings("ingest"))
+    assert "word (not set)" in render(list_settings("attention_maps"))
+    assert {row["section"] for row in list_settings("pretrain")} == {
+        "pretrain.model",
+        "pretrain.train",
+    }
 
 
 def test_a_section_that_there_is_not_is_named():
     with pytest.raises(UsageError, match=r"no section 'pretrain\.trian'; choose one of: ingest, "):
-        settings("pretrain.trian")
+        list_settings("pretrain.trian")

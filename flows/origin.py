@@ -1,0 +1,95 @@
+"""What a name such as RUN@STEP stands for: a checkpoint, and what the store knows of its making."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.runs import Run, all_runs, find_artifact, open_run, run_ids
+from tasks.contract import Artifact, Store, UsageError, external
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint, and what the store knows of its making."""
+
+    checkpoint: Artifact
+    pretrained: Artifact | None = None
+    corpus: dict[str, Artifact] | None = None
+    run: Run | None = None
+
+    @property
+    def name(self) -> str:
+        """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
+        trained = self.run.stages.get("pretrain", {}) if self.run else {}
+        if self.run and self.pretrained and trained.get("artifact") == self.pretrained.name:
+            for row in self.pretrained["checkpoints"].read(["step", "artifact"]).to_pylist():
+                if row["artifact"] == self.checkpoint.name:
+                    return f"{self.run.id}@{row['step']}"
+        return self.checkpoint.name
+
+
+def resolve(store: Store, text: str) -> Subject:
+    """The checkpoint that a command names.
+
+    RUN or RUN@STEP (RUN may be "latest"), the name of an artifact ("checkpoint/0123…"), or a
+    folder: of a checkpoint in the store, or of any Hugging Face model.
+    """
+    if not text.strip():
+        raise UsageError(
+            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
+        )
+    path = Path(text).expanduser()
+    if text.startswith("checkpoint/") and not path.exists():
+        return _ours(store, find_artifact(store, text))
+    if path.is_dir():
+        for folder in (path.resolve(), path.resolve().parent):
+            if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
+                home = Store(folder.parents[2])
+                return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
+        if not any(path.iterdir()):
+            raise UsageError(
+                f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
+                f"and its tokenizer"
+            )
+        return Subject(external(path.resolve(), "checkpoint"))
+    if path.exists():
+        raise UsageError(f"{text}: is a file; give the folder of a checkpoint")
+    name, _, step = text.partition("@")
+    if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
+        raise UsageError(
+            f"there is no checkpoint {text!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
+            f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
+            f"first: hf download NAME --local-dir FOLDER"
+        )
+    runs = [run for run in all_runs(store) if "pretrain" in run.stages]
+    if name != "latest":
+        runs = [open_run(name, store)]
+    if not runs or "pretrain" not in runs[-1].stages:
+        raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")
+    run = runs[-1]
+    table = run["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
+    wanted = [row for row in table if not step or str(row["step"]) == step]
+    if not wanted:
+        steps = ", ".join(str(row["step"]) for row in table)
+        raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
+    return _ours(store, find_artifact(store, wanted[-1]["artifact"]))
+
+
+def _ours(store: Store, checkpoint: Artifact) -> Subject:
+    """Walk back from a checkpoint to its training, its corpus and the run that made them."""
+    pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
+    packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
+    planted = find_artifact(store, packed.manifest["lineage"]["documents"])
+    for run in reversed(all_runs(store)):
+        if run.stages.get("plant", {}).get("artifact") == planted.name:
+            corpus = {k: a for k, a in run.artifacts.items() if not _after_corpus(k)}
+            return Subject(checkpoint, pretrained, corpus, run)
+    return Subject(checkpoint, pretrained, {"plant": planted})
+
+
+def _after_corpus(label: str) -> bool:
+    later = (
+        "train_tokenizer", "pack", "pretrain", "attention_maps", "score_samples", "model_card",
+    )  # fmt: skip
+    return label in later or label.startswith("audit_")
