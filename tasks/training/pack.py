@@ -279,7 +279,13 @@ def packed_counts(documents: pa.Table, lengths: Int32) -> list[list[Any]]:
 
 
 @stage(
-    tables={"spans": SPANS, "ledger": LEDGER, "accounts": accounts.ACCOUNTS},
+    # The packed rows are as long as the config says; each writer names its schema.
+    tables={
+        **dict.fromkeys(PACKED, sequences(PackConfig().context)),
+        "spans": SPANS,
+        "ledger": LEDGER,
+        "accounts": accounts.ACCOUNTS,
+    },
     libraries=["tokenizers", "numpy"],
     determinism="exact",
 )
