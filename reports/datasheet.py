@@ -114,7 +114,7 @@ class Sheet:
             ],
         )
         errors, note = self.corpus.few("quarantine", "error", "records")
-        rows = [
+        rows: list[list[Inline]] = [
             [
                 self.masker.shown(error, "project text"),
                 self.corpus.sum(

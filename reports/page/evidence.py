@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from reports.page.document import Callout, Document
 from reports.page.figures import FIGURES, Book, Evidence, Figure
-from reports.page.masking import Masker, visible
+from reports.page.masking import Masker
 from reports.page.rendering import environment, render_html, render_markdown
 from tasks.contract import ID, Artifact, Column, Work
 
@@ -150,8 +150,9 @@ def render_rows(
     columns = [evidence.column_of(name) for name in names]
     return environment().get_template("rows.html").render(
         evidence=evidence,
-        condition=evidence.condition,
-        python=visible(evidence.python()),
+        condition=masker.whole(evidence.condition),
+        python=masker.whole(evidence.python()),
+        say=masker.whole,
         figures=figures,
         how=describe,
         columns=columns,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -71,21 +71,16 @@ class Masker:
             self._seen[key] = self._masked(text, limit)
         return self._seen[key]
 
+    def whole(self, text: str) -> str:
+        """What we say of rows (conditions, labels, lines of Python), masked, at any length."""
+        return _without(text, self.spans(text))
+
     def _masked(self, text: str, limit: int) -> str:
         read = text
         if len(text) > _READ:
             read = text[: _READ - _MARGIN]
         # Spans are looked for in more than is kept: one may begin in front of the cut.
-        spans = self.spans(text[:_READ])
-        shown: list[str] = []
-        end = length = 0
-        for start, stop, kind in spans:
-            if start >= len(read):
-                break
-            shown += [read[end:start], f"[{kind} masked]"]
-            end = max(end, stop)
-        shown.append(read[end:])
-        plain = visible("".join(shown))
+        plain = _without(read, self.spans(text[:_READ]))
         length = len(plain)
         if length > limit:
             plain = plain[:limit]
@@ -131,6 +126,17 @@ class Unmasked(Masker):
 
     def spans(self, text: str) -> list[tuple[int, int, str]]:
         return []
+
+
+def _without(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The text with each span replaced by its kind; spans in order, some behind the text's end."""
+    shown: list[str] = []
+    end = 0
+    for start, stop, kind in spans:
+        if start < len(text):
+            shown += [text[end:start], f"[{kind} masked]"]
+            end = stop
+    return visible("".join([*shown, text[end:]]))
 
 
 def blocks(text: str, limit: int = 60) -> str:

@@ -79,6 +79,21 @@ def of_each_kind(config: NoConfig, work: Work) -> None:
         work.table("rows").write(row | {"secret": [b"words here"]})
 
 
+def test_what_is_said_of_rows_is_masked_too(session):
+    book = Book({"of_each_kind": of_each_kind()})
+    where = {"said": "no date: call +44 20 7946 0018", "label": ["a", "b"] * 900}
+    figure = book.figure(
+        "x", "of jane.roe@corp.example", "rows", ("of_each_kind", "rows"), where, aggregate="count"
+    )
+    evidence = figure.evidence
+    rest = [evidence.head(9), [], Masker()]
+    page = render_rows(evidence, [figure], *rest, card="a.html", kind="Card")
+    assert "7946" not in page and "jane.roe" not in page
+    said = pages.Page(page).text
+    assert said.count("no date: call [phone masked]") == 2  # the condition, and the Python line
+    assert said.count("&#39;a&#39;, &#39;b&#39;") + said.count("'a', 'b'") >= 900  # nothing is cut
+
+
 OPEN, BLOCKS = "words here", "█████ ████ [masked: scored 0.75, 10 characters]"
 UNSCORED, PERSONAL = (
     "[not shown: not scored, 10 characters]", "[not shown: may hold personal data, 10 characters]",
