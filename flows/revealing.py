@@ -14,13 +14,14 @@ from tasks.contract import UsageError
 def reveal_run(run: Run, out: Path | None = None) -> Path:
     """Write the run's unmasked site, by default beside the masked one; returns the run's page.
 
-    The run says first that it was revealed, when, by whom and where: no unmasked page without it.
+    The run says when, by whom and where before anything is written: no unmasked page without it.
     """
-    from reports.reveal import reveal
+    from reports.reveal import make_private, reveal
 
     if run.status == "running":
         raise UsageError(f"run {run.id} is still running; reveal it when it has ended")
     folder = (out or (run.store.root or Path()) / "site-revealed").resolve()
+    make_private(folder)
     note = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "by": getpass.getuser(),

@@ -33,7 +33,7 @@ def reveal(store: Store, record: Record, out: Path) -> Path:
     An earlier unmasked site there is removed. UsageError where ``out`` holds anything else;
     HallmarkError where an input of a card is gone.
     """
-    _make_private(out)
+    make_private(out)
     page = build_site(store, [record], out).parent / "runs" / record["run"] / "index.html"
     for entry in record["stages"]:
         if entry["label"] in CARDS:
@@ -45,7 +45,8 @@ def reveal(store: Store, record: Record, out: Path) -> Path:
     return page
 
 
-def _make_private(out: Path) -> None:
+def make_private(out: Path) -> None:
+    """An empty folder that only its owner can enter; UsageError where there is anything else."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         raise UsageError(
             f"{out}: holds something else, and unmasked pages must not stand beside it; give a "

@@ -44,6 +44,15 @@ def test_a_reveal_that_fails_is_noted_too(run):
     assert len(noted(run)) == 1
 
 
+def test_a_reveal_that_is_refused_is_not_noted(run, tmp_path):
+    run, _ = run
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "index.html").touch()
+    with pytest.raises(UsageError, match="holds something else"):
+        reveal_run(run, tmp_path / "public")
+    assert run.store.get(f"runs/{run.id}/run.json") is None
+
+
 def test_a_run_that_still_works_is_not_revealed(run):
     run, _ = run
     run.record["status"] = "running"
