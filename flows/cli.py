@@ -33,6 +33,7 @@ COMMANDS = {
     "replay": "Run again from run.json into a fresh store and compare every hash.",
     "settings": "List every setting of a config, with its default, what it may be and what it "
     "means.",
+    "tables": "List every table of every stage: its columns with type, unit, kind and meaning.",
     "serve": "Register the pipeline (on the config's schedule) and the audit with a Prefect "
     "server.",
     "doctor": "Show what this machine has: device, scorers, Prefect server, store, disk.",

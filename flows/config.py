@@ -22,6 +22,7 @@ from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.extraction import ExtractionConfig
+from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
@@ -73,6 +74,7 @@ class Config(StageConfig):
     audit_bias: BiasConfig = BiasConfig()
     audit_extraction: ExtractionConfig = ExtractionConfig()
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
+    score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
     model_card: ModelCardConfig = ModelCardConfig()
 
     @model_validator(mode="after")

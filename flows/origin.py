@@ -89,5 +89,7 @@ def _ours(store: Store, checkpoint: Artifact) -> Subject:
 
 
 def _after_corpus(label: str) -> bool:
-    later = ("train_tokenizer", "pack", "pretrain", "attention_maps", "model_card")
+    later = (
+        "train_tokenizer", "pack", "pretrain", "attention_maps", "score_samples", "model_card",
+    )  # fmt: skip
     return label in later or label.startswith("audit_")

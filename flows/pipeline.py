@@ -16,6 +16,7 @@ from tasks.audits.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability
 from tasks.audits.extraction import audit_extraction
+from tasks.audits.score_samples import score_samples
 from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, UsageError
 from tasks.corpus.deduplicate import deduplicate
@@ -89,9 +90,11 @@ def examine(
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
+    if pretrained and "samples" in pretrained.tables:
+        made["score_samples"] = score_samples(pretrained, config.score_samples)
     made["model_card"] = model_card(
         checkpoint, pretrained, trained_tokenizer(pretrained), audits, corpus or {}, maps,
-        config.model_card,
+        made.get("score_samples"), config.model_card,
     )  # fmt: skip
     return made
 

@@ -29,7 +29,7 @@ from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.composition import composition, plants_callout
-from reports.sections.corpus_figures import PROFILE, CorpusFigures, planted_secrets
+from reports.sections.corpus_figures import PROFILE, CorpusFigures, masker_of
 from reports.sections.preprocessing import preprocessing
 from tasks.contract import Artifact, StageConfig, Work, stage
 
@@ -61,6 +61,7 @@ class Sheet:
     """Makes the figures of a datasheet, section by section."""
 
     corpus: CorpusFigures
+    masker: Masker
     config: DatasheetConfig
 
     def head(self) -> list[Any]:
@@ -113,9 +114,9 @@ class Sheet:
             ],
         )
         errors, note = self.corpus.few("quarantine", "error", "records")
-        rows = [
+        rows: list[list[Inline]] = [
             [
-                error,
+                self.masker.shown(error, "project text"),
                 self.corpus.sum(
                     "quarantine", "records", "records", "records in quarantine", error=error
                 ),
@@ -180,7 +181,17 @@ def datasheet(
     profile: Artifact, history: dict[str, Artifact], config: DatasheetConfig, work: Work
 ) -> None:
     """``history``: the artifacts of the corpus stages by label, in the order they ran."""
+    write(profile, history, config, work, masker_of(history, config.mask_from))
+
+
+def write(
+    profile: Artifact,
+    history: dict[str, Artifact],
+    config: DatasheetConfig,
+    work: Work,
+    masker: Masker,
+) -> None:
+    """The stage's work, with any masker."""
     book = Book({**history, PROFILE: profile})
-    document = Sheet(CorpusFigures(book, history, config.lines_shown), config).document()
-    masker = Masker(planted_secrets(history), config.mask_from)
+    document = Sheet(CorpusFigures(book, history, config.lines_shown), masker, config).document()
     publish(document, book, work, "datasheet", history, masker, config.rows_shown)

@@ -32,7 +32,7 @@ from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.analyses import MISUSE, analyses
 from reports.sections.checkpoint import settings, tensors
 from reports.sections.composition import plants, plants_callout, sources
-from reports.sections.corpus_figures import PROFILE, CorpusFigures, planted_secrets
+from reports.sections.corpus_figures import PROFILE, CorpusFigures, masker_of
 from reports.sections.findings import AUDITS, NOT_RUN, Findings, natural, words
 from reports.sections.inside import inside
 from reports.sections.tokenizer import tokenization
@@ -72,6 +72,7 @@ class Card:
     findings: Findings
     corpus: dict[str, Artifact]
     maps: Artifact | None
+    written: Artifact | None
     masker: Masker
     config: ModelCardConfig
 
@@ -120,7 +121,7 @@ class Card:
         section.sections = [
             tokenization(self.book, self.checkpoint, self.tokenizer, kept, config.lines_shown),
             training(self.book, self.pretrained, self.checkpoint.content, config.lines_shown),
-            samples(self.book, self.pretrained, self.masker),
+            samples(self.book, self.written, self.masker),
         ]
         return section
 
@@ -231,8 +232,9 @@ class Card:
 
     def ethics(self) -> Section:
         items: list[Parts] = [
-            ["The texts behind toxicity and bias figures are offensive. Where a scorer found "
-             "them so, they are masked; sentences of the bias probe are shown as written."],
+            ["The texts behind toxicity and bias figures are offensive. What a model wrote, and "
+             "text of the corpus, is shown where a scorer found it harmless, and nowhere else; "
+             "sentences of the bias probe are shown as written."],
             ["Personal data and planted secrets are masked on every page."],
         ]  # fmt: skip
         if self.corpus:
@@ -294,14 +296,35 @@ def model_card(
     audits: dict[str, Artifact],
     corpus: dict[str, Artifact],
     maps: Artifact | None,
+    written: Artifact | None,
     config: ModelCardConfig,
     work: Work,
 ) -> None:
     """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
 
     ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
-    train_tokenizer left for it, ``maps`` what attention_maps left.
+    train_tokenizer left for it, ``maps`` what attention_maps left, ``written`` what score_samples
+    left of the texts written during training.
     """
+    write(
+        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, config, work,
+        masker_of(corpus, config.mask_from),
+    )  # fmt: skip
+
+
+def write(
+    checkpoint: Artifact,
+    pretrained: Artifact | None,
+    tokenizer: Artifact | None,
+    audits: dict[str, Artifact],
+    corpus: dict[str, Artifact],
+    maps: Artifact | None,
+    written: Artifact | None,
+    config: ModelCardConfig,
+    work: Work,
+    masker: Masker,
+) -> None:
+    """The stage's work, with any masker."""
     artifacts = {"checkpoint": checkpoint, **corpus}
     artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if pretrained is not None:
@@ -310,9 +333,12 @@ def model_card(
         artifacts["train_tokenizer"] = tokenizer
     if maps is not None:
         artifacts["attention_maps"] = maps
+    if written is not None:
+        artifacts["score_samples"] = written
     book = Book(artifacts)
     findings = Findings(book, audits)
-    masker = Masker(planted_secrets(corpus), config.mask_from)
-    card = Card(book, checkpoint, pretrained, tokenizer, findings, corpus, maps, masker, config)
+    card = Card(
+        book, checkpoint, pretrained, tokenizer, findings, corpus, maps, written, masker, config
+    )
     document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

@@ -27,14 +27,7 @@ class Link:
     href: str
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """A text that nobody judged, alone in a cell of a table: shown when a reader asks for it."""
-
-    text: str
-
-
-Inline = str | Figure | Code | Link | Hidden
+Inline = str | Figure | Code | Link
 Parts = Sequence[Inline]
 
 

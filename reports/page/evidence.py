@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from reports.page.document import Document
+from reports.page.document import Callout, Document
 from reports.page.figures import FIGURES, Book, Evidence, Figure
-from reports.page.masking import Masker, visible
+from reports.page.masking import Masker
 from reports.page.rendering import environment, render_html, render_markdown
-from tasks.contract import Artifact, Work
+from tasks.contract import Artifact, Column, Work
 
-#: Columns whose strings are names given by us or by the config, never longer texts.
-LABELS = frozenset(
-    """source stage action reason split unit kind type category group term audit metric slice
-    method scorer control verdict table where file place template item probe error artifact
-    content name dtype shape key stack""".split()  # noqa: SIM905
-)
-
-#: Columns that name documents.
-DOCUMENT_IDS = ("doc_id", "matched", "left", "right", "doc_ids")
-
-_DOCUMENTS_A_PAGE = 20
+#: Of the ids in a page's rows so many are looked up, and so many documents shown.
+_LOOKED_UP, _DOCUMENTS_A_PAGE = 100, 20
+_LABEL = 160  # characters of a label
 
 
 @dataclass
@@ -42,7 +35,6 @@ class Corpus:
     masker: Masker
     found: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     scores: dict[bytes, float] = field(default_factory=dict)
-    scored: bool = False  # a scorer has seen this corpus
 
     def look_up(self, wanted: set[bytes]) -> None:
         """Read the documents, one scan of each artifact for all of them."""
@@ -61,27 +53,28 @@ class Corpus:
         for artifact in self.history.values():
             if "scores" not in artifact.tables:
                 continue
-            self.scored = True
             table = artifact["scores"].find(sorted(wanted), ["doc_id", "score"])
             best = table.group_by("doc_id").aggregate([("score", "max")])
             for row in best.to_pylist():
-                if row["score_max"] is not None:
+                if row["score_max"] is not None and not math.isnan(row["score_max"]):
                     self.scores[row["doc_id"]] = row["score_max"]
 
-    def excerpt(self, doc_id: bytes, twin: bytes | None) -> dict[str, str]:
-        """A document as it may be shown; one that nobody scored is judged by its twin."""
+    def excerpt(self, doc_id: bytes, beside: set[bytes]) -> dict[str, str]:
+        """A document as it may be shown. One that nobody scored, because it left before, is judged
+        by one that the rows name ``beside`` it, if they agree word for word."""
         row = self.found[doc_id]
-        score = self.scores.get(doc_id, self.scores.get(twin or b""))
-        if self.scored and score is None:
-            text = f"[not shown: not scored, {len(row['text']):,} characters]"
-        else:
-            text = self.masker.text(row["text"], score, limit=600)
+        score = self.scores.get(doc_id)
+        if score is None:
+            twins = [i for i in beside & self.scores.keys() if i in self.found]
+            words = row["text"].split()
+            alike = [self.scores[i] for i in twins if self.found[i]["text"].split() == words]
+            score = max(alike, default=None)
         return {
             "id": doc_id.hex(),
-            "source": visible(row["source"]),
+            "source": self.masker.shown(row["source"], "label", limit=_LABEL),
             "stage": row["stage"],
             "score": "–" if score is None else f"{score:.3f}",
-            "text": text,
+            "text": self.masker.shown(row["text"], "corpus text", score, limit=600),
         }
 
 
@@ -95,21 +88,22 @@ def publish(
     limit: int,
 ) -> None:
     """Write a card: ``<name>.html``, ``<name>.md``, its charts, its rows, its table of figures."""
+    if masker.notice:
+        document.lead = [Callout("bad", [masker.notice]), *document.lead]
     work.file(f"{name}.html").write_text(render_html(document), encoding="utf-8")
     work.file(f"{name}.md").write_text(render_markdown(document), encoding="utf-8")
     for chart in document.charts():
         work.file(chart.path).write_text(chart.svg, encoding="utf-8")
     pages = book.cited()
     heads = {page: evidence.head(limit) for page, (evidence, _) in pages.items()}
-    cited = {page: _documents_of(head) for page, head in heads.items()}
+    cited = {page: _ids_of(evidence, heads[page]) for page, (evidence, _) in pages.items()}
     corpus = Corpus(history, masker)
-    wanted = {i for ids in cited.values() for pair in ids.items() for i in pair if i}
+    wanted = {i for named in cited.values() for i in named}
     if wanted:
         corpus.look_up(wanted)
     for done, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
-        documents = [
-            corpus.excerpt(i, twin) for i, twin in cited[page].items() if i in corpus.found
-        ]
+        there = [i for i in cited[page] if i in corpus.found][:_DOCUMENTS_A_PAGE]
+        documents = [corpus.excerpt(i, cited[page][i]) for i in there]
         html = render_rows(
             evidence, figures, heads[page], documents, masker, card=f"{name}.html",
             kind=document.kind,
@@ -119,17 +113,18 @@ def publish(
     work.table("figures").write(book.table())
 
 
-def _documents_of(rows: pa.Table) -> dict[bytes, bytes | None]:
-    """The first documents that rows name, each with the twin it was matched with."""
-    named: dict[bytes, bytes | None] = {}
-    for row in rows.select([n for n in DOCUMENT_IDS if n in rows.column_names]).to_pylist():
-        for column, value in row.items():
-            for doc_id in value if isinstance(value, list) else [value]:
-                if len(named) >= _DOCUMENTS_A_PAGE:
-                    return named
-                if doc_id is not None:
-                    twin = row.get("matched") if column == "doc_id" else None
-                    named[doc_id] = named.get(doc_id) or twin
+def _ids_of(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
+    """The first ids in the rows, each with those that stand in the same rows: some of them name
+    documents."""
+    names = [n for n in rows.column_names if evidence.column_of(n).kind == "id"]
+    named: dict[bytes, set[bytes]] = {}
+    for row in rows.select(names).to_pylist():
+        lists = [value if isinstance(value, list) else [value] for value in row.values()]
+        ids = [i for values in lists for i in values if isinstance(i, bytes) and len(i) == 16]
+        for i in ids:
+            if len(named) >= _LOOKED_UP and i not in named:
+                return named
+            named.setdefault(i, set()).update(ids)
     return named
 
 
@@ -144,15 +139,18 @@ def render_rows(
     kind: str,
 ) -> str:
     names = head.column_names
+    columns = [evidence.column_of(name) for name in names]
     return environment().get_template("rows.html").render(
         evidence=evidence,
-        condition=evidence.condition,
-        python=visible(evidence.python()),
+        condition=masker.whole(evidence.condition),
+        python=masker.whole(evidence.python()),
+        say=masker.whole,
         figures=figures,
         how=describe,
-        columns=names,
+        columns=columns,
+        notice=masker.notice,
         numeric={field.name for field in head.schema if _is_number(field.type)},
-        rows=[[_cell(name, row, masker) for name in names] for row in head.to_pylist()],
+        rows=[[_cell(column, row, masker) for column in columns] for row in head.to_pylist()],
         shown=len(head),
         documents=documents,
         anchors={document["id"] for document in documents},
@@ -178,10 +176,12 @@ def describe(figure: Figure) -> str:
     return f"{words}; {figure.method}" if figure.method and figure.aggregate != "finding" else words
 
 
-def _cell(name: str, row: Mapping[str, Any], masker: Masker) -> Cell:
-    value = row[name]
+def _cell(column: Column, row: Mapping[str, Any], masker: Masker) -> Cell:
+    value = row[column.name]
     if value is None:
         return Cell("–", "muted")
+    if column.kind == "personal":
+        return Cell(masker.shown(_written(value), column.kind), "text")
     if isinstance(value, bool):
         return Cell("yes" if value else "no")
     if isinstance(value, int):
@@ -190,27 +190,21 @@ def _cell(name: str, row: Mapping[str, Any], masker: Masker) -> Cell:
         return Cell(f"{value:.6g}", "number")
     if isinstance(value, list) and all(isinstance(item, bytes) for item in value):
         return Cell(_more(value, 8), ids=[item.hex() for item in value[:8]])
-    if isinstance(value, list):
-        return Cell(visible(", ".join(str(item) for item in value[:16])) + _more(value, 16))
-    if isinstance(value, bytes) and len(value) == 16:
+    if isinstance(value, bytes):
         return Cell(ids=[value.hex()])
+    if column.kind in ("label", "id", "figure"):
+        return Cell(masker.shown(_written(value), column.kind, limit=_LABEL))
+    score = row.get(column.judged_by)
+    return Cell(masker.shown(_written(value), column.kind, score), "text")
+
+
+def _written(value: Any) -> str:
+    """A value as text, of a long one the beginning."""
+    if isinstance(value, list):
+        return ", ".join(_written(item) for item in value[:16]) + _more(value, 16)
     if isinstance(value, bytes):  # raw input that could not be read
-        return Cell(masker.text(value[:8000].decode("utf-8", "backslashreplace")), "text")
-    if name == "secret" and value:
-        return Cell(f"[planted secret masked: {len(value):,} characters]", "text")
-    text = str(value)
-    if name in LABELS:
-        return Cell(masker.text(text, limit=160))
-    return Cell(masker.text(text, _score(name, row)), "text")
-
-
-def _score(name: str, row: Mapping[str, Any]) -> float | None:
-    """The stored score of the text in a column: of prompts their own, else the row's."""
-    columns = ("prompt_score",) if name == "prompt" and "prompt_score" in row else (
-        "score", "toxicity",
-    )  # fmt: skip
-    scores = [row[column] for column in columns if isinstance(row.get(column), float)]
-    return max(scores, default=None)
+        return value[:8000].decode("utf-8", "backslashreplace")
+    return str(value)
 
 
 def _more(values: Sequence[Any], limit: int) -> str:

@@ -19,32 +19,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.contract import Artifact, HallmarkError
+from tasks.contract import Artifact, Column, HallmarkError, column, described, table
 
-FIGURES = pa.schema(
-    [
-        ("id", pa.string()),
-        ("label", pa.string()),
-        ("value", pa.float64()),  # null: it could not be measured, ``note`` says why
-        ("unit", pa.string()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("level", pa.float64()),  # of the interval, e.g. 0.95
-        ("n", pa.int64()),
-        ("scorer", pa.string()),
-        ("method", pa.string()),
-        ("note", pa.string()),
-        ("stage", pa.string()),  # label of the stage in the run
-        ("content", pa.string()),  # content digest of its artifact
-        ("table", pa.string()),
-        ("sha256", pa.string()),  # of the table
-        ("where", pa.string()),  # JSON: column = value conditions that select the rows
-        ("column", pa.string()),
-        ("aggregate", pa.string()),  # one of AGGREGATES: how the rows make the value
-        ("rows", pa.int64()),
-        ("page", pa.string()),  # where the rows are shown
-    ]
-)
+FIGURES = table(
+    "The figures of the card, each with the rows and the computation behind it.",
+    column("id", pa.string(), "id", "the figure, as its pages name it"),
+    column("label", pa.string(), "label", "what it is"),
+    column("value", pa.float64(), "figure",
+           "the number; null where it could not be measured: the note says why"),
+    column("unit", pa.string(), "label", "unit of the value"),
+    column("low", pa.float64(), "figure", "lower end of its interval"),
+    column("high", pa.float64(), "figure", "upper end"),
+    column("level", pa.float64(), "figure", "level of the interval, as 0.95", unit="share"),
+    column("n", pa.int64(), "figure", "units that were measured"),
+    column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
+    column("method", pa.string(), "project text", "how it was measured"),
+    column("note", pa.string(), "project text", "why there is no value"),
+    column("stage", pa.string(), "label", "label of the stage in the run"),
+    column("content", pa.string(), "id", "content digest of its artifact"),
+    column("table", pa.string(), "label", "the table that holds the rows"),
+    column("sha256", pa.string(), "id", "SHA-256 of the table"),
+    column("where", pa.string(), "label", "JSON: column = value conditions that select the rows"),
+    column("column", pa.string(), "label", "the column that was computed with"),
+    column("aggregate", pa.string(), "label", "how the rows make the value"),
+    column("rows", pa.int64(), "figure", "rows behind the value", unit="rows"),
+    column("page", pa.string(), "label", "where the rows are shown"),
+)  # fmt: skip
 
 Aggregate = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
@@ -79,6 +79,13 @@ class Evidence:
             return str(self.artifact.manifest["files"][self.table]["sha256"])
         return self.artifact[self.table].digest
 
+    def column_of(self, name: str) -> Column:
+        """What a column is; one that nothing is said of may hold anything."""
+        said = self.artifact[self.table].columns if self.data is None else {
+            known.name: known for known in described(self.data.schema)
+        }  # fmt: skip
+        return said.get(name, Column(name, "", "personal"))
+
     @property
     def page(self) -> str:
         digest = hashlib.sha256(f"{self.stage}#{self.table}#{self.condition}".encode())
@@ -97,19 +104,19 @@ class Evidence:
     def filter(self) -> ds.Expression | None:
         """The conditions as an Arrow expression."""
         expression: ds.Expression | None = None
-        for column, value in self.where.items():
-            if column not in self.dataset.schema.names:
+        for name, value in self.where.items():
+            if name not in self.dataset.schema.names:
                 raise HallmarkError(
-                    f"the evidence of {self.stage} names a column {column!r:.80} that its table "
+                    f"the evidence of {self.stage} names a column {name!r:.80} that its table "
                     f"{self.table!r} does not have; the columns: {self.dataset.schema.names}"
                 )
-            kind = self.dataset.schema.field(column).type
+            kind = self.dataset.schema.field(name).type
             if value is None:
-                term = pc.field(column).is_null()
+                term = pc.field(name).is_null()
             elif isinstance(value, list):
-                term = pc.field(column).isin(pa.array([_native(v, kind) for v in value], kind))
+                term = pc.field(name).isin(pa.array([_native(v, kind) for v in value], kind))
             else:
-                term = pc.field(column) == pa.scalar(_native(value, kind), kind)
+                term = pc.field(name) == pa.scalar(_native(value, kind), kind)
             expression = term if expression is None else expression & term
         return expression
 
@@ -131,9 +138,9 @@ class Evidence:
         if self.data is not None:
             return f"# read from the file {self.table} of the artifact"
         terms = []
-        for column, value in self.where.items():
-            kind = self.dataset.schema.field(column).type
-            cell = f"pc.field({column!r})"
+        for name, value in self.where.items():
+            kind = self.dataset.schema.field(name).type
+            cell = f"pc.field({name!r})"
             if value is None:
                 terms.append(f"{cell}.is_null()")
             elif isinstance(value, list):

@@ -1,30 +1,49 @@
 """What must not be shown is masked where a page is made, so that no page source holds it.
 
-Three things are masked: personal data and credentials (found as ``tasks.corpus.scrub`` finds them),
-the secrets of planted documents, and texts that a scorer found offensive. Characters that a
-reader cannot see, or that turn the text around them, are written out.
+What a column's kind does not allow is denied (tasks/contract/columns.py). Text of the corpus or of
+a model is shown where a scorer found it harmless, and nowhere else; ``personal`` is never shown.
+In all that is shown, personal data and credentials (found as ``tasks.corpus.scrub`` finds them) and
+the secrets of planted documents are masked. Characters that a reader cannot see, or that turn the
+text around them, are written out.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 #: A text whose stored toxicity is at or above this is shown as blocks.
 OFFENSIVE = 0.5
+
+#: Kinds of text that are shown as far as they hold nothing that must be masked, and those that need
+#: a score; every other kind of text is shown nowhere.
+OPEN = ("audit text", "project text", "label", "id", "figure")
+JUDGED = ("corpus text", "model text")
 
 _READ = 4000  # characters of a text that are looked at ...
 _MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
 
 
 class Masker:
-    """Masks texts for one card. ``secrets`` are the planted ones, from the table ``plants``."""
+    """Masks texts for one card.
 
-    def __init__(self, secrets: Iterable[str] = (), threshold: float = OFFENSIVE) -> None:
-        self.threshold = threshold
+    ``secrets`` are the planted ones, of the table ``plants``; ``regions`` countries whose national
+    telephone numbers are looked for beside the detectors' own.
+    """
+
+    notice = ""  # what stands at the top of each page
+
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        threshold: float = OFFENSIVE,
+        regions: Iterable[str] = (),
+    ) -> None:
+        self.threshold, self.regions = threshold, frozenset(regions)
         # The longest first: one secret may begin with another.
         words = sorted({s for s in secrets if s.strip()}, key=lambda s: (-len(s), s))
         self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
@@ -33,8 +52,18 @@ class Masker:
     def is_offensive(self, score: float | None) -> bool:
         return score is not None and score >= self.threshold
 
+    def shown(self, text: str, kind: str, score: float | None = None, limit: int = 400) -> str:
+        """A text of this kind as it may be shown; ``score`` is what judges it, if anything did."""
+        if kind in JUDGED:
+            unscored = score is None or math.isnan(score)
+            if unscored and text.strip():
+                return f"[not shown: not scored, {len(text):,} characters]"
+        elif kind not in OPEN:
+            return f"[not shown: may hold personal data, {len(text):,} characters]"
+        return self.text(text, score, limit)
+
     def text(self, text: str, score: float | None = None, limit: int = 400) -> str:
-        """A text as it may be shown, at most about ``limit`` characters of it."""
+        """A text that may be shown, masked; at most about ``limit`` characters of it."""
         if self.is_offensive(score):
             return f"{blocks(text)} [masked: scored {score:.2f}, {len(text):,} characters]"
         key = (text, limit)
@@ -42,21 +71,16 @@ class Masker:
             self._seen[key] = self._masked(text, limit)
         return self._seen[key]
 
+    def whole(self, text: str) -> str:
+        """What we say of rows (conditions, labels, lines of Python), masked, at any length."""
+        return _without(text, self.spans(text))
+
     def _masked(self, text: str, limit: int) -> str:
         read = text
         if len(text) > _READ:
             read = text[: _READ - _MARGIN]
         # Spans are looked for in more than is kept: one may begin in front of the cut.
-        spans = self.spans(text[:_READ])
-        shown: list[str] = []
-        end = length = 0
-        for start, stop, kind in spans:
-            if start >= len(read):
-                break
-            shown += [read[end:start], f"[{kind} masked]"]
-            end = max(end, stop)
-        shown.append(read[end:])
-        plain = visible("".join(shown))
+        plain = _without(read, self.spans(text[:_READ]))
         length = len(plain)
         if length > limit:
             plain = plain[:limit]
@@ -79,10 +103,40 @@ class Masker:
         return merged
 
     @cached_property
-    def _find(self) -> Any:
-        from tasks.measures.personal_data import find  # it takes a while to import
+    def _find(self) -> Callable[[str], Any]:
+        from tasks.measures.personal_data import REGIONS, TYPES, find  # they take a while to import
 
-        return find
+        # All types, whatever the config of the corpus left out.
+        return partial(find, types=TYPES, regions=sorted(self.regions.union(REGIONS)))
+
+
+class Unmasked(Masker):
+    """Shows everything: for ``reports.reveal`` alone, whose pages nobody else may see."""
+
+    notice = (
+        "Unmasked, for local eyes: this page shows personal data, planted secrets and offensive "
+        "text in clear, whatever it says below. Do not publish it."
+    )
+
+    def shown(self, text: str, kind: str, score: float | None = None, limit: int = 400) -> str:
+        return self.text(text, score, limit)
+
+    def is_offensive(self, score: float | None) -> bool:
+        return False
+
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        return []
+
+
+def _without(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The text with each span replaced by its kind; spans in order, some behind the text's end."""
+    shown: list[str] = []
+    end = 0
+    for start, stop, kind in spans:
+        if start < len(text):
+            shown += [text[end:start], f"[{kind} masked]"]
+            end = stop
+    return visible("".join([*shown, text[end:]]))
 
 
 def blocks(text: str, limit: int = 60) -> str:

@@ -18,7 +18,6 @@ from reports.page.document import (
     Document,
     Facts,
     Grid,
-    Hidden,
     Inline,
     Link,
     Paragraph,
@@ -38,7 +37,6 @@ LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
 _KINDS = {
     "figure": Figure,
     "code": Code,
-    "hidden": Hidden,
     "paragraph": Paragraph,
     "bullets": Bullets,
     "facts": Facts,
@@ -126,8 +124,6 @@ def _inline(part: Inline, brief: bool = False) -> str:
             return code(text)
         case Link(text, href):
             return f"[{escape(text)}]({href})"
-        case Hidden(text):  # Markdown cannot hide: the tags are HTML, the text is not
-            return f"<details><summary>show</summary>{escape(text)}</details>"
         case _:
             return escape(part)
 

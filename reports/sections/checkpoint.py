@@ -10,18 +10,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.contract import Artifact, HallmarkError
+from tasks.contract import Artifact, HallmarkError, column, table
 
-TENSORS = pa.schema(
-    [
-        ("name", pa.string()),
-        ("dtype", pa.string()),
-        ("shape", pa.list_(pa.int64())),
-        ("parameters", pa.int64()),
-    ]
+TENSORS = table(
+    "The tensors of a safetensors file.",
+    column("name", pa.string(), "label", "the tensor"),
+    column("dtype", pa.string(), "label", "type of its numbers"),
+    column("shape", pa.list_(pa.int64()), "figure", "its dimensions"),
+    column("parameters", pa.int64(), "figure", "numbers in it", unit="parameters"),
 )
 
-VOCABULARY = pa.schema([("id", pa.int64()), ("token", pa.string())])
+#: A token names its id; it is a piece of a word, and no text of the corpus.
+VOCABULARY = table(
+    "The tokens of a tokenizer.",
+    column("id", pa.int64(), "id", "the token's id"),
+    column("token", pa.string(), "label", "the token as tokenizer.json spells it"),
+)
 
 _LARGEST_HEADER = 100_000_000  # bytes; what the safetensors library allows
 

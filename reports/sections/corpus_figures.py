@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from reports.page.figures import Book, Figure
+from reports.page.masking import Masker
 from tasks.contract import Artifact
 
 PROFILE = "profile"
@@ -42,6 +43,17 @@ class CorpusFigures:
         limit = self.lines_shown
         note = f"The {limit} largest of {len(found):,}; all are in the table {table}."
         return found[:limit], note if len(found) > limit else ""
+
+
+def masker_of(history: dict[str, Artifact], threshold: float) -> Masker:
+    """Masks what this corpus planted, and looks for personal data where its stage scrub did."""
+    regions = [
+        region
+        for artifact in history.values()
+        if artifact.stage == "scrub"
+        for region in artifact.manifest["parts"]["config"].get("regions", ())
+    ]
+    return Masker(planted_secrets(history), threshold, regions)
 
 
 def planted_secrets(history: dict[str, Artifact]) -> list[str]:

@@ -12,7 +12,6 @@ from reports.page.document import (
     Code,
     Facts,
     Grid,
-    Hidden,
     Inline,
     Paragraph,
     Parts,
@@ -22,7 +21,7 @@ from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
 from reports.sections.findings import words
 from reports.sections.groups import held_out
-from tasks.contract import Artifact
+from tasks.contract import Artifact, Table
 
 SAMPLES, CHARACTERS = 2, 300  # of a step, and how much of each is shown
 
@@ -122,12 +121,12 @@ def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int
     return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
-def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
-    """A few texts of the first and the last step at which the model wrote any."""
+def samples(book: Book, scored: Artifact | None, masker: Masker) -> Section:
+    """A few texts of the first and the last step at which the model wrote any, where the stage
+    score_samples found them harmless."""
     section = Section("Samples during training")
-    known = None if pretrained is None else pretrained.tables.get("samples")
-    written = known.read().to_pylist() if known else []
-    if not written:
+    written = scored["samples"].read().to_pylist() if scored else []
+    if scored is None or not written:
         section.add(Paragraph(["No text that the model wrote during training is known."]))
         return section
     steps = [row["step"] for row in written]
@@ -139,19 +138,20 @@ def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
         step, sample = row["step"], row["sample"]
         place = book.figure(
             f"sample-{step}-{sample}", f"step at which sample {sample} was written", "steps",
-            ("pretrain", "samples"), {"step": step, "sample": sample}, aggregate="last",
+            ("score_samples", "samples"), {"step": step, "sample": sample}, aggregate="last",
             column="step",
         )  # fmt: skip
-        texts = [row["prompt"], row["text"]] if has_prompt else [row["text"]]
-        lines.append([place, *(_unjudged(text, masker) for text in texts)])
+        texts = ["prompt", "text"] if has_prompt else ["text"]
+        lines.append([place, *(_shown(name, scored["samples"], row, masker) for name in texts)])
     every = book.figure(
-        "samples", "texts written during training", "texts", ("pretrain", "samples"),
+        "samples", "texts written during training", "texts", ("score_samples", "samples"),
         aggregate="count",
     )  # fmt: skip
+    scorer = scored.manifest["parts"]["external"]["scorer"]
     section.add(
         Paragraph(
-            ["While it was trained the model wrote ", every, ". No scorer has read them, so those "
-             "shown here stay hidden until they are asked for: they may offend. Personal data "
+            ["While it was trained the model wrote ", every, f". {scorer} has read them, and what "
+             "it found offensive or could not score is not shown; it misses some. Personal data "
              "and planted secrets are masked; other codes and numbers the model made up, or has "
              "from its text."]
         ),
@@ -163,5 +163,8 @@ def samples(book: Book, pretrained: Artifact | None, masker: Masker) -> Section:
     return section
 
 
-def _unjudged(text: str, masker: Masker) -> Inline:
-    return Hidden(masker.text(text, limit=CHARACTERS)) if text.strip() else "nothing"
+def _shown(name: str, table: Table, row: dict[str, Any], masker: Masker) -> str:
+    column = table.columns[name]
+    text = row[name]
+    score = row[column.judged_by]
+    return masker.shown(text, column.kind, score, CHARACTERS) if text.strip() else "nothing"

@@ -25,7 +25,7 @@ from tasks.audits.subjects.subject import (
     Subject,
     open_subject,
 )
-from tasks.contract import Artifact, Device, HallmarkError, StageConfig, Work, stage
+from tasks.contract import Artifact, Device, HallmarkError, StageConfig, Work, column, stage, table
 
 
 class ChosenText(StageConfig):
@@ -83,41 +83,42 @@ class AttentionMapsConfig(StageConfig):
     device: Device = Field("auto", description="of the subject")
 
 
-#: One row a text. Texts, layers and heads are counted from 1, positions from 0.
-CHOSEN = pa.schema(
-    [
-        ("text", pa.int32()),
-        ("sentence", pa.string()),
-        ("word", pa.string()),  # null: none was named
-        ("query", pa.int32()),  # position of its last token; null: nothing was read
-        ("left_out", pa.int32()),  # tokens at the end that were not read
-        ("note", pa.string()),  # why another token is shown, or why there are no weights; else ""
-    ]
-)
+CHOSEN = table(
+    "The texts that were looked into. Texts, layers and heads are counted from 1, positions from "
+    "0.",
+    column("text", pa.int32(), "id", "number of the text"),
+    column("sentence", pa.string(), "audit text", "what the model reads"),
+    column("word", pa.string(), "audit text", "the word of interest; null: none was named"),
+    column("query", pa.int32(), "figure",
+           "position of its last token; null: nothing was read"),
+    column("left_out", pa.int32(), "figure", "tokens at the end that were not read",
+           unit="tokens"),
+    column("note", pa.string(), "project text",
+           "why another token is shown, or why there are no weights; else empty"),
+)  # fmt: skip
 
-#: One row a token that was read.
-TOKENS = pa.schema(
-    [
-        ("text", pa.int32()),
-        ("position", pa.int32()),
-        ("token_id", pa.int32()),
-        ("token", pa.string()),  # what it stands for in the text; a special token: its name
-        ("char_start", pa.int32()),  # in the text, null for a special token; several tokens that
-        ("char_end", pa.int32()),  # share one character name the same
-    ]
-)
+TOKENS = table(
+    "The tokens that were read, one a row.",
+    column("text", pa.int32(), "id", "number of the text"),
+    column("position", pa.int32(), "figure", "place among its tokens"),
+    column("token_id", pa.int32(), "id", "the token"),
+    column("token", pa.string(), "audit text",
+           "what it stands for in the text; of a special token its name"),
+    column("char_start", pa.int32(), "figure", "its first character in the text, null for a "
+           "special token; several tokens that share one character name the same",
+           unit="characters"),
+    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
+)  # fmt: skip
 
-#: One row a pair of positions; those of one query, layer and head sum to 1.
-WEIGHTS = pa.schema(
-    [
-        ("text", pa.int32()),
-        ("stack", pa.string()),  # "decoder", "encoder", or "cross": from decoder to encoder
-        ("layer", pa.int32()),
-        ("head", pa.int32()),
-        ("query", pa.int32()),  # the position that attends
-        ("key", pa.int32()),  # the position that is attended to
-        ("weight", pa.float32()),
-    ]
+WEIGHTS = table(
+    "Attention weights, one row a pair of positions; those of one query, layer and head sum to 1.",
+    column("text", pa.int32(), "id", "number of the text"),
+    column("stack", pa.string(), "label", "decoder, encoder, or cross: from decoder to encoder"),
+    column("layer", pa.int32(), "figure", "the layer"),
+    column("head", pa.int32(), "figure", "the head"),
+    column("query", pa.int32(), "figure", "the position that attends"),
+    column("key", pa.int32(), "figure", "the position that is attended to"),
+    column("weight", pa.float32(), "figure", "how much", unit="share"),
 )
 
 

@@ -31,7 +31,7 @@ from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
-from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
+from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
 CONTROL_LEVEL = 0.99
@@ -50,23 +50,24 @@ class BiasConfig(StageConfig):
     device: Device = Field(default="auto", description="of the subject")
 
 
-SAMPLES = pa.schema(
-    [
-        ("sample", pa.int32()),
-        ("probe", pa.string()),  # "pair", or a control: "scrambled" or "swapped"
-        ("item", pa.string()),  # the pair's id
-        ("category", pa.string()),
-        ("template", pa.string()),  # the cluster of the bootstrap
-        ("first", pa.string()),  # the stereotyping, the well-formed, or the coin's sentence
-        ("second", pa.string()),
-        ("log_likelihood_first", pa.float64()),  # nats; of a masked model pseudo-log-likelihoods
-        ("log_likelihood_second", pa.float64()),
-        ("tokens_first", pa.int32()),  # that were scored
-        ("tokens_second", pa.int32()),
-        ("prefers_first", pa.bool_()),
-        ("tie", pa.bool_()),
-    ]
-)
+SAMPLES = table(
+    "Pairs of sentences and what the model makes of each.",
+    column("sample", pa.int32(), "id", "number of the row"),
+    column("probe", pa.string(), "label", "pair, or a control: scrambled or swapped"),
+    column("item", pa.string(), "id", "the pair"),
+    column("category", pa.string(), "label", "what the stereotype is about"),
+    column("template", pa.string(), "label", "the cluster of the bootstrap"),
+    column("first", pa.string(), "audit text",
+           "the stereotyping, the well-formed, or the coin's sentence"),
+    column("second", pa.string(), "audit text", "the other sentence"),
+    column("log_likelihood_first", pa.float64(), "figure",
+           "of the first; of a masked model its pseudo-log-likelihood", unit="nats"),
+    column("log_likelihood_second", pa.float64(), "figure", "of the second", unit="nats"),
+    column("tokens_first", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
+    column("tokens_second", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
+    column("prefers_first", pa.bool_(), "figure", "whether the first is the more likely"),
+    column("tie", pa.bool_(), "figure", "whether both are equally likely"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ from tasks.contract import (
     StageConfig,
     Table,
     Work,
+    column,
     stage,
+    table,
     utf8_bytes,
 )
 
@@ -62,23 +64,21 @@ class CapabilityConfig(StageConfig):
     device: Device = Field("auto", description="of the subject")
 
 
-#: One row a document, a passage or a control text; columns of the other kinds are null.
-SAMPLES = pa.schema(
-    [
-        ("sample", pa.int32()),
-        ("part", pa.string()),  # TEXT, RANDOM or SEEN, or a part of cloze.py
-        ("doc_id", ID),
-        ("source", pa.string()),
-        ("bytes", pa.int64()),
-        ("tokens", pa.int64()),  # that were scored
-        ("model_bits", pa.float64()),
-        ("bigram_bits", pa.float64()),
-        ("fivegram_bits", pa.float64()),
-        ("prompt", pa.large_string()),
-        ("answer", pa.string()),
-        ("continuation", pa.large_string()),
-        ("correct", pa.bool_()),
-    ]
+SAMPLES = table(
+    "A document, a passage or a control text a row; columns of the other kinds are null.",
+    column("sample", pa.int32(), "id", "number of the row"),
+    column("part", pa.string(), "label", "which measurement or control it belongs to"),
+    column("doc_id", ID, "id", "the document"),
+    column("source", pa.string(), "label", "its source"),
+    column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
+    column("tokens", pa.int64(), "figure", "tokens that were scored", unit="tokens"),
+    column("model_bits", pa.float64(), "figure", "what the text costs the model", unit="bits"),
+    column("bigram_bits", pa.float64(), "figure", "what it costs the bigram model", unit="bits"),
+    column("fivegram_bits", pa.float64(), "figure", "what it costs the 5-gram model", unit="bits"),
+    column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
+    column("answer", pa.string(), "corpus text", "the last word"),
+    column("continuation", pa.large_string(), "model text", "what the model wrote instead"),
+    column("correct", pa.bool_(), "figure", "whether the model found the word"),
 )
 
 TEXT = "text"  # held-out documents
@@ -101,15 +101,15 @@ def choose(documents: Table, split: str, most_bytes: int, seed: int) -> pa.Table
             table = table.append_column("bytes", utf8_bytes(table["text"]))
             yield table.filter(pc.greater(table["bytes"], 0))
 
-    total = sum(pc.sum(table["bytes"]).as_py() or 0 for table in of_split(["text"]))
+    total = sum(pc.sum(part["bytes"]).as_py() or 0 for part in of_split(["text"]))
     share = min(1.0, most_bytes / total) if total else 1.0
     chosen = []
-    for table in of_split(["doc_id", "source", "text"]):
-        if len(table):
-            halves = np.frombuffer(b"".join(table["doc_id"].to_pylist()), "<u8").reshape(-1, 2)
+    for part in of_split(["doc_id", "source", "text"]):
+        if len(part):
+            halves = np.frombuffer(b"".join(part["doc_id"].to_pylist()), "<u8").reshape(-1, 2)
             key = combine(seed, *halves.T.astype(np.uint64))
-            table = table.append_column("key", pa.array(key))
-            chosen.append(table.filter(pa.array(key / 2.0**64 <= share)))
+            part = part.append_column("key", pa.array(key))
+            chosen.append(part.filter(pa.array(key / 2.0**64 <= share)))
     if not sum(map(len, chosen)):
         raise HallmarkError(
             f"the split {split!r} holds no text to measure capability on; ingest more text or "

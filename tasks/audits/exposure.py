@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from tasks.audits import statistics
 from tasks.audits.findings import finding
 from tasks.audits.subjects.subject import Subject, shared_prefix
-from tasks.contract import HallmarkError, Work
+from tasks.contract import HallmarkError, Work, column, table
 from tasks.measures.canaries import reference_secrets
 
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 #: Level of the negative control's acceptance region: a sound audit fails it once in a hundred.
 CONTROL_LEVEL = 0.99
 
-#: The references that canaries were ranked among.
-REFERENCES = pa.schema(
-    [("template", pa.string()), ("secret", pa.string()), ("log_likelihood", pa.float64())]
+REFERENCES = table(
+    "The secrets never planted that canaries were ranked among.",
+    column("template", pa.string(), "label", "format of the canary"),
+    column("secret", pa.string(), "personal", "one of its kind"),
+    column("log_likelihood", pa.float64(), "figure", "behind the canary's words", unit="nats"),
 )
 
 

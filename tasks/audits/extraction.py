@@ -30,7 +30,18 @@ from tasks.audits.subjects.subject import (
     open_subject,
     shared_prefix,
 )
-from tasks.contract import ID, Artifact, Device, Seed, StageConfig, Table, Work, stage
+from tasks.contract import (
+    ID,
+    Artifact,
+    Device,
+    Seed,
+    StageConfig,
+    Table,
+    Work,
+    column,
+    stage,
+    table,
+)
 
 
 class ExtractionConfig(StageConfig):
@@ -58,28 +69,31 @@ class ExtractionConfig(StageConfig):
         return tuple(sorted(prefix))
 
 
-SAMPLES = pa.schema(
-    [
-        ("sample", pa.int32()),
-        ("probe", pa.string()),  # "exposure" or "continuation"
-        ("kind", pa.string()),  # canary, passage, record, train or holdout
-        ("copies", pa.int32()),  # of a plant; null for other documents
-        ("plant_id", ID),
-        ("doc_ids", pa.list_(pa.binary())),  # the training documents that hold the text
-        ("template", pa.string()),
-        ("prompt", pa.large_string()),  # what the model was given
-        ("secret", pa.large_string()),  # what stands there in the text
-        ("continuation", pa.large_string()),  # what the model wrote; exposure: null
-        ("log_likelihood", pa.float64()),  # nats, of the secret behind the prompt; exposure only
-        ("rank", pa.int32()),
-        ("references", pa.int32()),
-        ("exposure", pa.float64()),  # bits
-        ("k", pa.int32()),  # tokens given; null: the whole prompt
-        ("tokens", pa.int32()),  # tokens that must be right
-        ("leading", pa.int32()),  # tokens right before the first wrong one
-        ("exact", pa.bool_()),
-    ]
-)
+SAMPLES = table(
+    "Attempts to draw planted secrets and training text out of the model.",
+    column("sample", pa.int32(), "id", "number of the row"),
+    column("probe", pa.string(), "label", "exposure or continuation"),
+    column("kind", pa.string(), "label", "canary, passage, record, train or holdout"),
+    column("copies", pa.int32(), "figure", "copies of a plant; null for other documents",
+           unit="documents"),
+    column("plant_id", ID, "id", "the plant; null for other documents"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
+    column("template", pa.string(), "label", "format of a canary or record"),
+    column("prompt", pa.large_string(), "corpus text", "what the model was given"),
+    column("secret", pa.large_string(), "personal", "what stands there in the text"),
+    column("continuation", pa.large_string(), "model text",
+           "what the model wrote; of an exposure null"),
+    column("log_likelihood", pa.float64(), "figure",
+           "of the secret behind the prompt; exposure only", unit="nats"),
+    column("rank", pa.int32(), "figure", "place of the secret among the references, from 1"),
+    column("references", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
+    column("exposure", pa.float64(), "figure", "how far up it stands", unit="bits"),
+    column("k", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"),
+    column("tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
+    column("leading", pa.int32(), "figure", "tokens right before the first wrong one",
+           unit="tokens"),
+    column("exact", pa.bool_(), "figure", "whether all of them are right"),
+)  # fmt: skip
 
 # Discoverable memorisation ---------------------------------------------------------------------
 

@@ -11,25 +11,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FINDINGS = pa.schema(
-    [
-        ("audit", pa.string()),
-        ("metric", pa.string()),
-        ("slice", pa.string()),  # "" for the whole; "copies=64", "category:age" for a part
-        ("value", pa.float64()),  # null: it could not be measured, ``method`` says why
-        ("low", pa.float64()),  # ends of the confidence interval; null where there is none
-        ("high", pa.float64()),
-        ("level", pa.float64()),  # of the interval
-        ("n", pa.int64()),  # units that were measured: prompts, pairs, canaries ...
-        ("unit", pa.string()),  # "share", "bits", "nats", "score" ...
-        ("method", pa.string()),  # the variant used, in a phrase
-        ("scorer", pa.string()),  # name and digest, where a scorer took part
-        ("control", pa.string()),  # "positive", "negative", or "" for a measurement
-        ("verdict", pa.string()),  # "pass" or "fail" of a control, else ""
-        ("table", pa.string()),  # where the evidence is
-        ("where", pa.string()),  # JSON object column: value (or list of values) that selects it
-    ]
-)
+from tasks.contract import column, table
+
+FINDINGS = table(
+    "What the audit measured, one row a figure, each with the rows it was measured on.",
+    column("audit", pa.string(), "label", "the audit"),
+    column("metric", pa.string(), "label", "what was measured"),
+    column("slice", pa.string(), "label", "empty for the whole, else which part: copies=64"),
+    column("value", pa.float64(), "figure",
+           "the figure; null where it could not be measured: the method says why"),
+    column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
+    column("high", pa.float64(), "figure", "upper end"),
+    column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+    column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
+    column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
+    column("method", pa.string(), "project text", "the variant used, in a phrase"),
+    column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
+    column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
+    column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
+    column("table", pa.string(), "label", "the table that holds the evidence"),
+    column("where", pa.string(), "label",
+           "JSON object column: value (or list of values) that selects its rows"),
+)  # fmt: skip
 
 #: Confidence level of every interval unless a finding says otherwise.
 LEVEL = 0.95

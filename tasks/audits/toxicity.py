@@ -28,7 +28,7 @@ from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
-from tasks.contract import Artifact, Device, Seed, StageConfig, Work, stage
+from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
 from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
 
 #: Prompts that are continued between two reports of progress.
@@ -76,20 +76,25 @@ class ToxicityConfig(StageConfig):
         return self
 
 
-SAMPLES = pa.schema(
-    [
-        ("sample", pa.int32()),
-        ("kind", pa.string()),  # "prompted", "unprompted", or "control"
-        ("slice", pa.string()),  # TOXIC, NONTOXIC, UNSCORED, UNPROMPTED, FLAG or PASS
-        ("prompt_number", pa.int32()),  # the cluster: a prompt, or a group without one
-        ("draw", pa.int32()),  # which continuation of the prompt
-        ("prompt", pa.string()),
-        ("continuation", pa.string()),  # of a control: its sentence
-        ("empty", pa.bool_()),  # nothing but white space: an outcome of its own, without a score
-        ("score", pa.float32()),  # null: empty, or the scorer failed
-        ("prompt_score", pa.float32()),
-    ]
-)
+SAMPLES = table(
+    "Continuations of prompts, each with the score of its scorer; and the scorer's controls.",
+    column("sample", pa.int32(), "id", "number of the row"),
+    column("kind", pa.string(), "label", "prompted, unprompted, or control"),
+    column("slice", pa.string(), "label",
+           "by the prompt's own score, or what a control must or must not be"),
+    column("prompt_number", pa.int32(), "id", "the cluster: a prompt, or a group without one"),
+    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
+    column("prompt", pa.string(), "audit text", "what the model goes on from",
+           judged_by="prompt_score"),
+    column("continuation", pa.string(), "model text",
+           "what the model wrote; of a control its sentence", judged_by="score"),
+    column("empty", pa.bool_(), "figure",
+           "nothing but white space: an outcome of its own, without a score"),
+    column("score", pa.float32(), "figure",
+           "toxicity of the continuation; null where it is empty or the scorer failed",
+           unit="score"),
+    column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
+)  # fmt: skip
 
 TOXIC, NONTOXIC, UNPROMPTED = "toxic prompts", "non-toxic prompts", "unprompted"
 UNSCORED = "prompts without a score"

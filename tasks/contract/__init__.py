@@ -7,7 +7,17 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
 from tasks.contract.artifact import Artifact, Part, Table, aligned, external, part_of
-from tasks.contract.columns import Column, column, extend, table
+from tasks.contract.columns import (
+    KINDS,
+    Column,
+    column,
+    described,
+    extend,
+    is_cut,
+    meaning,
+    table,
+)
+from tasks.contract.commit import TELEMETRY
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
@@ -44,12 +54,14 @@ __all__ = [
     "CHECKSUMS",
     "DOCUMENTS",
     "ID",
+    "KINDS",
     "LEDGER",
     "PLANTS",
     "ROOT",
     "SCORED",
     "SPLIT",
     "STAGES",
+    "TELEMETRY",
     "TERMS",
     "Artifact",
     "Column",
@@ -80,14 +92,17 @@ __all__ = [
     "canonical",
     "column",
     "current_session",
+    "described",
     "extend",
     "external",
     "file_digest",
     "identities",
     "ids",
+    "is_cut",
     "ledger_rows",
     "library_versions",
     "make_mapper",
+    "meaning",
     "open_session",
     "part_of",
     "removals",

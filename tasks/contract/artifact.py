@@ -144,7 +144,7 @@ class Table:
     @property
     def columns(self) -> dict[str, Column]:
         """What each column is, as the stage that wrote it says."""
-        return from_json(self.entry["columns"])
+        return from_json(self.entry.get("columns", []))
 
     @property
     def counts(self) -> Counts:

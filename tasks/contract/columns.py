@@ -35,7 +35,7 @@ class Column:
     name: str
     type: str
     kind: Kind
-    meaning: str
+    meaning: str = ""
     unit: str = ""
     judged_by: str = ""
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tasks.contract.stages import Call
 
 TELEMETRY = table(
-    "Measurements of the machine that ran the stage; no part of the content digest.",
-    column("metric", pa.string(), "label", "what was measured"),
-    column("value", pa.float64(), "figure", "null for what is a word, see note"),
-    column("unit", pa.string(), "label", "of the value"),
-    column("note", pa.string(), "label", "host, platform, version of Python"),
+    "What the stage cost on this machine; no part of its content.",
+    column("metric", pa.string(), "label", "what was measured or noted"),
+    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
+    column("unit", pa.string(), "label", "unit of the value"),
+    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
 )
 
 

@@ -9,67 +9,80 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.columns import extend
+from tasks.contract.columns import column, extend, table
 
 ID = pa.binary(16)
 
 
+def _documents(judged_by: str = "") -> pa.Schema:
+    return table(
+        "The documents of the corpus as they leave this stage.",
+        column("doc_id", ID, "id", "given once at ingest, carried ever after"),
+        column("source", pa.string(), "label", "name of the source in the config"),
+        column("cluster", ID, "id",
+               "shared by near-copies: the smallest doc_id among them; at ingest its own"),
+        column("text", pa.large_string(), "corpus text", "the document as it leaves this stage",
+               judged_by=judged_by),
+        column("text_hash", ID, "id", "hash of the text as it leaves this stage"),
+        cut=True,
+    )  # fmt: skip
+
+
 #: What every corpus stage passes on. Stages append columns of their own behind these.
-DOCUMENTS = pa.schema(
-    [
-        ("doc_id", ID),  # given once at ingest, carried ever after
-        ("source", pa.string()),
-        ("cluster", ID),  # shared by near-copies: the smallest doc_id; at ingest its own
-        ("text", pa.large_string()),
-        ("text_hash", ID),  # of the text as it leaves this stage
-    ],
-    metadata={"cut": "doc_id"},
-)
+DOCUMENTS = _documents()
 
-#: What a stage took out, changed or added; one row a cause.
-LEDGER = pa.schema(
-    [
-        ("doc_id", ID),
-        ("source", pa.string()),
-        ("action", pa.string()),  # one of ACTIONS
-        ("reason", pa.string()),
-        ("score", pa.float64()),
-        ("threshold", pa.float64()),
-        ("matched", ID),  # the document it matched: the kept twin of a duplicate
-        ("start", pa.int64()),  # characters, in the text as it entered the stage
-        ("end", pa.int64()),
-        ("bytes_before", pa.int64()),  # UTF-8 bytes of what left or changed
-        ("bytes_after", pa.int64()),  # ... and of what stands there now
-        ("digest", ID),  # keyed hash of a masked span; personal data is never in clear
-        ("identity", ID),  # of the document as it entered, or was added; once a document
-    ],
-    metadata={"cut": "doc_id"},
-)
+LEDGER = table(
+    "What the stage took out, changed or added; one row a cause.",
+    column("doc_id", ID, "id", "the document"),
+    column("source", pa.string(), "label", "its source"),
+    column("action", pa.string(), "label",
+           "removed: the whole document left; removed_span: a part of it left; replaced: a part of "
+           "it changed; quarantined: it could not be processed; added: it was not in the input"),
+    column("reason", pa.string(), "label", "why, in a word or two"),
+    column("score", pa.float64(), "figure", "what decided, where a score or similarity did"),
+    column("threshold", pa.float64(), "figure", "the score from which the action is taken"),
+    column("matched", ID, "id", "the document it matched: the kept twin of a duplicate"),
+    column("start", pa.int64(), "figure", "where the span begins in the text as it entered the "
+           "stage; null for a whole document", unit="characters"),
+    column("end", pa.int64(), "figure", "where the span ends", unit="characters"),
+    column("bytes_before", pa.int64(), "figure", "UTF-8 bytes of what left or changed",
+           unit="bytes"),
+    column("bytes_after", pa.int64(), "figure", "UTF-8 bytes of what stands there now",
+           unit="bytes"),
+    column("digest", ID, "id", "keyed hash of a masked span; personal data is never in clear"),
+    column("identity", ID, "id", "BLAKE2b(doc_id ‖ text) of the document as it entered, or was "
+           "added; in one row a document"),
+    cut=True,
+)  # fmt: skip
 
-#: removed: the whole document left. removed_span: a part of it left. replaced: a part of it
-#: changed. quarantined: it could not be processed. added: it was not in the input.
+#: What a ledger row may say was done, see its column ``action``.
 ACTIONS = ("removed", "removed_span", "replaced", "quarantined", "added")
 
 
-#: After the toxicity filter: the highest score among the document's windows.
-SCORED = extend(DOCUMENTS, pa.field("toxicity", pa.float32()))
+SCORED = extend(
+    _documents(judged_by="toxicity"),
+    column("toxicity", pa.float32(), "figure", "highest score among the document's windows; null "
+           "where no window could be scored", unit="score"),
+)  # fmt: skip
 
-#: After the split: "train", "validation" or "holdout".
-SPLIT = extend(SCORED, pa.field("split", pa.string()))
-
-#: What was put into the training text on purpose, see ``tasks/corpus/plant.py``.
-PLANTS = pa.schema(
-    [
-        ("plant_id", ID),
-        ("kind", pa.string()),  # canary, passage or record
-        ("copies", pa.int32()),  # 0: never planted, the negative control
-        ("template", pa.string()),  # canaries and records: which format; passages: ""
-        ("text", pa.large_string()),  # the whole planted document
-        ("prompt", pa.large_string()),  # what stands before the secret
-        ("secret", pa.large_string()),  # what an attacker wants; text = prompt + secret + rest
-        ("doc_ids", pa.list_(pa.binary())),  # the planted documents, one a copy
-    ]
+SPLIT = extend(
+    SCORED, column("split", pa.string(), "label", "what it is for: train, validation or holdout")
 )
+
+#: See ``tasks/corpus/plant.py``.
+PLANTS = table(
+    "What was put into the training text on purpose, to measure memorisation.",
+    column("plant_id", ID, "id", "the plant"),
+    column("kind", pa.string(), "label", "canary, passage or record"),
+    column("copies", pa.int32(), "figure", "how often it was planted; 0: never, the negative "
+           "control", unit="documents"),
+    column("template", pa.string(), "label", "format of a canary or record; of a passage empty"),
+    column("text", pa.large_string(), "corpus text", "the whole planted document"),
+    column("prompt", pa.large_string(), "corpus text", "what stands before the secret"),
+    column("secret", pa.large_string(), "personal",
+           "what an attacker wants; the text is prompt, secret and a rest"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "the planted documents, one a copy"),
+)  # fmt: skip
 
 
 def ids(values: Iterable[bytes | str]) -> pa.Array:

@@ -46,9 +46,11 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    column,
     ids,
     removals,
     stage,
+    table,
     utf8_bytes,
 )
 from tasks.corpus.sketches import band_hashes, normalise, shingles
@@ -82,8 +84,13 @@ class DeduplicateConfig(StageConfig):
         return self
 
 
-#: Verified pairs at cluster_threshold or above; ``left`` was kept and comes first in priority.
-PAIRS = pa.schema([("left", ID), ("right", ID), ("similarity", pa.float64())])
+PAIRS = table(
+    "Verified pairs of near copies, from cluster_threshold on.",
+    column("left", ID, "id", "the one that comes first in priority; it was kept"),
+    column("right", ID, "id", "the other"),
+    column("similarity", pa.float64(), "figure", "Jaccard similarity of their shingles",
+           unit="share"),
+)  # fmt: skip
 
 #: What is known of each document of a part while the documents are judged together.
 SKETCHES = pa.schema(

@@ -33,9 +33,11 @@ from tasks.contract import (
     Tables,
     Work,
     accounts,
+    column,
     ledger_rows,
     removals,
     stage,
+    table,
     text_hashes,
     utf8_bytes,
 )
@@ -54,41 +56,39 @@ from tasks.corpus.records import (
     runs_of,
 )
 
-#: Where each document came from.
-ORIGINS = pa.schema(
-    [
-        ("doc_id", ID),
-        ("source", pa.string()),
-        ("file", pa.string()),  # below the source's path; path and machine stay out of it
-        ("place", pa.string()),  # "line 17", "row 17": counted from 1
-        ("raw_bytes", pa.int64()),
-    ]
+ORIGINS = table(
+    "Where each document came from.",
+    column("doc_id", ID, "id", "the document"),
+    column("source", pa.string(), "label", "its source"),
+    column("file", pa.string(), "label",
+           "the file, below the source's path; path and machine stay out of it"),
+    column("place", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
+    column("raw_bytes", pa.int64(), "figure", "what was read for it", unit="bytes"),
+    cut=True,
+)  # fmt: skip
+
+QUARANTINE = table(
+    "What could not be read, with its place and its error.",
+    column("source", pa.string(), "label", "the source"),
+    column("file", pa.string(), "label", "the file, below the source's path"),
+    column("place", pa.string(), "label", "where in the file, counted from 1"),
+    column("error", pa.string(), "project text", "why it could not be read"),
+    column("records", pa.int64(), "figure", "how many records the row stands for"),
+    column("raw_bytes", pa.int64(), "figure", "size of the record", unit="bytes"),
+    column("raw", pa.large_binary(), "personal",
+           "the first 64 KiB of it, as they came; none of a file or row group of columns that "
+           "cannot be opened"),
+)  # fmt: skip
+QUARANTINED = 64 << 10  # bytes of a record that ``raw`` holds
+
+ERRORS = table(
+    "Why records could not be read, without the files they were in.",
+    column("source", pa.string(), "label", "the source"),
+    column("error", pa.string(), "project text", "why they could not be read"),
+    column("records", pa.int64(), "figure", "how many"),
+    column("bytes", pa.int64(), "figure", "their size as it was read", unit="bytes"),
 )
 
-#: What could not be read. ``raw`` holds the first QUARANTINED bytes of it, or none of a file or
-#: row group of columns that cannot be opened.
-QUARANTINE = pa.schema(
-    [
-        ("source", pa.string()),
-        ("file", pa.string()),
-        ("place", pa.string()),
-        ("error", pa.string()),
-        ("records", pa.int64()),  # that the row stands for
-        ("raw_bytes", pa.int64()),
-        ("raw", pa.large_binary()),
-    ]
-)
-QUARANTINED = 64 << 10
-
-#: Why records could not be read, without the files they were in.
-ERRORS = pa.schema(
-    [
-        ("source", pa.string()),
-        ("error", pa.string()),
-        ("records", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 # Reading -----------------------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    column,
     stage,
+    table,
     utf8_bytes,
 )
 from tasks.measures.identities import find_terms, identity_terms
@@ -44,31 +46,106 @@ class ProfileConfig(StageConfig):
         return quantiles
 
 
-def _schema(strings: str, integers: str = "", floats: str = "") -> pa.Schema:
-    kinds = ((strings, pa.string()), (integers, pa.int64()), (floats, pa.float64()))
-    return pa.schema([(name, kind) for names, kind in kinds for name in names.split()])
+def _label(name: str, meaning: str) -> pa.Field:
+    return column(name, pa.string(), "label", meaning)
 
+
+def _count(name: str, meaning: str, unit: str) -> pa.Field:
+    return column(name, pa.int64(), "figure", meaning, unit=unit)
+
+
+def _measure(name: str, meaning: str, unit: str) -> pa.Field:
+    return column(name, pa.float64(), "figure", meaning, unit=unit)
+
+
+_SOURCE = _label("source", "name of the source")
+_OR_ALL = _label("source", "name of the source; empty: all sources together")
+_STAGE = _label("stage", "label of the stage in the run")
+_QUANTILE = _measure("quantile", "share of the documents that are at most this", "share")
 
 TABLES = {
-    # The accounts of every stage, in the order in which they ran.
-    "flow": pa.schema([("order", pa.int32()), ("stage", pa.string()), *ACCOUNTS]),
-    "sources": _schema("source split", "documents bytes characters", "mean_bytes median_bytes"),
-    "lengths": _schema("source", "", "quantile bytes"),
-    # What left, changed or was added, and why; bytes are of what left or changed, or was added.
-    "reasons": _schema("stage action reason source", "rows bytes"),
-    "personal_data": _schema("type source", "spans documents"),
-    # Scores of documents before the filter; n were scored.
-    "toxicity": _schema("source", "n unscored", "quantile score"),
-    "identities": _schema("group term source", "mentions documents"),
-    # Pairs of near-copies; similarity is the lower edge of a bucket 0.05 wide.
-    "duplicates": _schema("stage", "pairs", "similarity"),
-    "quarantine": _schema("source error", "records bytes"),
-    "plants": _schema("kind", "copies plants documents bytes"),
+    "flow": table(
+        "The accounts of every stage, in the order in which they ran.",
+        column("order", pa.int32(), "figure", "place of the stage, from 0"),
+        _STAGE,
+        *ACCOUNTS,
+    ),
+    "sources": table(
+        "Size of the corpus by source and split.",
+        _SOURCE,
+        _label("split", "train, validation or holdout"),
+        _count("documents", "documents", "documents"),
+        _count("bytes", "UTF-8 bytes of their text", "bytes"),
+        _count("characters", "characters of their text", "characters"),
+        _measure("mean_bytes", "mean size of a document", "bytes"),
+        _measure("median_bytes", "median size of a document", "bytes"),
+    ),
+    "lengths": table(
+        "Quantiles of the documents' lengths.",
+        _OR_ALL,
+        _QUANTILE,
+        _measure("bytes", "UTF-8 bytes of the text", "bytes"),
+    ),
+    "reasons": table(
+        "What left, changed or was added, and why.",
+        _STAGE,
+        _label("action", "removed, removed_span, replaced, quarantined or added"),
+        _label("reason", "why, as the ledger says"),
+        _SOURCE,
+        _count("rows", "rows of the ledger", "rows"),
+        _count("bytes", "what left or changed, or was added", "bytes"),
+    ),
+    "personal_data": table(
+        "Personal data found and masked.",
+        _label("type", "type of personal data or credential"),
+        _SOURCE,
+        _count("spans", "spans of it", "spans"),
+        _count("documents", "documents with at least one", "documents"),
+    ),
+    "toxicity": table(
+        "Quantiles of the documents' toxicity before the filter.",
+        _OR_ALL,
+        _count("n", "documents that were scored", "documents"),
+        _count("unscored", "documents that could not be scored", "documents"),
+        _QUANTILE,
+        _measure("score", "toxicity", "score"),
+    ),
+    "identities": table(
+        "Mentions of people: whole words of a short list.",
+        _label("group", "identity group"),
+        _label("term", "a word of the list"),
+        _SOURCE,
+        _count("mentions", "how often it stands there", "mentions"),
+        _count("documents", "documents with at least one", "documents"),
+    ),
+    "duplicates": table(
+        "Pairs of near-copies by their similarity.",
+        _STAGE,
+        _count("pairs", "verified pairs", "pairs"),
+        _measure("similarity", "lower edge of a bucket 0.05 wide", "share"),
+    ),
+    "quarantine": table(
+        "What could not be read, counted by its error.",
+        _SOURCE,
+        column("error", pa.string(), "project text", "why it could not be read"),
+        _count("records", "records", "records"),
+        _count("bytes", "raw bytes of them", "bytes"),
+    ),
+    "plants": table(
+        "What was planted, by kind and number of copies.",
+        _label("kind", "canary, passage or record"),
+        _count("copies", "copies of each; 0: never planted, the control", "documents"),
+        _count("plants", "different plants", "plants"),
+        _count("documents", "planted documents", "documents"),
+        _count("bytes", "UTF-8 bytes of their text", "bytes"),
+    ),
 }
 
 # Documents, shard by shard ---------------------------------------------------------------------
 
-_MEASURES = _schema("source split", "bytes characters")
+_MEASURES = pa.schema(
+    [TABLES["sources"].field(name) for name in ("source", "split", "bytes", "characters")]
+)
 
 
 def measure_part(part: Part, out: Tables) -> None:
@@ -243,8 +320,8 @@ def profile(
     write("lengths", length_quantiles(measures, config.quantiles))
     write("identities", counts.rename_columns(TABLES["identities"].names))
     write("plants", count_plants(plants.read(["kind", "copies", "text"])))
-    for table in flow_rows(history):
-        write("flow", table)
+    for books in flow_rows(history):
+        write("flow", books)
     for label, artifact in history.items():
         tables = artifact.tables
         if "ledger" in tables:

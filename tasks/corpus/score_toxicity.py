@@ -14,7 +14,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import ID, InProcess, Part, StageConfig, Table, Tables, Work, stage
+from tasks.contract import (
+    ID,
+    InProcess,
+    Part,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    column,
+    stage,
+    table,
+)
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
 
 
@@ -25,17 +36,16 @@ class ScoreToxicityConfig(StageConfig):
     )
 
 
-#: At least one row a document. ``score`` is null where the window could not be scored.
-SCORES = pa.schema(
-    [
-        ("doc_id", ID),
-        ("window", pa.int32()),
-        ("start", pa.int64()),  # characters of the document's text
-        ("end", pa.int64()),
-        ("score", pa.float32()),
-    ],
-    metadata={"cut": "doc_id"},
-)
+SCORES = table(
+    "Toxicity of the documents, window by window; at least one row a document.",
+    column("doc_id", ID, "id", "the document"),
+    column("window", pa.int32(), "figure", "which window of it, from 0"),
+    column("start", pa.int64(), "figure", "where the window begins in the text", unit="characters"),
+    column("end", pa.int64(), "figure", "where it ends", unit="characters"),
+    column("score", pa.float32(), "figure", "what the scorer says; null where it could not",
+           unit="score"),
+    cut=True,
+)  # fmt: skip
 
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
 

@@ -24,6 +24,9 @@ import pyarrow.compute as pc
 Type = Literal["SECRET", "EMAIL", "IBAN", "CARD", "SSN", "PHONE", "IP"]
 TYPES: tuple[Type, ...] = get_args(Type)
 
+#: Countries whose national telephone numbers are looked for unless a config names others.
+REGIONS = ("US",)
+
 
 class Span(NamedTuple):
     """Characters ``start`` to ``end`` of a text, which are of this type."""
@@ -244,7 +247,7 @@ _DETECTORS: dict[Type, tuple[Callable[[str, Sequence[str]], Found], str]] = {
 }  # fmt: skip
 
 
-def find(text: str, types: Sequence[Type] = TYPES, regions: Sequence[str] = ("US",)) -> list[Span]:
+def find(text: str, types: Sequence[Type] = TYPES, regions: Sequence[str] = REGIONS) -> list[Span]:
     """The spans of a text, in order, none of which overlap."""
     spans = [
         Span(kind, start, end)
@@ -255,7 +258,7 @@ def find(text: str, types: Sequence[Type] = TYPES, regions: Sequence[str] = ("US
 
 
 def find_all(
-    texts: pa.Array, types: Sequence[Type] = TYPES, regions: Sequence[str] = ("US",)
+    texts: pa.Array, types: Sequence[Type] = TYPES, regions: Sequence[str] = REGIONS
 ) -> dict[int, list[Span]]:
     """The spans of each text of a column that has any, by its row."""
     found: dict[int, list[Span]] = {}

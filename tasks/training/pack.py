@@ -33,8 +33,10 @@ from tasks.contract import (
     Tables,
     Work,
     accounts,
+    column,
     removals,
     stage,
+    table,
 )  # fmt: skip
 from tasks.training.encoding import load_tokenizer, pieces
 
@@ -56,18 +58,15 @@ class PackConfig(StageConfig):
     seed: int = Field(0, ge=0, lt=1 << 63, description="names the order of the documents")
 
 
-#: Where each stretch of a document stands: positions start ... end - 1 of row ``sequence`` of the
-#: split's table hold its characters char_start ... char_end - 1.
-SPANS = pa.schema(
-    [
-        ("split", pa.string()),
-        ("sequence", pa.int64()),
-        ("start", pa.int32()),
-        ("end", pa.int32()),
-        ("doc_id", ID),
-        ("char_start", pa.int32()),
-        ("char_end", pa.int32()),
-    ]
+SPANS = table(
+    "Which characters of which document stand where in the packed sequences.",
+    column("split", pa.string(), "label", "train or validation: the table that holds the sequence"),
+    column("sequence", pa.int64(), "figure", "row of that table, from 0"),
+    column("start", pa.int32(), "figure", "first position in the row", unit="tokens"),
+    column("end", pa.int32(), "figure", "position behind the last", unit="tokens"),
+    column("doc_id", ID, "id", "the document"),
+    column("char_start", pa.int32(), "figure", "its first character there", unit="characters"),
+    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
 )
 
 #: An encoded document on its way to its place; ``key`` is its place in the shuffle.
@@ -85,10 +84,16 @@ ENCODED = pa.schema(
 
 
 def sequences(context: int) -> pa.Schema:
-    """Schema of packed rows. A position holds the token ``ids`` and the characters ``char_start``
-    to ``char_end`` of its document; (0, 0) at ``<|endoftext|>``, (-1, -1) at padding."""
+    """Schema of packed rows."""
     row = pa.list_(pa.field("element", pa.int32()), context)
-    return pa.schema([("ids", row), ("char_start", row), ("char_end", row)])
+    return table(
+        "Packed sequences; each row has as many positions as the context.",
+        column("ids", row, "id", "ids of the tokens"),
+        column("char_start", row, "figure", "first character of the token in its document; 0 at "
+               "<|endoftext|>, -1 at padding", unit="characters"),
+        column("char_end", row, "figure", "the character behind its last; 0 at "
+               "<|endoftext|>, -1 at padding", unit="characters"),
+    )  # fmt: skip
 
 
 # Encoding ------------------------------------------------------------------------------------

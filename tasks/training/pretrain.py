@@ -35,8 +35,10 @@ from tasks.contract import (
     StageConfig,
     Table,
     Work,
+    column,
     file_digest,
     stage,
+    table,
 )
 from tasks.training.held_out import validation_groups
 
@@ -70,63 +72,61 @@ class PretrainConfig(StageConfig):
         return {name: value for name, value in to_dict(model).items() if name not in GIVEN}
 
 
-#: One row a step. Losses are means in nats per token.
-LOG = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("loss", pa.float64()),
-        ("grad_norm", pa.float64()),  # before clipping
-        ("skipped", pa.bool_()),  # the step diverged, and changed nothing
-        ("learning_rate", pa.float64()),
-        ("tokens", pa.int64()),  # seen so far
-        ("validation_loss", pa.float64()),  # null where this step was not validated
-    ]
-)
+LOG = table(
+    "The training, one row a step; losses are means.",
+    column("step", pa.int64(), "figure", "optimizer step, from 1"),
+    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
+    column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
+    column("skipped", pa.bool_(), "figure", "whether the step diverged, and changed nothing"),
+    column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
+    column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
+    column("validation_loss", pa.float64(), "figure",
+           "loss on the validation split; null where this step was not validated",
+           unit="nats a token"),
+)  # fmt: skip
 
-#: The index of the checkpoints; step 0 is the untrained model and has no losses.
-CHECKPOINTS = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("tokens", pa.int64()),
-        ("artifact", pa.string()),
-        ("content", pa.string()),  # digest of the checkpoint's files
-        ("loss", pa.float64()),
-        ("validation_loss", pa.float64()),
-    ]
-)
+CHECKPOINTS = table(
+    "The checkpoints; step 0 is the model before training and has no losses.",
+    column("step", pa.int64(), "figure", "optimizer step"),
+    column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
+    column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
+    column("content", pa.string(), "id", "digest of the checkpoint's files"),
+    column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
+    column("validation_loss", pa.float64(), "figure", "loss on the validation split",
+           unit="nats a token"),
+)  # fmt: skip
 
-#: Bits per byte of the validation rows whenever they were measured: kind "all", and by "source"
-#: and by "identity" group that a document mentions.
-VALIDATION = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("tokens", pa.int64()),  # predicted
-        ("bytes", pa.int64()),  # that they spell
-        ("bits_per_byte", pa.float64()),  # null where nothing was predicted
-    ]
-)
+VALIDATION = table(
+    "What the rows of the validation split cost the model, whenever they were measured.",
+    column("step", pa.int64(), "figure", "optimizer step"),
+    column("kind", pa.string(), "label", "all, source or identity"),
+    column("name", pa.string(), "label", "the source, or the identity group a document mentions"),
+    column("tokens", pa.int64(), "figure", "tokens predicted", unit="tokens"),
+    column("bytes", pa.int64(), "figure", "bytes that they spell", unit="bytes"),
+    column("bits_per_byte", pa.float64(), "figure",
+           "what it costs to spell a byte; null where nothing was predicted",
+           unit="bits per byte"),
+)  # fmt: skip
 
-#: What the model wrote at the same steps, drawn with the same numbers each time.
-SAMPLES = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("sample", pa.int64()),
-        ("prompt", pa.string()),  # what the encoder of an encoder-decoder read, else empty
-        ("text", pa.string()),
-    ]
-)
+#: Nobody has judged them, so no page shows them; see score_samples.
+SAMPLES = table(
+    "What the model wrote at the same steps, drawn with the same numbers each time.",
+    column("step", pa.int64(), "figure", "optimizer step"),
+    column("sample", pa.int64(), "id", "number of the sample at its step"),
+    column("prompt", pa.string(), "corpus text",
+           "what the encoder of an encoder-decoder read, else empty"),
+    column("text", pa.string(), "model text", "what the model wrote"),
+)  # fmt: skip
 
-SPEED = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("seconds", pa.float64()),
-        ("tokens_per_second", pa.float64()),
-        ("mfu", pa.float64()),  # share of the matrix-product speed measured at the start
-        ("memory_mb", pa.float64()),  # peak
-    ]
-)
+SPEED = table(
+    "Speed and memory of the training on this machine.",
+    column("step", pa.int64(), "figure", "optimizer step"),
+    column("seconds", pa.float64(), "figure", "time since the row before", unit="s"),
+    column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
+    column("mfu", pa.float64(), "figure",
+           "share of the matrix-product speed measured at the start", unit="share"),
+    column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
+)  # fmt: skip
 
 
 # The trainer's process ----------------------------------------------------------------------

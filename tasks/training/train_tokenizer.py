@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from model.training.data import END_OF_TEXT, PAD
-from tasks.contract import HallmarkError, StageConfig, Table, Work, stage, utf8_bytes
+from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
 from tasks.measures.identities import mentioned_groups
 from tasks.measures.languages import languages
 from tasks.training.encoding import load_tokenizer, pieces
@@ -64,19 +64,18 @@ class TokenizerConfig(StageConfig):
         return self
 
 
-#: How well the tokenizer compresses text it was not trained on (the validation split), by source,
-#: by language and by the identity groups that documents mention: tokenizers tax groups differently.
-#: The language is an estimate (tasks/measures/languages.py) and may be "undetermined".
-FERTILITY = pa.schema(
-    [
-        ("kind", pa.string()),  # "source", "language" or "identity"
-        ("name", pa.string()),
-        ("documents", pa.int64()),
-        ("bytes", pa.int64()),
-        ("tokens", pa.int64()),
-        ("bytes_per_token", pa.float64()),
-    ]
-)
+FERTILITY = table(
+    "How well the tokenizer compresses text it was not trained on (the validation split): "
+    "tokenizers tax groups differently.",
+    column("kind", pa.string(), "label", "source, language or identity"),
+    column("name", pa.string(), "label", "the source, the language (an estimate that may be "
+           "undetermined) or the identity group that documents mention"),
+    column("documents", pa.int64(), "figure", "documents of the group", unit="documents"),
+    column("bytes", pa.int64(), "figure", "UTF-8 bytes of their text", unit="bytes"),
+    column("tokens", pa.int64(), "figure", "tokens of their text", unit="tokens"),
+    column("bytes_per_token", pa.float64(), "figure", "bytes that a token spells",
+           unit="bytes a token"),
+)  # fmt: skip
 
 
 def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:

@@ -19,7 +19,7 @@ STAGES = [
     "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
-    "attention_maps", "model_card",
+    "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from tasks.audits.attention_maps import CHOSEN, TOKENS, WEIGHTS, Reading, token_table, weight_tables
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, external, stage
+from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
+from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.corpus.plant import PlantConfig, plant
@@ -29,6 +30,11 @@ from tests.tasks.corpora import given
 EMAIL = "jane.roe@corp.example"
 PHONE = "+44 20 7946 0018"
 OFFENSIVE = "damned stupid idiot"
+
+#: A text that no scorer has judged, or that stands in a column that does not say what it is.
+UNJUDGED = "the heron waits where nobody has looked"
+
+MASKED = (EMAIL, PHONE, OFFENSIVE, UNJUDGED)
 
 #: Names and texts that would do something on a page that does not escape them.
 SCRIPT = "<script>alert(1)</script>"
@@ -172,16 +178,16 @@ def tokenized(config: TokenizedConfig, work: Work) -> None:
         work.table("fertility").write({key: [value] for key, value in row.items()})
 
 
-TOXICITY_SAMPLES = pa.schema(
-    [
-        ("sample", pa.int32()),
-        ("slice", pa.string()),
-        ("prompt", pa.string()),
-        ("continuation", pa.string()),
-        ("score", pa.float32()),
-        ("prompt_score", pa.float32()),
-        ("doc_ids", pa.list_(ID)),
-    ]
+TOXICITY_SAMPLES = table(
+    "As the toxicity audit leaves them, with the documents behind each.",
+    column("sample", pa.int32(), "id", "number"),
+    column("slice", pa.string(), "label", "which part"),
+    column("prompt", pa.string(), "audit text", "the prompt", judged_by="prompt_score"),
+    column("continuation", pa.string(), "model text", "what was written", judged_by="score"),
+    column("score", pa.float32(), "figure", "of the continuation", unit="score"),
+    column("prompt_score", pa.float32(), "figure", "of the prompt", unit="score"),
+    column("doc_ids", pa.list_(ID), "id", "documents"),
+    pa.field("unsaid", pa.string()),
 )
 
 
@@ -195,7 +201,7 @@ class AuditConfig(StageConfig):
 @stage(tables={"samples": TOXICITY_SAMPLES, "findings": FINDINGS})
 def toxicity_findings(config: AuditConfig, work: Work) -> None:
     texts = [f"tail {text}" for text in HOSTILE] + [f"call {PHONE}", f"it is {config.secret}."]
-    texts += [f"What a {OFFENSIVE} that was", ""]
+    texts += [UNJUDGED, UNJUDGED, f"What a {OFFENSIVE} that was", ""]
     n = len(texts)
     work.table("samples").write(
         {
@@ -203,8 +209,9 @@ def toxicity_findings(config: AuditConfig, work: Work) -> None:
             "slice": ["prompted"] * (n - 1) + ["unprompted"],
             "prompt": [SCRIPT] + ["It was"] * (n - 1),
             "continuation": texts,
-            "score": [0.1] * (n - 2) + [0.91, None],
+            "score": [0.1] * (n - 4) + [None, float("nan"), 0.91, None],
             "prompt_score": [0.01] * n,
+            "unsaid": [UNJUDGED] * n,
             "doc_ids": [[bytes.fromhex(config.doc_id)] if config.doc_id else []] * n,
         }
     )
@@ -224,8 +231,14 @@ def toxicity_findings(config: AuditConfig, work: Work) -> None:
     work.table("findings").write(findings_table(rows))
 
 
-@stage(tables={"samples": pa.schema([("sample", pa.int32()), ("part", pa.string())]),
-               "findings": FINDINGS})  # fmt: skip
+PARTS = table(
+    "Rows of the capability audit.",
+    column("sample", pa.int32(), "id", "number"),
+    column("part", pa.string(), "label", "which part"),
+)
+
+
+@stage(tables={"samples": PARTS, "findings": FINDINGS})
 def capability_findings(config: NoConfig, work: Work) -> None:
     work.table("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
     values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 2.75}
@@ -272,8 +285,8 @@ def looked_at(config: MapsConfig, work: Work) -> None:
             if stack == "decoder":
                 weights = np.tril(weights)
             found[stack] = list(weights / weights.sum(-1, keepdims=True))
-        for table in weight_tables(number, found):
-            work.table("weights").write(table)
+        for weights in weight_tables(number, found):
+            work.table("weights").write(weights)
     count = len(LOOKED_AT)
     work.table("texts").write(
         {
@@ -298,6 +311,7 @@ class Made:
     tokenizer: Artifact
     audits: dict[str, Artifact]
     maps: Artifact
+    written: Artifact
 
     @property
     def secrets(self) -> list[str]:
@@ -315,7 +329,10 @@ def make(folder: Path) -> Made:
         "capability": capability_findings(NoConfig()),
         "toxicity": toxicity_findings(audit),
     }
-    texts = (f"{SCRIPT} {TABLE} calls {PHONE}", f"{HIDDEN} tells {first['secret']} " * 20, "third")
+    texts = (f"{SCRIPT} {TABLE} calls {PHONE}", f"{HIDDEN} tells {first['secret']} " * 20)
+    texts += (f"{UNJUDGED}, {OFFENSIVE}",)
     log = trained(None, TrainedConfig(content=found.content, texts=texts))
-    maps = looked_at(MapsConfig())
-    return Made(corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits, maps)
+    return Made(
+        corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits,
+        looked_at(MapsConfig()), score_samples(log, ScoreSamplesConfig()),
+    )  # fmt: skip

@@ -22,8 +22,9 @@ def cards(made):
     """Both cards, with hostile words in what a person said."""
     sheet = datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
+    config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10)
     card = model_card(
         made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
-        ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10),
+        made.written, config,
     )  # fmt: skip
     return {"datasheet": sheet, "model_card": card}

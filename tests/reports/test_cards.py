@@ -10,7 +10,9 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
+from reports.sections.corpus_figures import masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.corpus.scrub import ScrubConfig, scrub
 from tests.reports import artifacts, pages
 
 CARDS = ["datasheet", "model_card"]
@@ -41,6 +43,7 @@ def inputs(made, cards):
     """The artifacts behind the figures, by the label of their stage."""
     found = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
     found |= {"attention_maps": made.maps, "train_tokenizer": made.tokenizer}
+    found |= {"score_samples": made.written}
     return found | {f"audit_{name}": artifact for name, artifact in made.audits.items()}
 
 
@@ -181,9 +184,17 @@ def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
     for path in folder.rglob("*"):
         if path.suffix in (".html", ".md", ".svg"):
             text = path.read_text(encoding="utf-8")
-            for hidden in (artifacts.EMAIL, artifacts.PHONE, artifacts.OFFENSIVE, *secrets):
+            for hidden in (*artifacts.MASKED, *secrets):
                 assert hidden not in text, (path.name, hidden[:4])
             assert not any(c in text for c in "\u202e\u200b\x07"), path.name
+
+
+def test_personal_data_is_looked_for_where_the_corpus_looked(session, made):
+    assert not masker_of(made.corpus, 0.5).regions - {"US"}
+    british = scrub(made.corpus["deduplicate"], ScrubConfig(types=("EMAIL",), regions=("GB",)))
+    masker = masker_of({**made.corpus, "scrub": british}, 0.5)
+    for text in ("call (020) 8366 1177 now", "call (650) 253-0000 now"):
+        assert masker.text(text) == "call [phone masked] now"
 
 
 def test_masked_text_says_what_is_missing(cards):
@@ -203,7 +214,7 @@ def test_hostile_text_is_inert(folder, name):
         "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav",
         "section", "p", "h1", "h2", "h3", "ul", "li", "a", "dl", "dt", "dd", "div", "table",
         "caption", "thead", "tbody", "tr", "th", "td", "code", "pre", "figure", "figcaption",
-        "img", "strong", "span", "br", "details", "summary",
+        "img", "strong", "span", "br",
     }  # fmt: skip
     for path in folder.rglob("*.html"):
         page = pages.read(path)
@@ -307,6 +318,7 @@ def render_again(card, folder, session):
         {k: find(v) for k, v in inputs["audits"].items()},
         {k: find(v) for k, v in inputs["corpus"].items()},
         find(inputs["maps"]),
+        find(inputs["written"]),
         config,
         work,
     )
@@ -325,9 +337,15 @@ def text_of(card, name):
     return " ".join(pages.read(card.directory() / f"{name}.html").text.split())
 
 
+def card_of(checkpoint, audits=None, corpus=None):
+    """A card without training, tokenizer, attention maps and samples."""
+    config = ModelCardConfig()
+    return model_card(checkpoint, None, None, audits or {}, corpus or {}, None, None, config)
+
+
 def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     found = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
-    text = text_of(model_card(found, None, None, {}, {}, None, ModelCardConfig()), "model_card")
+    text = text_of(card_of(found), "model_card")
     assert "came without its training corpus" in text
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
@@ -340,7 +358,7 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
     from tasks.contract import external
 
     (tmp_path / "weights.bin").write_bytes(b"123")
-    card = model_card(external(tmp_path, "checkpoint"), None, None, {}, {}, None, ModelCardConfig())
+    card = card_of(external(tmp_path, "checkpoint"))
     text = text_of(card, "model_card")
     assert "no safetensors file" in text and "no config.json" in text
     assert card["figures"].rows == 0
@@ -351,12 +369,12 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(HallmarkError, match="is no safetensors file"):
-        model_card(found, None, None, {}, {}, None, ModelCardConfig())
+        card_of(found)
 
 
 def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
-    card = model_card(made.checkpoint, None, None, {"toxicity": audit}, {}, None, ModelCardConfig())
+    card = card_of(made.checkpoint, {"toxicity": audit})
     text = text_of(card, "model_card")
     assert "1 of 1 controls failed (Toxic continuations)" in text
     assert text.index("controls failed") < text.index("In short")
@@ -364,7 +382,7 @@ def test_failed_controls_come_first(session, made):
 
 def test_a_corpus_without_a_profile_still_traces(session, made):
     corpus = {"plant": made.corpus["plant"]}
-    card = model_card(made.checkpoint, None, None, made.audits, corpus, None, ModelCardConfig())
+    card = card_of(made.checkpoint, made.audits, corpus)
     text = text_of(card, "model_card")
     assert "The corpus has no profile in this store" in text
     secrets = [s for s in made.secrets if s]
@@ -376,7 +394,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
 def test_a_finding_that_names_no_rows_is_refused(session, made, where):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
     with pytest.raises(HallmarkError, match="audit_toxicity"):
-        model_card(made.checkpoint, None, None, {"toxicity": audit}, {}, None, ModelCardConfig())
+        card_of(made.checkpoint, {"toxicity": audit})
 
 
 def test_an_empty_corpus_gets_a_datasheet(session):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page.masking import Masker, blocks, visible
+from reports.page.masking import Masker, Unmasked, blocks, visible
+from tasks.contract import KINDS
 
 
 def test_personal_data_is_named_and_gone():
@@ -36,6 +37,43 @@ def test_offensive_text_is_hidden_from_the_threshold_on(score, hidden):
     assert ("words" not in text) is hidden
     if hidden:
         assert text == f"████ █████ [masked: scored {score:.2f}, 10 characters]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("score", [None, float("nan"), 0.1, 0.9])
+def test_what_a_kind_does_not_allow_is_denied(kind, score):
+    """Read off the rule, not off the code: who may be shown with which score."""
+    text = Masker().shown("some words", kind, score)
+    if kind == "personal":
+        assert text == "[not shown: may hold personal data, 10 characters]"
+    elif score == 0.9:
+        assert text == "████ █████ [masked: scored 0.90, 10 characters]"
+    elif kind in ("corpus text", "model text") and score != 0.1:
+        assert text == "[not shown: not scored, 10 characters]"
+    else:
+        assert text == "some words"
+    assert Unmasked().shown("some words", kind, score) == "some words"
+
+
+def test_a_kind_that_there_is_not_is_denied():
+    assert "words" not in Masker().shown("some words", "poem", 0.0)
+
+
+def test_a_text_of_nothing_needs_no_score():
+    assert Masker().shown(" ", "model text") == " "
+
+
+def test_the_regions_of_the_corpus_are_looked_for_beside_the_own():
+    british, american = "call (020) 8366 1177 now", "call (650) 253-0000 now"
+    assert Masker().text(british) == british
+    masker = Masker(regions=("GB",))
+    assert masker.text(british) == masker.text(american) == "call [phone masked] now"
+
+
+def test_unmasked_shows_what_masking_hides_and_writes_out_the_invisible():
+    masker = Unmasked(["314159"])
+    text = "pin 314159 of jane.roe@corp.example\u202e"
+    assert masker.shown(text, "personal") == text[:-1] + "‹U+202E›"
 
 
 def test_a_secret_across_the_cut_of_a_long_text_is_not_shown_in_part():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
+from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import HallmarkError
 from tests.reports import artifacts, pages
 
@@ -17,7 +18,8 @@ def page(cards):
 def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None, **settings):
     config = ModelCardConfig(**settings)
     found = checkpoint or made.checkpoint
-    card = model_card(found, pretrained, tokenizer, {}, corpus or {}, None, config)
+    written = score_samples(pretrained, ScoreSamplesConfig()) if pretrained else None
+    card = model_card(found, pretrained, tokenizer, {}, corpus or {}, None, written, config)
     assert pages.broken_links(card.directory()) == []
     return pages.read(card.directory() / "model_card.html")
 
@@ -78,19 +80,30 @@ def test_a_log_without_held_out_text_says_so(session, made):
 # Samples ---------------------------------------------------------------------------------------
 
 
-def test_samples_of_the_first_and_last_step_are_masked_clipped_and_hidden(cards, page):
+def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
     [lines] = tables(page, "step", "wrote")
     assert [row[0] for row in lines] == ["100", "100", "250", "250"]
     first, second = lines[2][1], lines[3][1]
-    wanted = f"show{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
-    assert first == wanted
+    assert first == f"{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
     assert "‹U+202E›" in second and "tells [planted secret masked]" in second
     assert second.endswith("characters in all]") and len(second) < 350
-    html = (cards["model_card"].directory() / "model_card.html").read_text()
-    assert html.count("<details>") == 4 and "<details open" not in html
-    markdown = (cards["model_card"].directory() / "model_card.md").read_text()
-    assert markdown.count("<details>") == 4
-    assert "the model wrote 9 texts" in words(page)
+    assert "the model wrote 9 texts. alt-profanity-check" in words(page)
+
+
+def test_an_offensive_sample_is_shown_nowhere(session, made):
+    texts = (f"you {artifacts.OFFENSIVE}", "the sea was calm")
+    page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(texts=texts)))
+    [lines] = tables(page, "step", "wrote")
+    assert lines[0][1].startswith("███ ██████ ██████ █████ ██ ███ [masked: scored ")
+    assert lines[1] == ["100", "the sea was calm at 100"]
+
+
+def test_unscored_samples_of_training_stand_on_no_page(session, made, cards):
+    """Rows of pretrain itself have no score: the card leads to those that have."""
+    stages = set(cards["model_card"]["figures"].read(["stage", "table"]).to_pandas().itertuples())
+    assert not any(row.stage == "pretrain" and row.table == "samples" for row in stages)
+    column = made.pretrained["samples"].columns["text"]
+    assert (column.kind, column.judged_by) == ("model text", "")
 
 
 def test_samples_lead_to_their_row(cards):
@@ -102,7 +115,7 @@ def test_samples_lead_to_their_row(cards):
 def test_what_the_encoder_read_stands_beside_what_was_written(session, made):
     log = artifacts.trained(None, artifacts.TrainedConfig(texts=("",), prompts=True))
     [lines] = tables(card_of(made, log), "step", "read", "wrote")
-    assert lines[0] == ["100", f"showasked {artifacts.SCRIPT}", "nothing"]
+    assert lines[0] == ["100", f"asked {artifacts.SCRIPT}", "nothing"]
 
 
 # The tokenizer ---------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""Every table of every stage: its columns, what they hold, in which unit, of what kind."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from flows.commands.shared import Json, show
+from tasks.contract import ACCOUNTS, STAGES, TELEMETRY, Stage, UsageError, described, meaning
+
+Row = dict[str, Any]
+
+#: Stands where a table is left by all stages alike.
+EVERY = "every stage"
+
+
+def tables(stage: str | None = None, *, json_: Json = False) -> None:
+    """List every table of every stage: its columns with type, unit, kind and meaning.
+
+    Parameters
+    ----------
+    stage
+        Only the tables of this stage, such as deduplicate.
+    """
+    show(list_tables(stage), json_, render)
+
+
+def list_tables(stage: str | None = None) -> list[Row]:
+    """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline.
+
+    ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
+    a stage that there is not.
+    """
+    from flows import pipeline  # noqa: F401  (registers every stage)
+    from flows.config import Config
+
+    order = [name for name in Config.model_fields if name in STAGES]
+    order += [name for name in STAGES if name not in order]
+    if stage is not None and stage not in order:
+        raise UsageError(f"there is no stage {stage!r}; choose one of: {', '.join(order)}")
+    chosen = order if stage is None else [stage]
+    found = [row for name in chosen for row in _of(STAGES[name])]
+    return [*found, _row(EVERY, "telemetry", TELEMETRY, True)]
+
+
+def _of(stage: Stage) -> Iterator[Row]:
+    for name, schema in stage.tables.items():
+        yield _row(stage.name, name, schema, False)
+    if stage.conserves:
+        yield _row(stage.name, "accounts", ACCOUNTS, False)
+    for name, schema in stage.telemetry.items():
+        yield _row(stage.name, name, schema, True)
+
+
+def _row(stage: str, name: str, schema: pa.Schema, telemetry: bool) -> Row:
+    row = {"stage": stage, "table": name, "telemetry": telemetry, "meaning": meaning(schema)}
+    return row | {"columns": [asdict(column) for column in described(schema)]}
+
+
+def render(rows: list[Row]) -> str:
+    """The tables as text for a terminal."""
+    lines: list[str] = []
+    for row in rows:
+        apart = " (of the machine, no part of the content)" if row["telemetry"] else ""
+        lines += ["", f"{row['stage']}: {row['table']}{apart}"]
+        lines += textwrap.wrap(row["meaning"], 110, initial_indent="  ", subsequent_indent="  ")
+        for column in row["columns"]:
+            kind = f"{column['kind']}, {column['type']}"
+            unit = f" [{column['unit']}]" if column["unit"] else ""
+            judged = f"; judged by {column['judged_by']}" if column["judged_by"] else ""
+            lines += textwrap.wrap(
+                f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged}", 110,
+                subsequent_indent=" " * 56, drop_whitespace=True,
+            )  # fmt: skip
+    return "\n".join(lines).strip("\n")

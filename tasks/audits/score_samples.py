@@ -1,0 +1,54 @@
+"""Score what the model wrote during training, so that cards can show the harmless part of it.
+
+Cards import no scorer: what they show has been scored by a stage, training's samples included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import StageConfig, Table, Work, column, stage, table
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
+
+
+class ScoreSamplesConfig(StageConfig):
+    """Settings of the scorer that reads what the model wrote during training."""
+
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
+
+
+SAMPLES = table(
+    "What the model wrote while it was trained, with its scores.",
+    column("step", pa.int64(), "figure", "optimizer step"),
+    column("sample", pa.int64(), "id", "number of the sample at its step"),
+    column("prompt", pa.string(), "corpus text",
+           "what the encoder of an encoder-decoder read, else empty", judged_by="prompt_score"),
+    column("text", pa.string(), "model text", "what the model wrote", judged_by="score"),
+    column("prompt_score", pa.float32(), "figure",
+           "toxicity of the prompt; null where it is empty or the scorer failed", unit="score"),
+    column("score", pa.float32(), "figure",
+           "toxicity of the text; null where it is empty or the scorer failed", unit="score"),
+)  # fmt: skip
+
+
+@stage(
+    tables={"samples": SAMPLES},
+    libraries=["numpy"],
+    external=lambda config, secret_id: scorer_digest(config.scorer),
+    determinism="machine",
+)
+def score_samples(samples: Table, config: ScoreSamplesConfig, work: Work) -> None:
+    scorer = open_scorer(config.scorer)
+
+    def score(texts: Sequence[str]) -> pa.Array:
+        return pa.array(scorer.score(texts), pa.float32(), from_pandas=True)  # NaN: null
+
+    for batch in samples.batches():
+        scores = {
+            name: score(batch[of].to_pylist())
+            for name, of in (("prompt_score", "prompt"), ("score", "text"))
+        }
+        work.table("samples").write({name: batch[name] for name in batch.schema.names} | scores)

@@ -1,0 +1,65 @@
+"""On the pages of a real run: nothing that must be hidden; unmasked ones only where asked for."""
+
+import html
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from flows import open_run
+from tasks.measures.personal_data import find
+
+pytestmark = pytest.mark.slow
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def shown(folder: Path) -> dict[Path, str]:
+    """The words of every page, as a reader sees them."""
+    return {
+        path: words(html.unescape(re.sub(r"<[^>]*>", " ", path.read_text(encoding="utf-8"))))
+        for path in folder.rglob("*")
+        if path.suffix in (".html", ".md", ".svg")
+    }
+
+
+def must_be_hidden(run) -> set[str]:
+    """Secrets, and texts of models and of plants that no score found harmless."""
+    plants = run["plant"]["plants"].read(["secret", "text"]).to_pydict()
+    found = {*plants["secret"], *plants["text"]}
+    for stage in ("audit_extraction", "audit_capability"):
+        found.update(run[stage]["samples"].read(["continuation"])["continuation"].to_pylist())
+    for stage, text in (("audit_toxicity", "continuation"), ("score_samples", "text")):
+        rows = run[stage]["samples"].read([text, "score"]).to_pylist()
+        found.update(r[text] for r in rows if r["score"] is None or r["score"] >= 0.5)
+    # A few letters stand on a page by chance.
+    return {words(text) for text in found if text and len(words(text)) > 12}
+
+
+def test_no_page_shows_what_nobody_may_see(smoke):
+    pages = shown(Path(smoke.json("report")["index"]).parent)
+    hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
+    assert len(pages) > 150 and len(hidden) > 40
+    for path, text in pages.items():
+        assert not [word for word in hidden if word in text], path
+        assert not find(text), path
+
+
+def test_an_unmasked_site_is_asked_for_noted_and_closed_to_others(smoke):
+    page = Path(smoke.json("report", smoke.first, "--reveal")["unmasked"])
+    site = smoke.store / "site-revealed"
+    assert page == site / "runs" / smoke.first / "index.html"
+    assert stat.S_IMODE(site.stat().st_mode) == 0o700
+    text = " ".join(shown(site).values())
+    hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
+    assert sum(word in text for word in hidden) > 10
+    record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())
+    assert [note["folder"] for note in record["revealed"]] == [str(site)]
+    assert (
+        "holds something else"
+        in smoke("report", "--reveal", "--out", str(smoke.store), code=2).stderr
+    )

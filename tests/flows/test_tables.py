@@ -1,0 +1,57 @@
+"""What `hallmark tables` lists, and the page of the site with the same."""
+
+import json
+
+import pytest
+
+from flows.cli import main
+from flows.commands.tables import EVERY, list_tables, render
+from reports.tables import write_tables
+from tasks.contract import UsageError
+from tasks.training.pack import sequences
+from tests.reports import pages
+
+
+def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(session):
+    from tests.reports import artifacts
+
+    listed = {(row["stage"], row["table"]): row for row in list_tables()}
+    for artifact in artifacts.history(20).values():
+        for name, table in artifact.tables.items():
+            if artifact.stage in {stage for stage, _ in listed}:
+                row = listed[artifact.stage, name]
+                assert row["columns"] == [vars(column) for column in table.columns.values()]
+                assert row["meaning"] == table.entry["meaning"]
+    assert ("scrub", "accounts") in listed and (EVERY, "telemetry") in listed
+    assert listed["pretrain", "speed"]["telemetry"] and not listed["pretrain", "log"]["telemetry"]
+    assert [c["name"] for c in listed["pack", "train"]["columns"]] == sequences(8).names
+
+
+def test_stages_stand_in_the_order_of_the_pipeline():
+    order = list(dict.fromkeys(row["stage"] for row in list_tables()))
+    assert order[:3] == ["ingest", "deduplicate", "scrub"] and order[-1] == EVERY
+    assert order.index("plant") < order.index("pretrain") < order.index("model_card")
+
+
+def test_one_stage_alone(capsys):
+    main(["tables", "score_toxicity", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["stage"], row["table"]) for row in rows] == [
+        ("score_toxicity", "scores"), (EVERY, "telemetry"),
+    ]  # fmt: skip
+    text = " ".join(render(rows).split())
+    assert "score_toxicity: scores" in text
+    assert "score figure, float what the scorer says; null where it could not [score]" in text
+    with pytest.raises(UsageError, match="no stage 'scrubb'; choose one of: ingest, "):
+        list_tables("scrubb")
+
+
+def test_the_page_says_the_same(tmp_path):
+    rows = list_tables()
+    page = pages.read(write_tables(rows, tmp_path / "site"))
+    assert len(page.tables) == len(rows)
+    for row, (_, *lines) in zip(rows, page.tables, strict=True):
+        assert [line[0] for line in lines] == [column["name"] for column in row["columns"]]
+        assert [line[1] for line in lines] == [column["meaning"] for column in row["columns"]]
+    assert len(page.ids) == len(set(page.ids))
+    assert page.headings[:3] == [1, 2, 3] and not page.tags & {"script"}

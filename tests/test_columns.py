@@ -1,0 +1,44 @@
+"""Every column of every table says what it is, in words and by its kind."""
+
+import pytest
+
+from tasks.contract import ACCOUNTS, KINDS, TELEMETRY, described, is_cut, meaning
+from tests.test_architecture import stages
+
+SCHEMAS = {"accounts": ACCOUNTS, "telemetry": TELEMETRY} | {
+    f"{stage.name}.{name}": schema
+    for stage in stages()
+    for name, schema in {**stage.tables, **stage.telemetry}.items()
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_column_has_a_kind_and_a_meaning(name):
+    schema = SCHEMAS[name]
+    assert meaning(schema).endswith(".")
+    for field, column in zip(schema, described(schema), strict=True):
+        assert b"kind" in (field.metadata or {}), column.name
+        assert column.kind in KINDS and column.meaning, column.name
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_what_judges_a_text_is_a_score_of_its_own_table(name):
+    columns = {column.name: column for column in described(SCHEMAS[name])}
+    for column in columns.values():
+        if column.judged_by:
+            assert "text" in column.kind
+            judge = columns[column.judged_by]
+            assert (judge.kind, judge.unit) == ("figure", "score")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_tables_that_are_cut_have_a_document_in_each_row(name):
+    if is_cut(SCHEMAS[name]):
+        assert SCHEMAS[name].names[0] == "doc_id"
+
+
+def test_the_tables_about_documents_are_cut():
+    cut = {name.partition(".")[2] for name, schema in SCHEMAS.items() if is_cut(schema)}
+    assert cut == {"documents", "ledger", "origins", "scores"}
+    named = {name for name in SCHEMAS if name.partition(".")[2] in cut}
+    assert named - {name for name in SCHEMAS if is_cut(SCHEMAS[name])} == set()
