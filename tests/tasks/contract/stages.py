@@ -91,6 +91,17 @@ def count(documents: Table, config: CountConfig, work: Work) -> None:
     work.table("count").write({"rows": [documents.rows]})
 
 
+@stage()
+def keep_number(config: CountConfig, work: Work) -> None:
+    work.file("number.txt").write_text("7")
+
+
+@stage(tables={"count": COUNT})
+def double(number: Artifact, config: CountConfig, work: Work) -> None:
+    """Fails on what is no number with an error of Python's."""
+    work.table("count").write({"rows": [2 * int(number.path("number.txt").read_text())]})
+
+
 @stage(tables={"count": COUNT, "accounts": ACCOUNTS})
 def miscount(config: CountConfig, work: Work) -> None:
     book = {"source": "s", "unit": "rows", "in": 5, "added": 0, "kept": 4, "removed_rows": 0}
