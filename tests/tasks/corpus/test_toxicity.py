@@ -139,8 +139,12 @@ def test_what_could_not_be_scored_is_missing_and_never_zero(session, keep):
 
 
 def test_scores_of_other_documents_are_refused(session):
-    with pytest.raises(HallmarkError, match="1 documents have no row in the table of scores"):
+    with pytest.raises(HallmarkError, match=r"documents of .* and scores of .* same documents"):
         filtered(["a", "b"], [(0.5,)])
+    others = given_scores(given(["x", "a"]), GivenScoresConfig(scores=((0.5,), (0.5,))))
+    cut_otherwise = given(["x", "a"], parts=2)
+    with pytest.raises(HallmarkError, match="not cut alike"):
+        filter_toxicity(cut_otherwise, others, FilterToxicityConfig())
 
 
 def test_no_documents_are_no_error(session):
