@@ -174,6 +174,7 @@ def test_output_does_not_depend_on_workers(tmp_path):
         source("jsonl", tmp_path / "in"),
         {"kind": "documentation", "packages": ["click", "joblib"]},
         source("text", tmp_path / "in/*.jsonl", name="t", split="blank_lines"),
+        part_bytes=100_000,
     )
     made = []
     for name, mapper in (("a", None), ("b", Processes(2))):
@@ -184,6 +185,7 @@ def test_output_does_not_depend_on_workers(tmp_path):
             made.append(ingest(settings))
     assert made[0].content == made[1].content
     assert made[0]["documents"].rows > 1500
+    assert len(made[0]["documents"].parts) >= 4
 
 
 @settings(deadline=None)

@@ -53,6 +53,7 @@ def run(mapper=None):
     documents = given(
         [f"{i}. {text}" for i, text in enumerate(TEXTS)],
         sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))],
+        parts=4,
     )
     history = {"side": side_tables(SideConfig())}
     history["scrub"] = masked = scrub(documents, ScrubConfig())
