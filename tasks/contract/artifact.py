@@ -95,6 +95,13 @@ class Part:
                 use_threads=False, partitioning=None,
             )  # fmt: skip
 
+    def empty(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Its columns without a row: of the file only the footer is read."""
+        path = self.path
+        with self._reading(path):
+            none = pq.read_schema(path).empty_table()
+        return none if columns is None else none.select(list(columns))
+
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
         try:
@@ -171,7 +178,7 @@ class Table:
         for doc_id in ids:
             wanted.setdefault(part_of(doc_id, len(parts)), []).append(doc_id)
         names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
-        found = [parts[0].read(names).slice(0, 0)]
+        found = [parts[min(wanted, default=0)].empty(names)]
         for number, here in sorted(wanted.items()):
             values = pa.array(sorted(here), pa.binary(16))
             for batch in parts[number].batches(names):

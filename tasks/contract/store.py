@@ -22,7 +22,7 @@ import shutil
 import tempfile
 from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from tasks.contract.artifact import Artifact, Manifest
@@ -197,8 +197,7 @@ def is_inside(name: Any) -> bool:
     """Whether a name out of a file stays below the folder that it is joined to."""
     if not isinstance(name, str) or not name or "\\" in name or "\0" in name:
         return False
-    path = PurePosixPath(name)
-    return not path.is_absolute() and not {"..", "."} & set(name.split("/"))
+    return not {"", ".", ".."} & set(name.split("/"))  # an absolute one begins with ""
 
 
 def sync(path: Path) -> None:

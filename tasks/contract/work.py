@@ -227,6 +227,9 @@ def _run_item(
     finally:
         out.abandon()
     (scratch / "done.json").write_text(json.dumps({"value": value, "parts": parts}))
+    if _read(folder):  # by another try that was still at it when this one began
+        shutil.rmtree(scratch)
+        return
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(scratch, folder)
 

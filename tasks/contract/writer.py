@@ -43,7 +43,8 @@ def row_bytes(table: pa.Table) -> np.ndarray:
 
 
 def _width(kind: pa.DataType) -> int:
-    return max(1, kind.bit_width // 8) if not pa.types.is_binary(kind) else 16
+    fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+    return max(1, kind.bit_width // 8) if fixed else 16
 
 
 class TableWriter:

@@ -1,6 +1,7 @@
 """Documents for tests of the corpus stages, as artifacts of a small stage."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -10,8 +11,11 @@ from tasks.contract import (
     SPLIT,
     Artifact,
     StageConfig,
+    Table,
+    Tables,
     Work,
     ids,
+    part_of,
     stage,
     text_hashes,
 )
@@ -23,6 +27,29 @@ class GivenConfig(StageConfig):
     clusters: tuple[str, ...]
     toxicity: tuple[float | None, ...]
     splits: tuple[str, ...]
+    parts: int = 1  # one part stands in the order given, more are sorted and cut
+
+
+def cut(documents: pa.Table, parts: int) -> list[pa.Table]:
+    """The documents sorted by their ids and cut, as tables about documents are."""
+    if parts == 1:
+        return [documents]
+    documents = documents.sort_by("doc_id")
+    place = pa.array([part_of(i, parts) for i in documents["doc_id"].to_pylist()], pa.int64())
+    return [documents.filter(pa.compute.equal(place, number)) for number in range(parts)]
+
+
+def write_cut(part: pa.Table, out: Tables) -> None:
+    out.table("documents").write(part)
+
+
+def table_in(folder: Path, documents: pa.Table, parts: int = 1) -> Table:
+    """The documents as a table of a folder, without a store or a stage."""
+    work = Work(folder, {"documents": DOCUMENTS})
+    work.parts(write_cut, cut(documents, parts))
+    made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}, "telemetry": {}}
+    made["tables"] = work.assemble(["documents"])
+    return Artifact(made, None, str(work.out))["documents"]
 
 
 def columns(config: GivenConfig) -> dict[str, object]:
@@ -36,20 +63,24 @@ def columns(config: GivenConfig) -> dict[str, object]:
     }
 
 
+def write(columns: dict[str, object], config: GivenConfig, schema: pa.Schema, work: Work) -> None:
+    work.parts(write_cut, cut(pa.table(columns, schema=schema), config.parts))
+
+
 @stage(tables={"documents": DOCUMENTS})
 def given_documents(config: GivenConfig, work: Work) -> None:
-    work.table("documents").write(columns(config))
+    write(columns(config), config, DOCUMENTS, work)
 
 
 @stage(tables={"documents": SCORED})
 def given_scored(config: GivenConfig, work: Work) -> None:
-    work.table("documents").write(columns(config) | {"toxicity": list(config.toxicity)})
+    write(columns(config) | {"toxicity": list(config.toxicity)}, config, SCORED, work)
 
 
 @stage(tables={"documents": SPLIT})
 def given_split(config: GivenConfig, work: Work) -> None:
     more = {"toxicity": list(config.toxicity), "split": list(config.splits)}
-    work.table("documents").write(columns(config) | more)
+    write(columns(config) | more, config, SPLIT, work)
 
 
 def given(
@@ -59,6 +90,7 @@ def given(
     toxicity: Sequence[float | None] | None = None,
     splits: Sequence[str] | None = None,
     kind: str = "documents",
+    parts: int = 1,
 ) -> Artifact:
     """An artifact with these documents; ``kind`` is documents, scored or split."""
     config = GivenConfig(
@@ -67,6 +99,7 @@ def given(
         clusters=tuple(clusters or [f"cluster {i}" for i in range(len(texts))]),
         toxicity=tuple(toxicity or [0.125] * len(texts)),
         splits=tuple(splits or ["train"] * len(texts)),
+        parts=parts,
     )
     makers = {"documents": given_documents, "scored": given_scored, "split": given_split}
     return makers[kind](config)

@@ -17,10 +17,12 @@ from tasks.contract import (
     stage,
     text_hashes,
 )
+from tests.tasks.corpora import cut, write_cut
 
 
 class CorpusConfig(StageConfig):
     rows: tuple[tuple[str, str, str], ...]  # (source, split, text)
+    parts: int = 1
 
 
 @stage(tables={"documents": SPLIT, "accounts": accounts.ACCOUNTS})
@@ -28,17 +30,16 @@ def small_corpus(config: CorpusConfig, work: Work) -> None:
     sources, splits, texts = zip(*config.rows, strict=True)
     doc_id = ids(f"{number} {text}" for number, text in enumerate(texts))
     column = pa.array(texts, pa.large_string())
-    work.table("documents").write(
-        {
-            "doc_id": doc_id,
-            "source": sources,
-            "cluster": doc_id,
-            "text": column,
-            "text_hash": text_hashes(column),
-            "toxicity": pa.nulls(len(texts), pa.float32()),
-            "split": splits,
-        }
-    )
+    columns = {
+        "doc_id": doc_id,
+        "source": pa.array(sources),
+        "cluster": doc_id,
+        "text": column,
+        "text_hash": text_hashes(column),
+        "toxicity": pa.nulls(len(texts), pa.float32()),
+        "split": pa.array(splits),
+    }
+    work.parts(write_cut, cut(pa.table(columns, schema=SPLIT), config.parts))
 
 
 def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:
@@ -58,19 +59,20 @@ def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:
     return texts
 
 
-def corpus_of(rows: list[tuple[str, str, str]]) -> Artifact:
+def corpus_of(rows: list[tuple[str, str, str]], parts: int = 1) -> Artifact:
     """The rows as an artifact of the session's store."""
-    return small_corpus(CorpusConfig(rows=tuple(rows)))
+    return small_corpus(CorpusConfig(rows=tuple(rows), parts=parts))
 
 
-def split_corpus(count: int = 120, seed: int = 0) -> Artifact:
+def split_corpus(count: int = 120, seed: int = 0, parts: int = 1) -> Artifact:
     """Two sources, three splits."""
     names = ["train"] * 8 + ["validation", "holdout"]
     return corpus_of(
         [
             (f"source-{number % 2}", names[number % 10], text)
             for number, text in enumerate(sentences(count, seed))
-        ]
+        ],
+        parts,
     )
 
 

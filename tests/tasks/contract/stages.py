@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +22,9 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    identities,
     ids,
+    ledger_rows,
     open_session,
     part_of,
     removals,
@@ -33,6 +37,9 @@ class MakeConfig(StageConfig):
     documents: int = 10_000
     word: str = "wörd"
     parts: int = 1
+
+
+FOUR_PARTS = MakeConfig(documents=200, parts=4)
 
 
 class DropConfig(StageConfig):
@@ -91,6 +98,17 @@ def count(documents: Table, config: CountConfig, work: Work) -> None:
     work.table("count").write({"rows": [documents.rows]})
 
 
+@stage()
+def keep_number(config: CountConfig, work: Work) -> None:
+    work.file("number.txt").write_text("7")
+
+
+@stage(tables={"count": COUNT})
+def double(number: Artifact, config: CountConfig, work: Work) -> None:
+    """Fails on what is no number with an error of Python's."""
+    work.table("count").write({"rows": [2 * int(number.path("number.txt").read_text())]})
+
+
 @stage(tables={"count": COUNT, "accounts": ACCOUNTS})
 def miscount(config: CountConfig, work: Work) -> None:
     book = {"source": "s", "unit": "rows", "in": 5, "added": 0, "kept": 4, "removed_rows": 0}
@@ -110,6 +128,79 @@ def fail(shard: str, out: Tables) -> None:
     raise ValueError(f"cannot read {shard}")
 
 
+class LoggedConfig(StageConfig):
+    log: str  # a file that gets a line whenever work on a part begins
+    fault: Literal["kill", "fail", "fail once"]
+
+
+@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def logged(documents: Table, config: LoggedConfig, work: Work) -> None:
+    work.parts(logged_part, documents.parts, config)
+
+
+def logged_part(part: Part, config: LoggedConfig, out: Tables) -> None:
+    """Part 3 goes wrong as the config says."""
+    path = Path(config.log)
+    before = path.read_text().split() if path.exists() else []
+    with path.open("a") as file:
+        file.write(f"{part.number}\n")
+    if part.number == 2 and (config.fault == "fail" or "2" not in before):
+        if config.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("the moon is full")
+    for batch in part.batches():
+        out.table("documents").write(batch)
+
+
+class FaultConfig(StageConfig):
+    fault: str
+
+
+@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def faulty(documents: Table, config: FaultConfig, work: Work) -> None:
+    work.parts(faulty_part, documents.parts, config)
+
+
+def faulty_part(part: Part, config: FaultConfig, out: Tables) -> None:
+    """Passes documents on, but for what goes wrong with the first two of one length of "even"."""
+    rows = part.read().to_pylist()
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["source"] == "even":
+            groups[len(row["text"].encode())].append(row)
+    one, two = next(group for group in groups.values() if len(group) > 1)[:2]
+    entered = identities(pa.array([one["doc_id"]]), pa.array([one["text"]]))
+    size = len(one["text"].encode())
+    written = ledger_rows("replaced", "why", [one["doc_id"]], ["even"], [size], [size])
+    match config.fault:
+        case "two texts are swapped":
+            one["text"], two["text"] = two["text"], one["text"]
+        case "one document is lost and another doubled":
+            rows = [two if row is one else row for row in rows]
+        case "a text is changed":
+            one["text"] = one["text"][::-1]
+        case "a text is changed, and the ledger says so":
+            one["text"] = one["text"][::-1]
+            out.table("ledger").write(written | {"identity": entered})
+        case "a text is changed, and the ledger names another document":
+            one["text"] = one["text"][::-1]
+            other = identities(pa.array([two["doc_id"]]), pa.array([two["text"]]))
+            out.table("ledger").write(written | {"doc_id": [two["doc_id"]], "identity": other})
+        case "a text is changed, and the ledger does not say what it was":
+            one["text"] = one["text"][::-1]
+            out.table("ledger").write(written)
+        case "a document goes to another source":
+            one["source"] = "odd"
+        case "two documents change places between sources":
+            other = next(r for r in rows if r["source"] == "odd" and len(r["text"]) == size - 1)
+            one["source"], other["source"] = "odd", "even"
+        case "two ids are swapped":
+            one["doc_id"], two["doc_id"] = two["doc_id"], one["doc_id"]
+        case "nothing":
+            pass
+    out.table("documents").write(pa.Table.from_pylist(rows, schema=DOCUMENTS))
+
+
 @stage(tables={"count": COUNT})
 def slow_commit(config: CountConfig, work: Work) -> None:
     """Says that it is running, then waits for a line before it goes on to commit."""
@@ -120,9 +211,14 @@ def slow_commit(config: CountConfig, work: Work) -> None:
 
 
 def main() -> None:
-    """A process that runs ``slow_commit`` in the store given; its work area may be its own."""
+    """A process that runs ``slow_commit`` in the store given; its work area may be its own.
+
+    With a file for the log as the last argument it runs ``logged`` instead, which is killed.
+    """
     store = Store(sys.argv[1], Path(sys.argv[2]))
     with open_session(Session(store)):
+        if len(sys.argv) > 3:
+            logged(make(FOUR_PARTS), LoggedConfig(log=sys.argv[3], fault="kill"))
         artifact: Artifact = slow_commit(CountConfig())
     print(artifact.manifest["files"]["big.bin"]["path"], flush=True)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tasks.contract import (
@@ -26,8 +27,10 @@ from tests.tasks.contract.stages import (
     MakeConfig,
     count,
     die_once,
+    double,
     drop,
     fail,
+    keep_number,
     make,
     miscount,
 )
@@ -106,11 +109,11 @@ def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
         miscount(CountConfig())
 
 
-def test_same_bytes_for_any_number_of_shards_and_workers(tmp_path):
+def test_same_bytes_for_any_number_of_workers(tmp_path):
     digests = set()
-    for name, mapper in (("one", InProcess()), ("two", Processes(2))):
+    for name, mapper in (("one", InProcess()), ("two", Processes(2)), ("three", Processes(3))):
         with open_session(Session(Store(tmp_path / name), mapper)):
-            digests.add(drop(make(MakeConfig()), DropConfig()).content)
+            digests.add(drop(make(MakeConfig(parts=4)), DropConfig()).content)
     assert len(digests) == 1
 
 
@@ -125,7 +128,7 @@ def test_a_killed_worker_is_replaced_and_only_its_shard_runs_again(tmp_path):
     work = Work(tmp_path, {"count": COUNT}, Processes(2))
     with work.mapper:
         parts = work.map(die_once, ["a", "victim", "ccc"], str(tmp_path / "flag"))
-    rows = [batch["rows"].to_pylist() for part in parts for batch in part.batches("count")]
+    rows = [pq.read_table(done.path("count"))["rows"].to_pylist() for done in parts]
     assert rows == [[1], [6], [3]]
 
 
@@ -213,7 +216,7 @@ def test_data_left_by_a_killed_commit_are_swept_by_the_next(tmp_path):
 
 def test_a_damaged_artifact_is_named_with_the_remedy(session):
     artifact = make(MakeConfig(documents=10))
-    path = artifact["documents"].path
+    path = artifact["documents"].parts[0].path
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
@@ -233,10 +236,14 @@ def test_a_damaged_manifest_is_named_with_the_remedy(session):
 
 def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
     raw = make(MakeConfig(documents=10))
-    path = raw["documents"].path
+    path = raw["documents"].parts[0].path
     path.write_bytes(b"x" * path.stat().st_size)
-    with pytest.raises(HallmarkError, match=r"stage drop: .* make/\w+ is damaged: .* SHA-256"):
+    with pytest.raises(HallmarkError, match=r"stage drop: .* make/\w+ is damaged: .* be read"):
         drop(raw, DropConfig())
+    file = keep_number(CountConfig())
+    file.path("number.txt").write_text("x")
+    with pytest.raises(HallmarkError, match=r"stage double: .* keep_number/\w+ is .* SHA-256"):
+        double(file, CountConfig())
 
 
 def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):

@@ -70,8 +70,9 @@ def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
         first = make(MakeConfig(documents=7))
     scratch = tmp_path / "attempt"
     scratch.mkdir()
-    (scratch / "documents.parquet").write_bytes(first["documents"].path.read_bytes())
-    (scratch / "telemetry.parquet").write_bytes(b"")
+    (scratch / "documents").mkdir()
+    data = first["documents"].parts[0].path.read_bytes()
+    (scratch / "documents/00000.parquet").write_bytes(data)
     manifest = {**first.manifest, "telemetry": {}, "created": "later"}
     second = two.commit(scratch, manifest)
     assert second.manifest == first.manifest
@@ -79,7 +80,7 @@ def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
         o["Key"]
         for o in bucket.list_objects_v2(Bucket="hallmark", Prefix="race/artifacts")["Contents"]
     ]
-    assert len([key for key in keys if key.endswith("documents.parquet")]) == 1
+    assert len([key for key in keys if key.endswith("documents/00000.parquet")]) == 1
     assert session.store.find("make", first.fingerprint) == first
 
 
@@ -87,7 +88,7 @@ def test_an_object_that_was_changed_is_refused(bucket, tmp_path):
     store = Store("s3://hallmark/changed", tmp_path / "a")
     with open_session(Session(store)):
         artifact = make(MakeConfig(documents=7))
-    entry = artifact["documents"].entry
+    entry = artifact["documents"].parts[0].entry
     bucket.put_object(
         Bucket="hallmark", Key=f"changed/{artifact.folder}/{entry['path']}", Body=b"x"
     )
@@ -129,10 +130,10 @@ def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
 
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     program = (
-        "import os, time; from tasks.contract.mappers import Processes\n"
+        "import os, time; from tasks.contract.mappers import ONE, Processes\n"
         "if __name__ == '__main__':\n"
         "    with Processes(2) as m:\n"
-        "        print(*m(os.getppid, [()] * 2), flush=True)\n"
+        "        print(*m(os.getppid, [()] * 2, ONE), flush=True)\n"
         "        print(*[p for p in m._pool._processes], flush=True); time.sleep(600)\n"
     )
     script = tmp_path / "parent.py"

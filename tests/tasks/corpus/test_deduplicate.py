@@ -14,9 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import DOCUMENTS, Artifact, Processes, Table, Work, ids, text_hashes
-from tasks.contract.store import describe
-from tasks.contract.tables import TableWriter
+from tasks.contract import DOCUMENTS, Processes, Work, ids, text_hashes
 from tasks.corpus.deduplicate import (
     DeduplicateConfig,
     band_hashes,
@@ -25,7 +23,9 @@ from tasks.corpus.deduplicate import (
     normalise,
     shingles,
 )
-from tasks.corpus.ingest import IngestConfig, ingest
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
+from tests.tasks.corpora import table_in
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
@@ -75,28 +75,20 @@ def oracle(documents, threshold, cluster_threshold):
 # Running the stage's body ------------------------------------------------------------------------
 
 
-def table(folder, texts, clusters=None):
+def table(folder, texts, clusters=None, parts=1):
     """A documents table of these texts, whose doc_ids depend on text and ordinal alone."""
     seen = {}
     keys = [f"{text}\0{seen.setdefault(text, count()).__next__()}" for text in texts]
-    writer = TableWriter(folder / "documents.parquet", DOCUMENTS)
     column = pa.array(texts, pa.large_string())
     doc_ids = ids(keys)
-    writer.write(
-        {
-            "doc_id": doc_ids,
-            "source": ["s"] * len(texts),
-            "cluster": doc_ids if clusters is None else ids(clusters),
-            "text": column,
-            "text_hash": text_hashes(column),
-        }
-    )
-    writer.close()
-    entry = describe(folder, "documents.parquet") | {"rows": len(texts)}
-    made = {"stage": "made", "fingerprint": "0" * 64, "tables": {"documents": entry}}
-    return Artifact({**made, "content": "", "files": {}, "telemetry": {}}, None, str(folder))[
-        "documents"
-    ]
+    columns = {
+        "doc_id": doc_ids,
+        "source": pa.array(["s"] * len(texts), pa.string()),
+        "cluster": doc_ids if clusters is None else ids(clusters),
+        "text": column,
+        "text_hash": text_hashes(column),
+    }
+    return table_in(folder / "made", pa.table(columns, schema=DOCUMENTS), parts)
 
 
 class Result:
@@ -105,11 +97,11 @@ class Result:
         if mapper:
             work.mapper = mapper
         deduplicate.body(documents, config, work)
-        for name in deduplicate.tables:
-            work.table(name)
         work.close()
-        self.bytes = {n: (work.folder / f"{n}.parquet").read_bytes() for n in deduplicate.tables}
-        read = {n: pq.read_table(work.folder / f"{n}.parquet") for n in deduplicate.tables}
+        made = work.assemble(deduplicate.tables)
+        paths = {n: [work.out / p["name"] for p in entry["parts"]] for n, entry in made.items()}
+        self.bytes = {n: [path.read_bytes() for path in found] for n, found in paths.items()}
+        read = {n: pa.concat_tables(map(pq.read_table, found)) for n, found in paths.items()}
         self.documents, self.ledger, self.pairs = (read[n].to_pylist() for n in deduplicate.tables)
         self.texts = [d["text"] for d in self.documents]
         self.clusters = {d["doc_id"]: d["cluster"] for d in self.documents}
@@ -117,9 +109,9 @@ class Result:
 
 @pytest.fixture
 def run(tmp_path_factory):
-    def run(texts, clusters=None, mapper=None, **settings):
+    def run(texts, clusters=None, mapper=None, parts=1, **settings):
         folder = tmp_path_factory.mktemp("run")
-        documents = table(folder, texts, clusters)
+        documents = table(folder, texts, clusters, parts)
         return Result(documents, DeduplicateConfig(**settings), folder, mapper)
 
     return run
@@ -361,23 +353,24 @@ def big_corpus():
     return texts + [text + "!" for text in texts[::7]]
 
 
-def test_output_does_not_depend_on_shards_workers_or_order(run, monkeypatch):
+def test_output_does_not_depend_on_parts_workers_or_order(run):
     texts = big_corpus()
     assert len(texts) > 2 * 4096
     one = run(texts)
+    many = run(texts, parts=4)
     with Processes(2) as mapper:
-        original = Table.shards
-        monkeypatch.setattr(Table, "shards", lambda self, rows=1: original(self, 1))
-        many = run(texts, mapper=mapper)
-    assert one.bytes == many.bytes
-    turned = run(texts[::-1])
-    assert turned.clusters == one.clusters
+        in_processes = run(texts, mapper=mapper, parts=4)
+    assert many.bytes == in_processes.bytes
+    assert [len(many.bytes[name]) for name in ("documents", "ledger", "pairs")] == [4, 4, 1]
 
     def removed(result):
         return {(r["doc_id"], r["matched"], r["score"], r["reason"]) for r in result.ledger}
 
-    assert removed(turned) == removed(one)
-    assert sorted(map(str, turned.pairs)) == sorted(map(str, one.pairs))
+    for other in (run(texts[::-1]), many):
+        assert other.clusters == one.clusters
+        assert removed(other) == removed(one)
+        assert sorted(map(str, other.pairs)) == sorted(map(str, one.pairs))
+    assert [d["doc_id"] for d in many.documents] == sorted(one.clusters)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared data folder is absent")

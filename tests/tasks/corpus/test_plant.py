@@ -8,7 +8,7 @@ import phonenumbers
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.contract import HallmarkError, Session, Store, open_session, part_of
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.measures.canaries import CANARIES, RECORDS, canaries, records, reference_secrets
 from tests.tasks.corpora import given
@@ -19,7 +19,7 @@ CONFIG = PlantConfig(counts=(0, 1, 3), canaries=8, passages=4, records=6, seed=2
 def corpus(documents=400, **more):
     texts = [f"Text {i}: " + f"word{i} and more " * (10 + i % 40) for i in range(documents)]
     splits = ["holdout" if i % 10 == 0 else "train" for i in range(documents)]
-    return given(texts, splits=splits, kind="split", **more)
+    return given(texts, splits=splits, kind="split", parts=4, **more)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,17 @@ def test_everything_else_stays_in_its_order(planted):
     assert len(natural) == before.num_rows - 12
 
 
+def test_planted_documents_stand_between_the_others_by_their_ids(planted):
+    _, artifact = planted
+    for name in ("documents", "ledger"):
+        parts = artifact[name].parts
+        assert len(parts) == 4
+        for part in parts:
+            found = part.read(["doc_id"])["doc_id"].to_pylist()
+            assert found == sorted(found)
+            assert {part_of(i, 4) for i in found} == {part.number}
+
+
 def test_copies_are_spread_over_the_corpus(planted):
     _, artifact = planted
     sources = artifact["documents"].read(["source"])["source"].to_pylist()
@@ -136,9 +147,12 @@ def test_planting_depends_on_the_seed_alone(tmp_path):
 
 def test_many_documents_keep_every_row_across_row_groups(session):
     texts = [f"text {i}" for i in range(9_000)]
-    made = plant(given(texts, kind="split"), PlantConfig(passages=0, counts=(0, 2)))
+    before = given(texts, kind="split", parts=2)
+    made = plant(before, PlantConfig(passages=0, counts=(0, 2)))
     found = made["documents"].read(["text", "source"]).to_pylist()
-    assert [r["text"] for r in found if r["source"] == "source"] == texts
+    in_order = before["documents"].read()["text"].to_pylist()
+    assert [r["text"] for r in found if r["source"] == "source"] == in_order
+    assert sorted(in_order) == sorted(texts)
     assert len(found) == 9_000 + 2 * (16 + 8)
 
 

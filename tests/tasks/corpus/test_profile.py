@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
 from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
+from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, identity_terms, mentions, profile
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
@@ -24,22 +25,20 @@ from tasks.corpus.split import SplitConfig, split
 from tests.tasks.corpora import given
 
 PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
-QUARANTINE = pa.schema([("source", pa.string()), ("error", pa.string()), ("raw_bytes", pa.int64())])
 
 
 class SideConfig(StageConfig):
     similarity: tuple[float, ...] = (0.85, 0.8999, 0.9, 1.0, 0.7, 0.74999)
-    raw_bytes: tuple[int, ...] = (10, 20, 30)
+    bytes: tuple[int, ...] = (30, 40)
 
 
-@stage(tables={"pairs": PAIRS, "quarantine": QUARANTINE})
+@stage(tables={"pairs": PAIRS, "errors": ERRORS})
 def side_tables(config: SideConfig, work: Work) -> None:
     """What ingest and deduplicate leave beside their documents."""
     left = ids(str(i) for i in range(len(config.similarity)))
     work.table("pairs").write({"left": left, "right": left, "similarity": config.similarity})
-    work.table("quarantine").write(
-        {"source": ["a", "a", "b"], "error": ["x", "x", "y"], "raw_bytes": config.raw_bytes}
-    )
+    counts = {"source": ["a", "b"], "error": ["x", "y"], "records": [2, 1]}
+    work.table("errors").write(counts | {"bytes": config.bytes})
 
 
 TEXTS = [
@@ -54,6 +53,7 @@ def run(mapper=None):
     documents = given(
         [f"{i}. {text}" for i, text in enumerate(TEXTS)],
         sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))],
+        parts=4,
     )
     history = {"side": side_tables(SideConfig())}
     history["scrub"] = masked = scrub(documents, ScrubConfig())
@@ -156,7 +156,7 @@ def test_side_tables_are_counted(profiled):
     assert found == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
     assert rows(made, "quarantine") == [
         {"source": "a", "error": "x", "records": 2, "bytes": 30},
-        {"source": "b", "error": "y", "records": 1, "bytes": 30},
+        {"source": "b", "error": "y", "records": 1, "bytes": 40},
     ]
 
 

@@ -95,7 +95,7 @@ def test_masked_text_is_not_masked_again(session):
     assert twice["documents"].digest == once["documents"].digest
 
 
-def test_output_does_not_depend_on_shards_workers_or_order(tmp_path):
+def test_output_does_not_depend_on_parts_workers_or_order(tmp_path):
     texts = [f"{i}: {TEXTS[i % 4 if i % 40 < 4 else 1]}" for i in range(20_000)]
     secret = (tmp_path / "one" / "secret", tmp_path / "two" / "secret")
     contents = []
@@ -104,13 +104,16 @@ def test_output_does_not_depend_on_shards_workers_or_order(tmp_path):
         path.write_text("ab" * 32)
         session = Session(Store(path.parent), mapper) if mapper else Session(Store(path.parent))
         with open_session(session):
-            made = scrub(given(texts), ScrubConfig())
+            made = scrub(given(texts, parts=4), ScrubConfig())
             contents.append(made.content)
-            rows = made["documents"].read(["doc_id", "text"]).to_pylist()
+            assert len(made["ledger"].parts) == 4
+            in_parts = made["documents"].read(["doc_id", "text"]).to_pylist()
     assert contents[0] == contents[1]
     with open_session(Session(Store(tmp_path / "three"))):
+        rows = scrub(given(texts), ScrubConfig())["documents"].read(["doc_id", "text"]).to_pylist()
         backwards = scrub(given(texts[::-1]), ScrubConfig())
         other = backwards["documents"].read(["text"])["text"].to_pylist()
+    assert sorted(rows, key=lambda row: row["doc_id"]) == in_parts
     assert other[::-1] == [row["text"] for row in rows]
 
 

@@ -65,14 +65,14 @@ def test_the_worst_window_of_a_long_document_counts(session):
     assert by_document[3][0]["score"] is None  # an empty text has no score, not zero
 
 
-def test_scores_do_not_depend_on_shards_and_workers(tmp_path):
+def test_scores_do_not_depend_on_workers(tmp_path):
     texts = [f"{i} {RUDE if i % 7 == 0 else MILD}" for i in range(9_000)]
     contents = []
     for name, mapper in (("one", None), ("two", Processes(2))):
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
-            contents.append(score_toxicity(given(texts), ScoreToxicityConfig()).content)
+            contents.append(score_toxicity(given(texts, parts=4), ScoreToxicityConfig()).content)
     assert contents[0] == contents[1]
 
 
@@ -139,8 +139,12 @@ def test_what_could_not_be_scored_is_missing_and_never_zero(session, keep):
 
 
 def test_scores_of_other_documents_are_refused(session):
-    with pytest.raises(HallmarkError, match="1 documents have no row in the table of scores"):
+    with pytest.raises(HallmarkError, match=r"documents of .* and scores of .* same documents"):
         filtered(["a", "b"], [(0.5,)])
+    others = given_scores(given(["x", "a"]), GivenScoresConfig(scores=((0.5,), (0.5,))))
+    cut_otherwise = given(["x", "a"], parts=2)
+    with pytest.raises(HallmarkError, match="not cut alike"):
+        filter_toxicity(cut_otherwise, others, FilterToxicityConfig())
 
 
 def test_no_documents_are_no_error(session):

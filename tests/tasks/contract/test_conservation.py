@@ -1,0 +1,113 @@
+"""The accounts by identity: what a faulty stage can do, and what its checksums say of it."""
+
+import hashlib
+from collections import defaultdict
+
+import pytest
+
+from tasks.contract import HallmarkError
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tests.tasks.contract.stages import DropConfig, FaultConfig, MakeConfig, drop, faulty, make
+from tests.tasks.corpora import given
+
+MODULUS = 2**128
+
+WRONG_TEXTS = [
+    "two texts are swapped",
+    "one document is lost and another doubled",
+    "a text is changed",
+    "a text is changed, and the ledger names another document",
+    "a text is changed, and the ledger does not say what it was",
+    "two ids are swapped",
+]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("fault", WRONG_TEXTS)
+def test_texts_that_are_not_those_that_entered_are_refused(session, fault, parts):
+    raw = make(MakeConfig(documents=400, parts=parts))
+    sentence = r"stage faulty: the checksums of source 'even' do not add up: .* nothing was commit"
+    with pytest.raises(HallmarkError, match=sentence):
+        faulty(raw, FaultConfig(fault=fault))
+    assert session.store.artifacts("faulty") == []
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_documents_of_another_source_are_refused(session, parts):
+    raw = make(MakeConfig(documents=400, parts=parts))
+    with pytest.raises(HallmarkError, match="the accounts of source 'even' in bytes do not add up"):
+        faulty(raw, FaultConfig(fault="a document goes to another source"))
+    with pytest.raises(HallmarkError, match="of source 'even' do not add up"):
+        faulty(raw, FaultConfig(fault="two documents change places between sources"))
+    assert session.store.artifacts("faulty") == []
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_what_the_ledger_says_passes(session, parts):
+    raw = make(MakeConfig(documents=400, parts=parts))
+    same = faulty(raw, FaultConfig(fault="nothing"))
+    assert same["documents"].digest == raw["documents"].digest
+    changed = faulty(raw, FaultConfig(fault="a text is changed, and the ledger says so"))
+    assert changed["documents"].digest != raw["documents"].digest
+    assert changed["ledger"].rows == parts
+    assert checksums(changed) == expected(raw, changed)
+
+
+# The oracle ----------------------------------------------------------------------------------
+
+
+def identity(row):
+    digest = hashlib.blake2b(row["doc_id"] + row["text"].encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "big")
+
+
+def checksums(artifact):
+    return {
+        row["source"]: {k: int.from_bytes(v, "big") for k, v in row.items() if k != "source"}
+        for row in artifact["checksums"].read().to_pylist()
+    }
+
+
+TERM = {"removed": "removed_rows", "removed_span": "removed_spans", "replaced": "replaced"}
+
+
+def expected(before, after):
+    """The checksums from all rows read back, by Python's integers and sets."""
+    terms = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
+    sums = defaultdict(lambda: dict.fromkeys(terms, 0))
+    entered = {row["doc_id"]: row for row in before["documents"].read().to_pylist()}
+    left = {row["doc_id"]: row for row in after["documents"].read().to_pylist()}
+    for row in entered.values():
+        sums[row["source"]]["in"] += identity(row)
+    changed = set()
+    for row in after["ledger"].read().to_pylist():
+        if row["action"] == "added":
+            sums[row["source"]]["added"] += identity(left[row["doc_id"]])
+        elif row["action"] == "removed" or row["doc_id"] not in changed:
+            sums[row["source"]][TERM[row["action"]]] += identity(entered[row["doc_id"]])
+        if row["action"] in ("replaced", "removed_span"):
+            changed.add(row["doc_id"])
+    for doc_id, row in left.items():
+        if doc_id not in changed:
+            sums[row["source"]]["kept"] += identity(row)
+    return {s: {k: v % MODULUS for k, v in of.items()} for s, of in sums.items()}
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
+    raw = make(MakeConfig(documents=600, parts=parts))
+    dropped = drop(raw, DropConfig())
+    assert checksums(dropped) == expected(raw, dropped)
+    texts = [f"Letter {i} from {'jane@corp.example ' * (i % 3)}" + "word " * 60 for i in range(90)]
+    sources = [("books", "web")[i % 2] for i in range(90)]
+    before = given(texts, sources=sources, kind="split", parts=parts)
+    planted = plant(before, PlantConfig(counts=(0, 2), canaries=3, passages=2, records=2))
+    assert checksums(planted) == expected(before, planted)
+    assert sum(row["added"] > 0 for row in checksums(planted).values()) == 3
+    before = given(texts, sources=sources, parts=parts)
+    masked = scrub(before, ScrubConfig())
+    found = checksums(masked)
+    assert found == expected(before, masked)
+    assert all(row["replaced"] for row in found.values())
+    assert masked["ledger"].rows == 90  # a third once, a third twice

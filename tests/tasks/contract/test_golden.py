@@ -1,0 +1,207 @@
+"""Golden bytes: what the contract writes for small fixed input, by the number that stands for it.
+
+Whoever changes these bytes raises ``fingerprint.CONTRACT`` and writes down new values: artifacts
+made before and after must not share a fingerprint.
+"""
+
+import ast
+import hashlib
+import json
+import re
+from contextlib import closing
+from importlib.metadata import version
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.contract import (
+    ACCOUNTS,
+    CHECKSUMS,
+    DOCUMENTS,
+    LEDGER,
+    PLANTS,
+    ROOT,
+    SPLIT,
+    Work,
+    column,
+    identities,
+    ids,
+    ledger_rows,
+    table,
+    text_hashes,
+)
+from tasks.contract.columns import plain
+from tasks.contract.fingerprint import CONTRACT, fingerprint, tree_digest
+from tasks.contract.writer import TableWriter
+from tasks.corpus.ingest import QUARANTINE, ingest
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.training.pack import SPANS, sequences
+
+GOLDEN = {
+    2: {
+        "parquet": {
+            "documents": "c85b2b3c30644f9805af0ab035e3de8ce1e9a36980a996bca63823c1ab021fe0",
+            "split": "06f3a1ed7a4a366ee0a15e3ab3d23d8425058b08f95cde4653a41b4eacb990f4",
+            "ledger": "20a193680bed4ae30622d6c8ffe30a91bb5c96c07d9ad4c20b70e1a9761e479f",
+            "accounts": "4cea2cf1dd26a93efea11adf2826b2b490e6678a0ab64ceea9b8bdabf59d2f04",
+            "checksums": "ecb38826548f6ebf26f163b20b26a6edc1c1276ede3f9bb870e63092bf120c68",
+            "plants": "ef9bf5d926074c633419929f20e994b1bb1d1bac5308a1d590344f94e556da8d",
+            "quarantine": "c768ed7f18ee25cf53430ee5d4cbabbed41108d2dd3d5544a6e123dfdef2760a",
+            "sequences": "8e61e02ee7c37c3324cf3d26c103a45e5d1bc3406914da2b9e625a0a8247b6a1",
+            "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
+            "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
+            "nothing": "670b6c576ecc22871037e7a41cc61b3c89104365f8204e207b67226751934e87",
+        },
+        "hashes": {
+            "fingerprint": "110172eceb1c4441a594c6b42e0be5d5ce55088005f0658bb07ec7b749a78c35",
+            "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
+            "keyed": ["9aec7ed53541f6405d893e33fdd999ff", "b92af59923a56a5df6825dd7bd08c715"],
+            "identities": ["f99fb09d8d8b9919dd7b7f0b7632a66a", "b4a5a4d5928aa27587f320b6d546c19f"],
+            "ids": ["886422bb41e0dd8c5661766d532f96c4", "7a1bb0eb5b5ceb9c156ab7281b2b6f4f"],
+        },
+        "doc_ids": {
+            "plain": [
+                ["one", "db333081545de7f98c38908fb162ed10"],
+                ["two", "74dddabbbc615941db1b6d33648b3a87"],
+                ["two", "915bd83bf03d558870034cf39b8dbd01"],
+                ["two", "daf377617e35aa4f9b6b55aad019bd90"],
+                ["wörd", "f9b5865d6e01cd666cd7ba21e77661eb"],
+            ],
+            "keyed": [
+                ["one", "1994ec1f7a19d82e1ea12d6e6e0ef2af"],
+                ["two", "49395bc3075e9d2dc25eef2f78b77037"],
+                ["two", "9b4d6643dc43e30b472aa043c50a01db"],
+                ["two", "e3e07b7e1247db97a09d08166f1e27ff"],
+                ["wörd", "1ceac3ed7683b9e7e5bd7b42adbd3df0"],
+            ],
+        },
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def golden():
+    assert CONTRACT in GOLDEN, (
+        f"fingerprint.CONTRACT is {CONTRACT}: write down under that number in GOLDEN what the "
+        f"contract leaves now"
+    )
+    return GOLDEN[CONTRACT]
+
+
+def short(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+# Parquet -------------------------------------------------------------------------------------
+
+#: The types of columns that no table below has.
+OTHERS = table(
+    "Other types.",
+    column("flag", pa.bool_(), "figure", "yes, no or null"),
+    column("number", pa.int32(), "figure", "an integer"),
+    column("share", pa.float64(), "figure", "a share, not a number or null"),
+    column("names", pa.list_(pa.string()), "label", "a list of names"),
+)
+
+TEXTS = pa.array(["", "plain", "wörd \U0001f3f0", "line\n" * 50, "x" * 5000] * 3, pa.large_string())
+KEYS = ids(f"key {i}" for i in range(15))
+
+
+def contents():
+    """A table of each schema that stands for others; together they have every type that occurs."""
+    documents = {
+        "doc_id": KEYS,
+        "source": [f"source {i % 2}" for i in range(15)],
+        "cluster": KEYS,
+        "text": TEXTS,
+        "text_hash": text_hashes(TEXTS),
+    }
+    yield "documents", DOCUMENTS, documents
+    splits = {"toxicity": [None, 0.25, 0.5] * 5, "split": ["train", "validation", "holdout"] * 5}
+    yield "split", SPLIT, documents | splits
+    ledger = ledger_rows(
+        "removed", "near duplicate", KEYS, documents["source"], range(15), score=0.75,
+        threshold=0.5, matched=KEYS, identity=identities(KEYS, TEXTS),
+    )  # fmt: skip
+    yield "ledger", LEDGER, ledger
+    book = {name: [1, 2] for name in ACCOUNTS.names}
+    yield "accounts", ACCOUNTS, book | {"source": ["a", "b"], "unit": ["rows", "bytes"]}
+    sums = dict.fromkeys(CHECKSUMS.names, KEYS[:2])
+    yield "checksums", CHECKSUMS, sums | {"source": ["a", "b"]}
+    planted = {name: ["a", "b"] for name in PLANTS.names}
+    planted |= {"plant_id": KEYS[:2], "copies": [0, 2], "doc_ids": [[], KEYS[:2].to_pylist()]}
+    yield "plants", PLANTS, planted
+    raw = {name: ["a", None] for name in QUARANTINE.names}
+    raw |= {"records": [1, 1], "raw_bytes": [3, 4], "raw": [b"\xff\x00", None]}
+    yield "quarantine", QUARANTINE, raw
+    rows = pa.array(np.arange(24).tolist(), pa.int32())
+    packed = {f.name: pa.FixedSizeListArray.from_arrays(rows, type=f.type) for f in sequences(8)}
+    yield "sequences", sequences(8), packed
+    spans = {name: range(15) for name in SPANS.names} | {"split": ["train"] * 15, "doc_id": KEYS}
+    yield "spans", SPANS, spans
+    others = {"flag": [True, None], "number": [-1, 2**31 - 1], "share": [float("nan"), None]}
+    yield "others", OTHERS, others | {"names": [["a", "b"], None]}
+    yield "nothing", DOCUMENTS, {name: [] for name in DOCUMENTS.names}
+
+
+def test_parquet(tmp_path, golden):
+    pinned = re.search(r"(?m)^pyarrow==(\S+)", (ROOT / "constraints.txt").read_text())[1]
+    assert version("pyarrow") == pinned, "the bytes are those of the pinned pyarrow"
+    found = {}
+    for name, schema, columns in contents():
+        with closing(TableWriter(tmp_path / f"{name}.parquet", schema)) as writer:
+            writer.write(columns)
+        found[name] = short((tmp_path / f"{name}.parquet").read_bytes())
+    assert found == golden["parquet"]
+
+
+def test_the_tables_above_have_every_type_that_a_stage_writes():
+    import flows.pipeline  # noqa: F401
+    from tasks.contract import STAGES
+
+    here = {str(field.type) for _, schema, _ in contents() for field in plain(schema)}
+    here |= {str(field.type) for field in sequences(-1)}
+    ours = [s for s in STAGES.values() if s.body.__module__.startswith(("tasks.", "reports."))]
+    used = {str(f.type) for s in ours for schema in s.schemas().values() for f in plain(schema)}
+    assert len(ours) > 15 and used <= here, used - here
+
+
+# Hashes --------------------------------------------------------------------------------------
+
+SOURCE = '''
+"""A module."""
+import os
+
+def double(values: list[int], *, factor: float = 2.0) -> list[float]:
+    """Doubles."""
+    return [f"{value * factor!r:>10}" for value in values] or [...]
+'''
+
+
+def test_digests_and_hashes(tmp_path, golden):
+    parts = {"stage": "x", "inputs": {"b": None, "a": "ä"}, "config": {"share": 0.1, "list": [1]}}
+    work = Work(tmp_path, {}, secret=b"a secret")
+    found = {
+        "fingerprint": fingerprint(parts),
+        "tree": tree_digest(ast.parse(SOURCE)),
+        "keyed": [digest.hex() for digest in work.keyed_hashes(["jane@corp.example", "\ud800"])],
+        "identities": [digest.hex() for digest in identities(KEYS[:2], TEXTS[1:3])],
+        "ids": [digest.hex() for digest in KEYS[:2].to_pylist()],
+    }
+    assert found == golden["hashes"]
+
+
+def test_ids_of_documents(tmp_path, session, golden):
+    """Plain ones, ones with a key, and copies."""
+    texts = ["one", "two", "two", "wörd", "two"]
+    lines = [json.dumps({"text": text, "id": number}) for number, text in enumerate(texts)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = {}
+    for name, more in (("plain", {}), ("keyed", {"key_field": "id"})):
+        source = {"kind": "jsonl", "name": name, "path": str(tmp_path / "a.jsonl"), **more}
+        documents = ingest(IngestConfig(sources=[source]))["documents"].read()
+        rows = [[row["text"], row["doc_id"].hex()] for row in documents.to_pylist()]
+        assert len(rows) == 5
+        found[name] = sorted(rows)
+    assert found == golden["doc_ids"]

@@ -1,0 +1,111 @@
+"""Names out of files: none leads outside of the folder that it is joined to."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.contract import HallmarkError, Store
+from tasks.contract.store import is_inside
+from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
+
+OUTSIDE = [
+    "../x",
+    "a/../../x",
+    "..",
+    "/etc/passwd",
+    "//x",
+    "a\\..\\x",
+    "C:\\x",
+    "a\0b",
+    "",
+    "./x",
+    7,
+]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, None, ["x"]])
+def test_names_that_climb_out_are_known(name):
+    assert not is_inside(name)
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "a", "b.txt", "...", "..a"]), min_size=1))
+def test_what_is_inside_stays_below_its_folder(parts):
+    name = "/".join(parts)
+    if is_inside(name):
+        assert Path("/store/artifacts", name).is_relative_to("/store/artifacts")
+        assert ".." not in Path(name).parts
+    else:
+        assert {".", "..", ""} & set(parts)
+
+
+def damage(session, artifact, change):
+    """Change the manifest of a committed artifact."""
+    path = session.store.root / artifact.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("key", ["name", "path"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
+    (session.store.root / "x").write_text("7")  # where some of the names lead
+    for artifact, where in (
+        (make(MakeConfig(documents=5)), lambda m: m["tables"]["documents"]["parts"][0]),
+        (make(MakeConfig(documents=6)), lambda m: m["telemetry"]["telemetry"]["parts"][0]),
+        (keep_number(CountConfig()), lambda m: m["files"]["number.txt"]),
+    ):
+        damage(session, artifact, lambda m, where=where: where(m).update({key: name}))
+        sentence = r"artifact \w+/\w+ is damaged: its manifest.json in .* remove the artifact"
+        with pytest.raises(HallmarkError, match=sentence):
+            session.store.find(artifact.stage, artifact.fingerprint)
+        with pytest.raises(HallmarkError, match=sentence):
+            session.store.artifacts(artifact.stage)
+        (session.store.root / artifact.folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("stage, digest", [("..", "../x"), ("make", "../../x"), ("/etc", "x")])
+def test_an_artifact_whose_name_climbs_out_is_none(session, stage, digest):
+    with pytest.raises(HallmarkError, match="is no name of an artifact"):
+        session.store.find(stage, digest)
+
+
+def former(manifest):
+    """As manifests were when a table was one file."""
+    del manifest["layout"]
+    for group in ("tables", "telemetry"):
+        for name, entry in manifest[group].items():
+            part = entry["parts"][0]
+            kept = {key: part[key] for key in ("size", "sha256", "rows")}
+            manifest[group][name] = kept | {"name": f"{name}.parquet", "path": f"0a/{name}.parquet"}
+
+
+@pytest.mark.parametrize("path", [True, False])
+def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
+    artifact = make(MakeConfig(documents=5))
+
+    def change(manifest):
+        former(manifest)
+        if not path:
+            del manifest["tables"]["documents"]["path"]
+
+    damage(session, artifact, change)
+    sentence = r"artifact make/\w+ was made by another version of Hallmark.* run again"
+    for ask in (
+        lambda: make(MakeConfig(documents=5)),
+        lambda: session.store.find("make", artifact.fingerprint),
+        lambda: Store(session.store.uri).artifacts("make"),
+    ):
+        with pytest.raises(HallmarkError, match=sentence):
+            ask()
+
+
+@pytest.mark.parametrize("layout", [1, 3, "2", None])
+def test_so_is_one_of_a_layout_to_come(session, layout):
+    artifact = make(MakeConfig(documents=5))
+    damage(session, artifact, lambda manifest: manifest.update(layout=layout))
+    with pytest.raises(HallmarkError, match="was made by another version"):
+        make(MakeConfig(documents=5))

@@ -1,0 +1,194 @@
+"""Tables in parts: where a document is, what may be walked side by side, what is done again."""
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.contract import HallmarkError, Processes, Session, Store, aligned, open_session, part_of
+from tasks.contract.artifact import Place
+from tests.tasks.contract.stages import (
+    FOUR_PARTS,
+    DropConfig,
+    LoggedConfig,
+    MakeConfig,
+    drop,
+    logged,
+    made_documents,
+    make,
+)
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(0, 12))
+def test_a_part_is_named_by_the_leading_bits_of_the_id(doc_id, bits):
+    leading = "".join(f"{byte:08b}" for byte in doc_id)[:bits]
+    assert part_of(doc_id, 2**bits) == int(leading or "0", 2)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_parts_hold_what_their_ranges_say_in_the_order_of_ids(session, parts):
+    config = MakeConfig(documents=500, parts=parts)
+    table = make(config)["documents"]
+    assert len(table.parts) == parts and sum(part.rows for part in table.parts) == table.rows == 500
+    for part in table.parts:
+        found = part.read()["doc_id"].to_pylist()
+        assert found == sorted(found) and {part_of(i, parts) for i in found} <= {part.number}
+    whole = table.read()
+    assert whole.to_pylist() == made_documents(config).to_pylist()
+    assert pa.Table.from_batches(table.batches()).equals(whole)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Names of the files of artifacts that were asked for."""
+    names = []
+    fetch = Place.fetch
+
+    def noted(self, entry):
+        names.append(entry["name"])
+        return fetch(self, entry)
+
+    monkeypatch.setattr(Place, "fetch", noted)
+    return names
+
+
+def test_a_document_is_looked_for_in_the_one_part_it_can_be_in(session, opened):
+    config = MakeConfig(documents=500, parts=8)
+    table = make(config)["documents"]
+    rows = {row["doc_id"]: row for row in made_documents(config).to_pylist()}
+    for number in (0, 5):
+        [doc_id, *_] = [i for i in rows if part_of(i, 8) == number]
+        opened.clear()
+        assert table.find([doc_id]).to_pylist() == [rows[doc_id]]
+        assert set(opened) == {f"documents/{number:05d}.parquet"}
+        assert table.find([doc_id], ["text"]).to_pylist() == [{"text": rows[doc_id]["text"]}]
+    absent = bytes([255] * 16)
+    opened.clear()
+    assert table.find([absent]).num_rows == 0
+    assert set(opened) == {"documents/00007.parquet"}
+    several = list(rows)[:3] + list(rows)[-3:]
+    opened.clear()
+    assert table.find([*several, absent]).to_pylist() == [rows[i] for i in several]
+    assert set(opened) == {"documents/00000.parquet", "documents/00007.parquet"}
+    assert table.find([]).schema == table.read().schema
+
+
+@settings(max_examples=10, deadline=None)
+@given(wanted=st.sets(st.integers(0, 99), max_size=20))
+def test_finding_equals_filtering(tmp_path_factory, wanted):
+    config = MakeConfig(documents=100, parts=16)  # some parts are empty or nearly so
+    folder = tmp_path_factory.getbasetemp() / "finding"
+    with open_session(Session(Store(folder))):
+        table = make(config)["documents"]
+    rows = table.read().to_pylist()
+    chosen = [rows[place]["doc_id"] for place in wanted]
+    expected = [row for row in rows if row["doc_id"] in set(chosen)]
+    assert table.find(chosen).to_pylist() == expected
+    columns = table.find(chosen, ["source", "text"])
+    assert columns.to_pylist() == [{"source": r["source"], "text": r["text"]} for r in expected]
+
+
+def test_tables_that_are_cut_otherwise_are_refused(session):
+    one, four = (make(MakeConfig(documents=50, parts=parts))["documents"] for parts in (1, 4))
+    ledger = drop(four, DropConfig())["ledger"]
+    pairs = aligned(four, ledger)
+    assert [(a.number, b.number, a.of, b.of) for a, b in pairs] == [(n, n, 4, 4) for n in range(4)]
+    sentence = (
+        r"documents of make/\w+ \(4 parts\) and documents of make/\w+ \(1 parts\) are not cut"
+    )
+    with pytest.raises(HallmarkError, match=sentence):
+        aligned(four, one)
+
+
+def test_every_table_about_documents_is_cut_like_them_though_a_part_has_no_row(session):
+    made = drop(make(FOUR_PARTS), DropConfig(drop="no document says this"))
+    assert [part.rows for part in made["ledger"].parts] == [0] * 4
+    assert len(made["documents"].parts) == 4
+    assert len(made["accounts"].parts) == len(made["checksums"].parts) == 1
+
+
+# What is done again --------------------------------------------------------------------------
+
+
+def test_after_a_kill_the_parts_that_were_done_are_not_done_again(tmp_path):
+    store, work, log = (tmp_path / name for name in ("store", "work", "log"))
+    command = [sys.executable, "-m", "tests.tasks.contract.stages", store, work, log]
+    killed = subprocess.run(command, capture_output=True)
+    assert killed.returncode == -9
+    assert log.read_text().split() == ["0", "1", "2"]
+    assert Store(store).artifacts("logged") == []
+    subprocess.run(command, capture_output=True, check=True, input=b"\n")
+    assert log.read_text().split() == ["0", "1", "2", "2", "3"]
+    [raw], [made] = Store(store).artifacts("make"), Store(store).artifacts("logged")
+    assert made["documents"].digest == raw["documents"].digest
+    assert not any(work.glob("logged-*")), "the work area is removed at commit"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_part_that_fails_once_is_tried_again_and_no_other(tmp_path, workers):
+    session = Session(Store(tmp_path / "store"))
+    session.mapper = Processes(workers) if workers else session.mapper
+    log = tmp_path / "log"
+    with open_session(session):
+        raw = make(FOUR_PARTS)
+        made = logged(raw, LoggedConfig(log=str(log), fault="fail once"))
+    assert made["documents"].digest == raw["documents"].digest
+    begun = log.read_text().split()
+    assert begun.count("2") == 2
+    if not workers:
+        assert begun == ["0", "1", "2", "2", "3"]
+
+
+def test_a_part_that_fails_again_fails_the_stage_and_is_named(session, tmp_path):
+    log = tmp_path / "log"
+    config = LoggedConfig(log=str(log), fault="fail")
+    sentence = r"stage logged: documents of make/\w+, part 3 of 4: the moon is full"
+    with pytest.raises(HallmarkError, match=sentence):
+        logged(make(FOUR_PARTS), config)
+    assert log.read_text().split() == ["0", "1", "2", "2"]
+    assert session.store.artifacts("logged") == []
+    with pytest.raises(HallmarkError, match=sentence):  # another run goes on where this one ended
+        logged(make(FOUR_PARTS), config)
+    assert log.read_text().split() == ["0", "1", "2", "2", "2", "2"]
+
+
+# Damage --------------------------------------------------------------------------------------
+
+
+def test_one_flipped_byte_in_a_page_is_found_by_whoever_reads_it(session):
+    """At equal size: the pages carry checksums of their own, no digest is computed to read."""
+    table = make(FOUR_PARTS)["documents"]
+    part = table.parts[2]
+    whole = part.path.read_bytes()
+    texts = whole.index(b"PAR1") + len(whole) // 2  # in the pages of texts, before the footer
+    for place in (texts, texts + 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        part.path.write_bytes(damaged)
+        sentence = r"artifact make/\w+ is damaged: .*documents/00002\.parquet cannot be read"
+        for read in (table.read, part.read, lambda: list(table.batches())):
+            with pytest.raises(HallmarkError, match=sentence):
+                read()
+        assert table.parts[1].read().num_rows > 0
+    part.path.write_bytes(whole)
+    table.read()
+
+
+def test_verifying_finds_a_flip_anywhere(session):
+    artifact = make(MakeConfig(documents=20, parts=2))
+    paths = [artifact.place.fetch(entry) for entry in artifact.entries()]
+    assert len(paths) == 3  # two parts and the telemetry
+    for path in paths:
+        whole = path.read_bytes()
+        for place in {*range(0, len(whole), 97), len(whole) - 1}:
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: .*SHA-256") as raised:
+                artifact.verify()
+            assert str(path) in str(raised.value)
+        path.write_bytes(whole)
+    artifact.verify()
