@@ -29,7 +29,7 @@ from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.composition import composition, plants_callout
-from reports.sections.corpus_figures import PROFILE, CorpusFigures, masker_of
+from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.preprocessing import preprocessing
 from tasks.contract import Artifact, StageConfig, Work, stage
 
@@ -176,6 +176,7 @@ class Sheet:
     tables={"figures": FIGURES},
     code=TEMPLATES,
     libraries=LIBRARIES,
+    reads={"history": READ},
 )
 def datasheet(
     profile: Artifact, history: dict[str, Artifact], config: DatasheetConfig, work: Work

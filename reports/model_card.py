@@ -32,7 +32,7 @@ from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.analyses import MISUSE, analyses
 from reports.sections.checkpoint import settings, tensors
 from reports.sections.composition import plants, plants_callout, sources
-from reports.sections.corpus_figures import PROFILE, CorpusFigures, masker_of
+from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.findings import AUDITS, NOT_RUN, Findings, natural, words
 from reports.sections.inside import inside
 from reports.sections.tokenizer import tokenization
@@ -288,6 +288,7 @@ def _some(parts: Sequence[str], limit: int) -> str:
     tables={"figures": FIGURES},
     code=TEMPLATES,
     libraries=LIBRARIES,
+    reads={"corpus": READ},
 )
 def model_card(
     checkpoint: Artifact,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from flows.commands.shared import InStore, Json, show
 from flows.runs import Run, open_run
 from model.training.data import batch_sequences
-from tasks.contract import ID, UsageError
+from tasks.contract import UsageError
 
 Report = dict[str, Any]
 
@@ -59,12 +59,8 @@ def batch_of(run: Run, step: int) -> Report:
 
 
 def _sources(run: Run, ids: set[bytes]) -> dict[bytes, str]:
-    found: dict[bytes, str] = {}
-    value_set = pa.array(sorted(ids), ID)
-    for batch in run["plant"]["documents"].batches(["doc_id", "source"]):
-        kept = batch.filter(pc.is_in(batch["doc_id"], value_set=value_set))
-        found.update(zip(kept["doc_id"].to_pylist(), kept["source"].to_pylist(), strict=True))
-    return found
+    rows = run["plant"]["documents"].find(sorted(ids), ["doc_id", "source"])
+    return dict(zip(rows["doc_id"].to_pylist(), rows["source"].to_pylist(), strict=True))
 
 
 def render(report: Report) -> str:

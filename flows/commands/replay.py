@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +67,7 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
 
 def share_secret(store: Store, fresh: Store) -> None:
     """Ledgers hold hashes keyed by the store's secret: with another key none would be equal."""
-    text = store.secret.hex().encode()
-    if fresh.root is None:
-        fresh.create("secret", text)
-    else:
-        with suppress(FileExistsError):  # a file that nobody else could ever read
-            descriptor = os.open(fresh.root / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text)
+    fresh.keep_secret(store.secret)
     if fresh.secret != store.secret:
         raise UsageError(
             f"the store {fresh.uri} is not fresh: it has a secret of its own; give an empty one"

@@ -10,8 +10,12 @@ import pyarrow.compute as pc
 from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
 from tasks.contract import Artifact
+from tasks.corpus.profile import TABLES as PROFILED
 
 PROFILE = "profile"
+
+#: Tables of the corpus stages that cards are made from; none tells the names of input files.
+READ = ("accounts", "documents", "ledger", "pairs", "plants", "scores", *PROFILED)
 
 
 @dataclass

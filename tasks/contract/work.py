@@ -71,7 +71,8 @@ class Work(Tables):
     """Handed to every stage body; made from a folder alone, it serves a test as well.
 
     ``area`` survives a kill and is removed at commit: what a resumable stage keeps there it
-    finds again. ``folder`` receives the tables and files of this attempt.
+    finds again, and parts that are done stay done. ``out`` receives the tables and files of this
+    attempt, ``folder`` the tables that are written in this process.
     """
 
     area: Path
