@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: run test clean
+.PHONY: run test check clean
 
 run: $(VENV)/installed
 	$(VENV)/bin/hallmark run
@@ -12,6 +12,15 @@ run: $(VENV)/installed
 # longest files, those of flows, come first.
 test: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# The quick tests: the contract's, the kernels' and the model's core, and the walls.
+QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \
+	tests/tasks/contract/test_closure.py tests/tasks/contract/test_fingerprint.py \
+	tests/tasks/contract/test_golden.py tests/tasks/corpus/test_split.py \
+	tests/tasks/audits/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
+
+check: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 $(QUICK)
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
