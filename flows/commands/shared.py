@@ -41,6 +41,7 @@ def settle_prefect() -> None:
     # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
+    os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     # Of a server that is gone it would print each message that is lost.
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 

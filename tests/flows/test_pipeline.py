@@ -195,9 +195,9 @@ def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
 
 
 def test_the_site_opens_on_every_run(smoke):
-    pages = smoke.json("report")
-    assert Path(pages["run"]).exists()
-    index = Path(pages["index"]).read_text()
+    found = smoke.json("report")
+    assert Path(found["run"]).exists()
+    index = Path(found["index"]).read_text()
     for run in (smoke.store / "runs").iterdir():
         assert run.name in index
     again = smoke.json("run", "smoke")["run"]  # makes nothing: a line under the first
