@@ -87,7 +87,7 @@ ENCODED = pa.schema(
 def sequences(context: int) -> pa.Schema:
     """Schema of packed rows. A position holds the token ``ids`` and the characters ``char_start``
     to ``char_end`` of its document; (0, 0) at ``<|endoftext|>``, (-1, -1) at padding."""
-    row = pa.list_(pa.field("element", pa.int32()), context)
+    row = pa.list_(pa.int32(), context)  # a pickled one forgets another name of its elements
     return pa.schema([("ids", row), ("char_start", row), ("char_end", row)])
 
 
