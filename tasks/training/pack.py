@@ -85,7 +85,7 @@ ENCODED = pa.schema(
 
 def sequences(context: int) -> pa.Schema:
     """Schema of packed rows."""
-    row = pa.list_(pa.field("element", pa.int32()), context)
+    row = pa.list_(pa.int32(), context)  # a pickled one forgets another name of its elements
     return table(
         "Packed sequences; each row has as many positions as the context.",
         column("ids", row, "id", "ids of the tokens"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,19 @@ from tasks.contract import (
     Processes,
     Session,
     Store,
-    Table,
     ids,
     open_session,
 )
-from tasks.training.encoding import load_tokenizer
-from tasks.training.pack import PackConfig, encode, pack, shuffle_keys, token_lengths
+from tasks.training.encoding import load_tokenizer, pieces
+from tasks.training.pack import (
+    PACKED,
+    SPANS,
+    PackConfig,
+    encode,
+    pack,
+    shuffle_keys,
+    token_lengths,
+)
 from tasks.training.train_tokenizer import TokenizerConfig, train, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
@@ -46,10 +55,10 @@ def tokenizer(
 
 
 def packed(
-    folder: Path, mapper: Mapper | None = None, kind: str = "bpe", **config: int
+    folder: Path, mapper: Mapper | None = None, kind: str = "bpe", parts: int = 1, **config: int
 ) -> tuple[Artifact, ...]:
     with open_session(Session(Store(folder), mapper or InProcess())):
-        corpus = split_corpus()
+        corpus = split_corpus(parts=parts)
         tokenizer = train_tokenizer(corpus, KINDS[kind])
         return corpus, tokenizer, pack(corpus, tokenizer, PackConfig(**config))
 
@@ -132,29 +141,134 @@ def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
     assert not holdout & set(artifact["spans"].read()["doc_id"].to_pylist())
 
 
-def test_shards_workers_and_buckets_do_not_matter(
+def test_parts_workers_and_stretches_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = packed(tmp_path / "a", context=24)[-1].content
+    """Of the documents' parts nothing is left in the rows; a stretch is a part of them."""
 
-    def one_row_group_a_shard(self: Table, rows: int = 1) -> list:
-        return whole(self, 1)
+    def rows(artifact: Artifact) -> list[list[dict[str, object]]]:
+        return [artifact[name].read().to_pylist() for name in ("train", "validation", "spans")]
 
-    whole = Table.shards
-    monkeypatch.setattr("tasks.contract.tables.ROW_GROUP", 16)
-    monkeypatch.setattr(Table, "shards", one_row_group_a_shard)
-    in_shards = packed(tmp_path / "b", context=24)
-    assert len(in_shards[0]["documents"].shards()) == 8
-    monkeypatch.setattr("tasks.training.pack.BUCKET_BYTES", 500)
-    in_buckets = packed(tmp_path / "c", context=24)[-1]
-    in_processes = packed(tmp_path / "d", Processes(2), context=24)[-1]
-    rows = [a.read().to_pylist() for a in (in_shards[-1]["train"], in_buckets["train"])]
-    assert rows[0] == rows[1]
-    # Row groups of another size are other bytes, so the digests are compared among themselves.
-    assert in_shards[-1].content == in_buckets.content
-    monkeypatch.undo()
-    assert packed(tmp_path / "e", Processes(2), context=24)[-1].content == expected
-    assert in_processes["spans"].rows == in_buckets["spans"].rows
+    whole = packed(tmp_path / "a", context=24)[-1]
+    in_parts = packed(tmp_path / "b", context=24, parts=4)[-1]
+    assert rows(in_parts) == rows(whole) and in_parts["train"].digest == whole["train"].digest
+    assert len(in_parts["ledger"].parts) == 4
+    in_processes = packed(tmp_path / "c", Processes(2), context=24, parts=4)[-1]
+    assert in_processes.content == in_parts.content
+    monkeypatch.setattr("tasks.training.pack.STRETCH", 100)  # 4 rows a stretch
+    in_stretches = packed(tmp_path / "d", context=24, parts=4)[-1]
+    assert rows(in_stretches) == rows(whole)
+    train = in_stretches["train"]
+    assert [part.rows for part in train.parts[:-1]] == [4] * (len(train.parts) - 1)
+    assert len(train.parts) > 10
+    assert rows(in_stretches) == rows(packed(tmp_path / "e", context=24, parts=1)[-1])
+    books = [a["accounts"].read().to_pylist() for a in (in_stretches, whole)]
+    assert books[0] == books[1]
+
+
+def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: PackConfig) -> dict:
+    """Rows and spans of a split by lists and loops."""
+    chosen = [row for row in documents if row["split"] == split]
+    keys = shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), config.seed)
+    pairs = sorted(zip(keys.tolist(), [r["doc_id"] for r in chosen], chosen, strict=True),
+                   key=lambda pair: pair[:2])  # fmt: skip
+    stream: list[tuple[int, int, int, bytes]] = []
+    for _, doc_id, row in pairs:
+        encoding = library.encode(row["text"])
+        stream.append((0, 0, 0, doc_id))
+        stream += [(t, a, b, doc_id) for t, (a, b) in
+                   zip(encoding.ids, encoding.offsets, strict=True)]  # fmt: skip
+    rows, spans = [], []
+    for number, first in enumerate(range(0, len(stream), config.context)):
+        inside = stream[first : first + config.context]
+        full = inside + [(1, -1, -1, b"")] * (config.context - len(inside))
+        ids, starts, ends, _ = zip(*full, strict=True)
+        rows.append({"ids": list(ids), "char_start": list(starts), "char_end": list(ends)})
+        place = 0
+        for doc_id, run in itertools.groupby(inside, key=lambda token: token[3]):
+            tokens = list(run)
+            span = {"split": split, "sequence": number, "start": place, "doc_id": doc_id}
+            place += len(tokens)
+            spans.append(
+                span | {"end": place, "char_start": tokens[0][1], "char_end": tokens[-1][2]}
+            )
+    return {"rows": rows, "spans": spans}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokenizer]:
+    with open_session(Session(Store(tmp_path_factory.mktemp("trained")))):
+        made = train_tokenizer(split_corpus(), VOCABULARY)
+    return made, load_tokenizer(made.path("tokenizer.json"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    texts=st.lists(
+        st.tuples(
+            st.sampled_from(["train", "train", "validation", "holdout"]),
+            st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(sentences(4)),
+        ),
+        min_size=1,
+        max_size=14,
+    ),
+    context=st.integers(8, 40),
+    stretch=st.integers(1, 200),
+    parts=st.sampled_from([1, 2, 8]),
+    seed=st.integers(0, 3),
+)
+def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
+    trained: tuple[Artifact, Tokenizer],
+    texts: list[tuple[str, str]],
+    context: int,
+    stretch: int,
+    parts: int,
+    seed: int,
+) -> None:
+    tokenizer, library = trained
+    config = PackConfig(context=context, seed=seed)
+    rows = [(f"s{len(text) % 2}", split, text) for split, text in texts]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.training.pack.STRETCH", stretch)
+        with open_session(Session(Store(folder))):
+            corpus = corpus_of(rows, parts)
+            made = pack(corpus, tokenizer, config)
+        documents = corpus["documents"].read().to_pylist()
+        expected = {s: plain_layout(documents, library, s, config) for s in PACKED}
+        for split in PACKED:
+            assert made[split].read().to_pylist() == expected[split]["rows"]
+        spans = [span for split in PACKED for span in expected[split]["spans"]]
+        assert made["spans"].read().to_pylist() == [
+            {name: span[name] for name in SPANS.names} for span in spans
+        ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.text(st.sampled_from(" \n\t\u00a0\u3000ab1é漢.,'’\U0001f3f0<|>_"), max_size=60)
+    | st.text(st.characters(codec="utf-8"), max_size=60)
+    | st.lists(st.sampled_from(sentences(3)), max_size=3).map("  ".join),
+    most=st.integers(1, 25),
+)
+def test_the_tokens_of_the_pieces_are_those_of_the_whole(
+    tokenizer: Tokenizer, text: str, most: int
+) -> None:
+    found = pieces(text, most)
+    assert "".join(found) == text
+    ids = [token for piece in found for token in tokenizer.encode(piece).ids]
+    assert ids == tokenizer.encode(text).ids
+
+
+def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
+    text = " ".join(sentences(40))
+    found = pieces(text, 100)
+    assert len(found) > 10 and all(len(piece) < 120 for piece in found)
+    assert pieces("x" * 500, 100) == ["x" * 500]  # no place to cut
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.training.pack.pieces", lambda text: pieces(text, 20))
+        column = pa.array([text, "", "short", text[:77]], pa.large_string())
+        cut = encode(column, tokenizer, token_lengths(tokenizer))
+    assert cut.equals(encode(column, tokenizer, token_lengths(tokenizer)))
 
 
 def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:

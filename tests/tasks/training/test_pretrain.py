@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -128,7 +127,7 @@ def test_the_validation_loss_is_that_of_the_committed_weights(
     packed, made = undisturbed
     last = made["checkpoints"].read().to_pylist()[-1]
     model = checkpoint.load(made.store.find(*last["artifact"].split("/")).directory())
-    ids = pq.read_table(packed.path("validation.parquet"))["ids"].combine_chunks()
+    ids = packed["validation"].read()["ids"].combine_chunks()
     rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
     with torch.inference_mode():
         logits = model(rows[:, :-1]).flatten(0, 1)
