@@ -2,7 +2,7 @@
 
 A config is a TOML file, or the name of one in ``flows/configs``. Unknown keys and values out
 of range are refused with the place. The sections are the stages' own config classes; what
-stands at the root (name, store, workers, schedule) decides no artifact.
+stands at the root (name, store, workers, mapper, schedule) decides no artifact.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -27,9 +27,9 @@ from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.filter_toxicity import FilterToxicityConfig
-from tasks.corpus.ingest import IngestConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
+from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
 from tasks.corpus.split import SplitConfig
@@ -38,7 +38,7 @@ from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact.
-ROOT_KEYS = ("name", "store", "workers", "schedule")
+ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule")
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -48,7 +48,12 @@ class Config(StageConfig):
 
     name: PlainName = Field(description="names the runs made with this config")
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
-    workers: int = Field(2, ge=1, le=256, description="processes that work on shards")
+    workers: int = Field(2, ge=1, le=256, description="processes that work on parts")
+    mapper: Literal["processes", "ray"] = Field(
+        "processes",
+        description="where parts are worked on: processes of this machine, or Ray (the cluster "
+        "that RAY_ADDRESS names, else one on this machine)",
+    )
     schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
 
     ingest: IngestConfig

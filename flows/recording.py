@@ -112,7 +112,7 @@ def begin(
     """
     from prefect.runtime import flow_run
 
-    from tasks.contract import Finished, InProcess, Processes, Session, open_session
+    from tasks.contract import Finished, Session, make_mapper, open_session
 
     settings, file = settle(config, overrides, until, checkpoint, start)
     store = frontend.store or default_store(settings.store)
@@ -146,8 +146,7 @@ def begin(
         frontend.listener(event)
 
     save()
-    workers = settings.workers
-    mapper = Processes(workers) if workers > 1 else InProcess()
+    mapper = make_mapper(settings.mapper, settings.workers)
     try:
         with open_session(Session(store, mapper, listen, until)):
             yield run

@@ -72,7 +72,7 @@ def _rendered(store: Store, entry: Record, area: Path) -> Path:
     work = Work(area, stage.tables)
     write(**inputs, config=config, work=work, masker=Unmasked())
     work.close()
-    return work.folder
+    return work.out
 
 
 def _inputs(store: Store, names: Any) -> Any:

@@ -78,10 +78,11 @@ def _find(store: Store, entry: Record) -> Artifact | None:
     try:
         artifact = store.find(stage, digest)
         if artifact is not None:
-            shown = [f"{name}.parquet" for name in SHOWN if name in artifact.tables]
-            shown += artifact.manifest["files"] if entry["label"] in CARDS else []
-            for name in shown:
+            for name in artifact.manifest["files"] if entry["label"] in CARDS else []:
                 artifact.path(name)
+            for name in SHOWN:
+                if name in artifact.tables:
+                    artifact[name].read()
     except HallmarkError:
         return None
     return artifact

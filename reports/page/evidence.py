@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from reports.page.document import Callout, Document
 from reports.page.figures import FIGURES, Book, Evidence, Figure
 from reports.page.masking import Masker
 from reports.page.rendering import environment, render_html, render_markdown
-from tasks.contract import ID, Artifact, Column, Work
+from tasks.contract import Artifact, Column, Work
 
 #: Of the ids in a page's rows so many are looked up, and so many documents shown.
 _LOOKED_UP, _DOCUMENTS_A_PAGE = 100, 20
@@ -47,8 +45,7 @@ class Corpus:
                 return
             if "documents" not in artifact.tables:
                 continue
-            data = ds.dataset(artifact.path("documents.parquet"), format="parquet")
-            table = data.to_table(["doc_id", "source", "text"], filter=_among("doc_id", rest))
+            table = artifact["documents"].find(sorted(rest), ["doc_id", "source", "text"])
             for row in table.to_pylist():
                 self.found.setdefault(row["doc_id"], {**row, "stage": stage})
 
@@ -56,8 +53,7 @@ class Corpus:
         for artifact in self.history.values():
             if "scores" not in artifact.tables:
                 continue
-            data = ds.dataset(artifact.path("scores.parquet"), format="parquet")
-            table = data.to_table(["doc_id", "score"], filter=_among("doc_id", wanted))
+            table = artifact["scores"].find(sorted(wanted), ["doc_id", "score"])
             best = table.group_by("doc_id").aggregate([("score", "max")])
             for row in best.to_pylist():
                 if row["score_max"] is not None and not math.isnan(row["score_max"]):
@@ -80,10 +76,6 @@ class Corpus:
             "score": "–" if score is None else f"{score:.3f}",
             "text": self.masker.shown(row["text"], "corpus text", score, limit=600),
         }
-
-
-def _among(column: str, values: set[bytes]) -> ds.Expression:
-    return pc.field(column).isin(pa.array(sorted(values), ID))
 
 
 def publish(

@@ -99,7 +99,7 @@ class Evidence:
     def dataset(self) -> ds.Dataset:
         if self.data is not None:
             return ds.dataset(self.data)
-        return ds.dataset(self.artifact.path(f"{self.table}.parquet"), format="parquet")
+        return self.artifact[self.table].dataset()
 
     def filter(self) -> ds.Expression | None:
         """The conditions as an Arrow expression."""

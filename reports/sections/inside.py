@@ -105,7 +105,7 @@ def view(maps: Artifact, text: dict[str, Any], masker: Masker) -> View | None:
 
 
 def _rows(maps: Artifact, table: str, condition: ds.Expression) -> pa.Table:
-    return ds.dataset(maps[table].path, format="parquet").to_table(filter=condition)
+    return maps[table].dataset().to_table(filter=condition)
 
 
 def shown_tokens(sentence: str, tokens: pa.Table, masker: Masker) -> list[str]:

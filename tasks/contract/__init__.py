@@ -5,8 +5,8 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 """
 
 from tasks.contract import accounts
-from tasks.contract.accounts import ACCOUNTS, TERMS
-from tasks.contract.artifact import Artifact, Shard, Table, external
+from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
+from tasks.contract.artifact import Artifact, Part, Table, aligned, external, part_of
 from tasks.contract.columns import (
     KINDS,
     Column,
@@ -17,12 +17,13 @@ from tasks.contract.columns import (
     meaning,
     table,
 )
+from tasks.contract.commit import TELEMETRY
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
-from tasks.contract.mappers import InProcess, Mapper, Processes
+from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
-from tasks.contract.stages import STAGES, TELEMETRY, Stage, stage
+from tasks.contract.stages import STAGES, Stage, stage
 from tasks.contract.store import Store
 from tasks.contract.tables import (
     DOCUMENTS,
@@ -31,15 +32,19 @@ from tasks.contract.tables import (
     PLANTS,
     SCORED,
     SPLIT,
+    identities,
     ids,
     ledger_rows,
+    removals,
     text_hashes,
     utf8_bytes,
 )
-from tasks.contract.work import Part, Tables, Work
+from tasks.contract.work import Done, Work
+from tasks.contract.writer import Tables
 
 __all__ = [
     "ACCOUNTS",
+    "CHECKSUMS",
     "DOCUMENTS",
     "ID",
     "KINDS",
@@ -54,18 +59,19 @@ __all__ = [
     "Artifact",
     "Column",
     "Device",
+    "Done",
     "Event",
     "Finished",
     "HallmarkError",
     "InProcess",
     "Mapper",
+    "Needs",
     "NoConfig",
     "Part",
     "PlainName",
     "Processes",
     "Seed",
     "Session",
-    "Shard",
     "Stage",
     "StageConfig",
     "Store",
@@ -74,6 +80,7 @@ __all__ = [
     "UsageError",
     "Work",
     "accounts",
+    "aligned",
     "canonical",
     "column",
     "current_session",
@@ -81,12 +88,16 @@ __all__ = [
     "extend",
     "external",
     "file_digest",
+    "identities",
     "ids",
     "is_cut",
     "ledger_rows",
     "library_versions",
+    "make_mapper",
     "meaning",
     "open_session",
+    "part_of",
+    "removals",
     "sha256",
     "stage",
     "table",

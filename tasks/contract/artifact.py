@@ -1,15 +1,19 @@
-"""Artifacts: what a stage left, its tables and files, as its manifest names them."""
+"""Artifacts: what a stage left, its tables in parts and its files, as its manifest names them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from tasks.contract.accounts import Counts, merged
 from tasks.contract.columns import Column, from_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import canonical, file_digest, sha256
@@ -20,42 +24,111 @@ if TYPE_CHECKING:
     from tasks.contract.store import Store
 
 Manifest = dict[str, Any]
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Shard:
-    """A stretch of a table, small enough to send to another process."""
+class Place:
+    """Where the files of an artifact lie; it can be sent to another process."""
 
-    path: str
-    groups: tuple[int, ...]  # row groups
-    first_row: int
-    rows: int
+    name: str  # of the artifact, for messages
+    store: Store | None  # None: the folder of somebody else, see ``external``
+    folder: str  # key of the artifact in the store, or a local folder
 
-    def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """One record batch a row group: memory is bounded by the largest of them."""
-        with pq.ParquetFile(self.path) as file:
-            for group in self.groups:
-                table = file.read_row_group(group, columns=columns).combine_chunks()
-                yield from table.to_batches()
+    def fetch(self, entry: Entry) -> Path:
+        """A local path of a file of the manifest, of the size that the manifest says."""
+        if self.store is None:
+            path = Path(self.folder) / entry["name"]
+        else:
+            path = self.store.fetch(f"{self.folder}/{entry['path']}", entry)
+        size = path.stat().st_size if path.exists() else None
+        if size != entry["size"]:
+            found = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
+            raise self.damaged(path, found)
+        return path
+
+    def damaged(self, path: Path, how: str) -> HallmarkError:
+        return HallmarkError(
+            f"artifact {self.name} is damaged: {path} {how}; remove the artifact's folder "
+            f"and run again to rebuild it"
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a table: a parquet file, the unit of work. Small enough to send anywhere."""
+
+    place: Place
+    table: str
+    number: int
+    of: int
+    entry: Entry
 
     def __str__(self) -> str:
-        name = Path(self.path).stem
-        return f"{name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
+        return f"{self.table} of {self.place.name}, part {self.number + 1} of {self.of}"
+
+    def __repr__(self) -> str:
+        return f"Part({self})"
+
+    @property
+    def rows(self) -> int:
+        return self.entry["rows"]
+
+    @property
+    def path(self) -> Path:
+        return self.place.fetch(self.entry)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """One record batch a row group, which bounds the memory."""
+        path = self.path
+        with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                with self._reading(path):
+                    rows = file.read_row_group(group, columns=_listed(columns), use_threads=False)
+                yield from rows.combine_chunks().to_batches()
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        path = self.path
+        with self._reading(path):
+            return pq.read_table(
+                path, columns=_listed(columns), page_checksum_verification=True,
+                use_threads=False, partitioning=None,
+            )  # fmt: skip
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise self.place.damaged(path, f"cannot be read ({_first_line(error)})") from error
+
+
+def _listed(columns: Sequence[str] | None) -> list[str] | None:
+    return None if columns is None else list(columns)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 @dataclass(frozen=True)
 class Table:
-    """One parquet table of an artifact."""
+    """One table of an artifact: an ordered list of parts.
+
+    A table about documents is sorted by ``doc_id`` and cut by its leading bits into 2^n ranges, as
+    all others behind the same ingest are: part k of each is about the same documents.
+    """
 
     artifact: Artifact
     name: str
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         return self.artifact.manifest["tables"][self.name]
 
     @property
     def digest(self) -> str:
+        """Of its parts' digests and its columns' kinds."""
         return self.entry["sha256"]
 
     @property
@@ -63,47 +136,79 @@ class Table:
         return self.entry["rows"]
 
     @property
+    def parts(self) -> list[Part]:
+        entries = self.entry["parts"]
+        of, place = len(entries), self.artifact.place
+        return [Part(place, self.name, number, of, e) for number, e in enumerate(entries)]
+
+    @property
     def columns(self) -> dict[str, Column]:
         """What each column is, as the stage that wrote it says."""
         return from_json(self.entry.get("columns", []))
 
     @property
-    def counts(self) -> list[list[Any]]:
-        """Rows and bytes by source (and action), counted when the table was written."""
-        return self.entry.get("counts", [])
+    def counts(self) -> Counts:
+        """Rows, bytes and checksums by source (and action), counted as the table was written."""
+        return merged(entry["counts"] for entry in self.entry["parts"])
 
     @property
-    def path(self) -> Path:
-        return self.artifact.path(f"{self.name}.parquet")
+    def bytes(self) -> int:
+        """Of its files."""
+        return sum(entry["size"] for entry in self.entry["parts"])
 
-    def shards(self, rows: int = 4 * 4096) -> list[Shard]:
-        """Consecutive stretches of whole row groups with about ``rows`` rows each."""
-        with pq.ParquetFile(self.path) as file:
-            sizes = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
-        shards: list[Shard] = []
-        groups: list[int] = []
-        first = count = 0
-        for group, size in enumerate(sizes):
-            groups.append(group)
-            count += size
-            if count >= rows or group == len(sizes) - 1:
-                shards.append(Shard(str(self.path), tuple(groups), first, count))
-                first, groups, count = first + count, [], 0
-        return shards
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part.batches(columns)
 
-    def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        for shard in self.shards(rows=1):
-            yield from shard.batches(columns)
-
-    def read(self, columns: list[str] | None = None) -> pa.Table:
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table in memory; for small tables and for analysis."""
-        return pq.read_table(self.path, columns=columns)
+        return pa.concat_tables(part.read(columns) for part in self.parts)
+
+    def find(self, ids: Sequence[bytes], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows about these documents: each is looked for in the one part it can be in."""
+        parts = self.parts
+        wanted: dict[int, list[bytes]] = {}
+        for doc_id in ids:
+            wanted.setdefault(part_of(doc_id, len(parts)), []).append(doc_id)
+        names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
+        found = [parts[0].read(names).slice(0, 0)]
+        for number, here in sorted(wanted.items()):
+            values = pa.array(sorted(here), pa.binary(16))
+            for batch in parts[number].batches(names):
+                kept = batch.filter(pc.is_in(batch["doc_id"], value_set=values))
+                found.append(pa.Table.from_batches([kept]))
+        rows = pa.concat_tables(found)
+        return rows if columns is None else rows.select(list(columns))
+
+    def dataset(self) -> ds.Dataset:
+        """For scans with conditions; reads no more columns and rows than they need."""
+        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        paths = [str(part.path) for part in self.parts]
+        kind = ds.ParquetFileFormat(default_fragment_scan_options=options)
+        return ds.dataset(paths, format=kind)
 
     def to_pandas(self) -> pd.DataFrame:
         """The table as a data frame, strings and numbers still held by Arrow."""
         import pandas as pd
 
         return self.read().to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def part_of(doc_id: bytes, parts: int) -> int:
+    """The number of the part that a document is in, of a table cut into 2^n parts."""
+    return int.from_bytes(doc_id[:8], "big") * parts >> 64
+
+
+def aligned(*tables: Table) -> list[tuple[Part, ...]]:
+    """The parts of tables that are cut alike, side by side."""
+    parts = [table.parts for table in tables]
+    if len({len(p) for p in parts}) > 1:
+        said = " and ".join(f"{t.name} of {t.artifact.name} ({len(t.parts)} parts)" for t in tables)
+        raise HallmarkError(
+            f"{said} are not cut alike, so they are not about one corpus; make both from the same "
+            f"ingest"
+        )
+    return list(zip(*parts, strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,6 +236,10 @@ class Artifact:
     def name(self) -> str:
         return f"{self.stage}/{self.fingerprint[:16]}"
 
+    @property
+    def place(self) -> Place:
+        return Place(self.name, self.store, self.folder)
+
     def __getitem__(self, name: str) -> Table:
         if name not in self.manifest["tables"]:
             has = ", ".join(self.manifest["tables"]) or "none"
@@ -144,59 +253,59 @@ class Artifact:
     def tables(self) -> dict[str, Table]:
         return {name: Table(self, name) for name in self.manifest["tables"]}
 
+    def only(self, names: Sequence[str]) -> Artifact:
+        """The artifact with these tables alone, as far as it has them, and none of its files: what
+        a stage declares that it reads. Its content digest is theirs."""
+        tables = {name: e for name, e in self.manifest["tables"].items() if name in names}
+        narrowed = {"tables": tables, "files": {}, "content": content_digest(tables, {})}
+        return replace(self, manifest={**self.manifest, **narrowed})
+
     def telemetry(self, name: str = "telemetry") -> pa.Table:
         """A table of measurements of this machine: seconds, memory, throughput."""
-        return pq.read_table(self._fetch(self.manifest["telemetry"][name]))
+        entries = self.manifest["telemetry"][name]["parts"]
+        parts = [Part(self.place, name, n, len(entries), e) for n, e in enumerate(entries)]
+        return pa.concat_tables(part.read() for part in parts)
 
     def path(self, name: str) -> Path:
-        """A local path of one of the files ("tokenizer.json", "documents.parquet")."""
-        for group in ("tables", "files"):
-            for entry in self.manifest[group].values():
-                if entry["name"] == name:
-                    return self._fetch(entry)
-        raise HallmarkError(f"artifact {self.name} holds no file {name!r}")
+        """A local path of one of the files ("tokenizer.json")."""
+        if name in self.manifest["files"]:
+            return self.place.fetch(self.manifest["files"][name])
+        has = ", ".join(self.manifest["files"]) or "none"
+        raise HallmarkError(f"artifact {self.name} has no file {name!r}; its files: {has}")
 
     def directory(self) -> Path:
         """A local folder with all the artifact's files in it (a checkpoint, say)."""
-        paths = {}
-        for group in ("tables", "files"):
-            for entry in self.manifest[group].values():
-                paths[entry["name"]] = self._fetch(entry)
+        paths = {name: self.path(name) for name in self.manifest["files"]}
         if not paths:
             raise HallmarkError(f"artifact {self.name} holds no files")
         name, first = next(iter(paths.items()))
         return first.parents[name.count("/")]
 
-    def _fetch(self, entry: dict[str, Any]) -> Path:
-        if self.store is None:
-            path = Path(self.folder) / entry["name"]
-        else:
-            path = self.store.fetch(f"{self.folder}/{entry['path']}", entry)
-        size = path.stat().st_size if path.exists() else None
-        if size != entry["size"]:
-            found = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
-            raise HallmarkError(
-                f"artifact {self.name} is damaged: {path} {found}; remove the artifact's folder "
-                f"and run again to rebuild it"
-            )
-        return path
+    def entries(self) -> Iterator[Entry]:
+        """Every file of the artifact, parts of tables among them."""
+        for group in ("tables", "telemetry"):
+            for table in self.manifest[group].values():
+                yield from table["parts"]
+        yield from self.manifest["files"].values()
 
     def verify(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
-        for group in ("tables", "files", "telemetry"):
-            for entry in self.manifest[group].values():
-                path = self._fetch(entry)
-                if file_digest(path) != entry["sha256"]:
-                    raise HallmarkError(
-                        f"artifact {self.name} is damaged: {path} does not have the SHA-256 of its "
-                        f"manifest; remove the artifact's folder and run again to rebuild it"
-                    )
+        for entry in self.entries():
+            path = self.place.fetch(entry)
+            if file_digest(path) != entry["sha256"]:
+                raise self.place.damaged(path, "does not have the SHA-256 of its manifest")
 
 
-def describe(folder: Path, name: str) -> dict[str, Any]:
+def describe(folder: Path, name: str) -> Entry:
     """Manifest entry of a file below ``folder``."""
     path = folder / name
     return {"name": name, "size": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def table_digest(entry: Entry) -> str:
+    """Of the parts' digests, in their order, and of what decides how a column may be shown."""
+    kinds = [[c["name"], c["kind"], c.get("judged_by", "")] for c in entry["columns"]]
+    return sha256(canonical({"parts": [p["sha256"] for p in entry["parts"]], "columns": kinds}))
 
 
 def content_digest(tables: dict[str, Any], files: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""Mappers: where the shards of a stage run."""
+"""Mappers: where the parts of a stage are worked on.
+
+Here, one after the other; in processes of this machine; or on a Ray cluster (``on_ray.py``). All
+give the same results in the same order: which of them runs is one setting, and decides no artifact.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,24 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one item of a stage's work needs, for mappers that can choose where it runs."""
+
+    processors: int = 1
+    memory: int = 0  # bytes; 0: not said
+    gpus: float = 0
+
+
+ONE = Needs()
 
 
 class Mapper(Protocol):
@@ -22,7 +39,7 @@ class Mapper(Protocol):
     """
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
     ) -> Iterator[Result]: ...
 
     def __enter__(self) -> Mapper: ...
@@ -36,10 +53,10 @@ class Mapper(Protocol):
 
 
 class InProcess:
-    """Runs the shards here, one after the other."""
+    """Works on them here, one after the other."""
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
     ) -> Iterator[Result]:
         for call in calls:
             yield function(*call)
@@ -52,7 +69,7 @@ class InProcess:
 
 
 class Processes:
-    """Runs the shards in ``workers`` local processes, started when first needed.
+    """Works on them in ``workers`` local processes, started when first needed.
 
     The processes are spawned, not forked: forking a process that runs Prefect's threads hangs.
     They end with this process, however it ends: each watches its parent.
@@ -63,10 +80,10 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
     ) -> Iterator[Result]:
-        if len(calls) <= 1:  # one shard gains nothing from another process
-            yield from InProcess()(function, calls)
+        if len(calls) <= 1:  # one item gains nothing from another process
+            yield from InProcess()(function, calls, needs)
             return
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
@@ -96,6 +113,15 @@ class Processes:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+
+
+def make_mapper(kind: str, workers: int) -> Mapper:
+    """The mapper that a config names: "processes" or "ray"."""
+    if kind == "ray":
+        from tasks.contract.on_ray import OnRay
+
+        return OnRay(workers)
+    return Processes(workers) if workers > 1 else InProcess()
 
 
 def _end_with_parent() -> None:

@@ -62,7 +62,8 @@ def summary(label: str, artifact: Artifact) -> str:
     lines = [f"# {label}", "", f"artifact `{artifact.name}`, content `{artifact.content[:16]}`", ""]
     lines += ["| table | rows | bytes | SHA-256 |", "|---|--:|--:|---|"]
     for name, entry in artifact.manifest["tables"].items():
-        lines.append(f"| {name} | {entry['rows']:,} | {entry['size']:,} | {entry['sha256'][:16]} |")
+        size = sum(part["size"] for part in entry["parts"])
+        lines.append(f"| {name} | {entry['rows']:,} | {size:,} | {entry['sha256'][:16]} |")
     for name, entry in artifact.manifest["files"].items():
         lines.append(f"| {name} | (file) | {entry['size']:,} | {entry['sha256'][:16]} |")
     if "accounts" in artifact.tables:

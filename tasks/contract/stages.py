@@ -17,28 +17,25 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
-import platform
 import shutil
-import socket
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.contract import accounts
+from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
+from tasks.contract.artifact import Artifact, Table
 from tasks.contract.closure import code_digests
-from tasks.contract.columns import column, meaning, table, to_json
+from tasks.contract.commit import TELEMETRY, commit, commit_child
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import fingerprint, library_versions
+from tasks.contract.mappers import ONE, Needs
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import NoConfig, StageConfig
-from tasks.contract.store import Artifact, Manifest, Table, content_digest, describe
-from tasks.contract.tables import LEDGER, TableWriter
 from tasks.contract.work import Clock, Work
 
 __all__ = [
@@ -46,15 +43,6 @@ __all__ = [
 ]  # fmt: skip
 
 Determinism = Literal["exact", "machine", "statistical"]
-
-TELEMETRY = table(
-    "What the stage cost on this machine; no part of its content.",
-    column("metric", pa.string(), "label", "what was measured or noted"),
-    column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
-    column("unit", pa.string(), "label", "unit of the value"),
-    column("note", pa.string(), "label", "a name instead of a value: host, platform, Python"),
-)
-
 
 #: Every stage that has been imported, by name.
 STAGES: dict[str, Stage] = {}
@@ -68,6 +56,8 @@ def stage(
     libraries: Sequence[str] = (),
     external: Callable[..., dict[str, str]] | None = None,
     determinism: Determinism = "exact",
+    reads: Mapping[str, Sequence[str]] | None = None,
+    needs: Needs = ONE,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function.
 
@@ -81,11 +71,13 @@ def stage(
     libraries    distributions whose version decides the output (pyarrow always does)
     external     called with (config, secret_id) for digests of what comes from outside the
                  store: corpus files, scorer weights, the secret
+    reads        of inputs that are artifacts: the tables it reads, so that others do not count
+    needs        what one item of its work needs: processors, memory, a GPU
     """
 
     def wrap(body: Callable[..., None]) -> Stage:
         made = Stage(body, dict(tables or {}), dict(telemetry or {}), tuple(code),
-                     tuple(libraries), external, determinism)  # fmt: skip
+                     tuple(libraries), external, determinism, dict(reads or {}), needs)  # fmt: skip
         STAGES[made.name] = made
         return made
 
@@ -101,6 +93,8 @@ class Stage:
     libraries: tuple[str, ...]
     external: Callable[..., dict[str, str]] | None
     determinism: Determinism
+    reads: dict[str, Sequence[str]]
+    needs: Needs
     label: str = ""
 
     @property
@@ -123,6 +117,11 @@ class Stage:
     @property
     def conserves(self) -> bool:
         return {"documents", "ledger"} <= set(self.tables) and "documents" in self.inputs
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Of all tables that it leaves, those of the contract among them."""
+        books = {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.conserves else {}
+        return {**self.tables, **self.telemetry, **books, "telemetry": TELEMETRY}
 
     def code_digests(self) -> dict[str, str]:
         own = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
@@ -169,6 +168,8 @@ class Call:
         for name, given in zip(stage.inputs, inputs, strict=True):
             wants_table = stage.parameters[name] in (Table, Table | None)
             value = given[name] if wants_table and isinstance(given, Artifact) else given
+            if name in stage.reads:
+                value = _only(value, stage.reads[name])
             arguments[name] = value
             digests[name], lineage[name] = _digests(value)
         parts = {
@@ -216,16 +217,13 @@ class Call:
             if progress:
                 progress(done, total, what)
 
-        shutil.rmtree(area / "out", ignore_errors=True)
-        schemas = {**self.stage.tables, **self.stage.telemetry}
-        if self.stage.conserves:
-            schemas["accounts"] = accounts.ACCOUNTS
-        schemas["telemetry"] = TELEMETRY
-        work = Work(area, schemas, self.session.mapper, self.session.store.secret, report,
-                    functools.partial(self._commit_child))  # fmt: skip
+        for name in ("out", "tables"):  # what an earlier attempt wrote in this process
+            shutil.rmtree(area / name, ignore_errors=True)
+        work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
+                    report, self._commit_child, self.stage.needs)  # fmt: skip
         try:
             self.stage.body(**self.arguments, config=self.config, work=work)
-            return self._commit(work, clock)
+            return commit(self, work, clock)
         except HallmarkError as error:
             if str(error).startswith("stage "):
                 raise
@@ -255,96 +253,10 @@ class Call:
         except HallmarkError as error:
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
-    def _commit(self, work: Work, clock: Clock) -> Artifact:
-        for name in self.stage.tables:  # a table nobody wrote to is an empty table
-            work.table(name)
-        self._balance(work)
-        wall, cpu = clock.read()
-        work.measure("seconds", wall, "s")
-        work.measure("cpu_seconds", cpu, "s")
-        work.measure("peak_memory", _peak_memory(), "MiB")
-        notes = {"host": socket.gethostname(), "platform": platform.platform()}
-        notes["python"] = platform.python_version()
-        rows = [{**m, "note": None} for m in work.measurements]
-        rows += [{"metric": k, "value": None, "unit": None, "note": v} for k, v in notes.items()]
-        work.table("telemetry").write(pa.Table.from_pylist(rows, schema=TELEMETRY))
-        work.close()
-        return self.session.store.commit(work.folder, self._manifest(work))
-
-    def _balance(self, work: Work) -> None:
-        """Write the accounts where the contract keeps them, and check them wherever they are."""
-        if self.stage.conserves:
-            for name in ("documents", "ledger"):
-                work.table(name).close()
-            ledger = work.table("ledger")
-            if ledger.schema != LEDGER:
-                raise TypeError(f"{self.stage.name}: its ledger does not have the LEDGER schema")
-            entered = self.arguments["documents"].counts  # none: an empty table
-            books = accounts.balance(
-                entered,
-                work.table("documents").counts.to_json(),
-                ledger.counts.to_json(),
-            )
-            work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
-        if "accounts" in work.written:
-            writer = work.written["accounts"]
-            writer.close()
-            import pyarrow.parquet as pq
-
-            accounts.check(self.label, pq.read_table(writer.path).to_pylist())
-
-    def _manifest(self, work: Work) -> Manifest:
-        apart = {*self.stage.telemetry, "telemetry"}
-        tables: dict[str, Any] = {}
-        telemetry: dict[str, Any] = {}
-        for name, writer in sorted(work.written.items()):
-            entry = {**describe(work.folder, f"{name}.parquet"), **_shape(writer)}
-            (telemetry if name in apart else tables)[name] = entry
-        known = {f"{name}.parquet" for name in work.written}
-        files = {
-            str(path.relative_to(work.folder)): describe(
-                work.folder, str(path.relative_to(work.folder))
-            )
-            for path in sorted(work.folder.rglob("*"))
-            if path.is_file() and path.name not in known
-        }
-        return self._header(tables, files) | {"telemetry": telemetry}
-
-    def _header(self, tables: dict[str, Any], files: dict[str, Any]) -> Manifest:
-        return {
-            "stage": self.stage.name,
-            "fingerprint": self.fingerprint,
-            "content": content_digest(tables, files),
-            "determinism": self.stage.determinism,
-            "tables": tables,
-            "files": files,
-            "parts": self.parts,
-            "lineage": self.lineage,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-
     def _commit_child(self, name: str, key: Mapping[str, Any], folder: Path) -> Artifact:
-        """Commit a folder as an artifact of its own while this stage goes on (a checkpoint)."""
-        parts = {"stage": name, "parent": self.fingerprint, "key": dict(key)}
-        digest = fingerprint(parts)
-        found = self.session.store.find(name, digest)
-        if found is None:
-            paths = sorted(p for p in folder.rglob("*") if p.is_file())
-            names = [str(path.relative_to(folder)) for path in paths]
-            files = {n: describe(folder, n) for n in names}
-            manifest = self._header({}, files) | {"telemetry": {}, "stage": name}
-            manifest |= {"fingerprint": digest, "parts": parts}
-            found = self.session.store.commit(folder, manifest)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        found = commit_child(self, name, key, folder)
         self.session.listener(Event("child", self.label, found))
         return found
-
-
-def _shape(writer: TableWriter) -> dict[str, Any]:
-    counts = writer.counts.to_json()
-    said = {"columns": to_json(writer.described), "meaning": meaning(writer.described)}
-    return {"rows": writer.rows} | said | ({"counts": counts} if counts else {})
 
 
 def _digests(value: Any) -> tuple[Any, Any]:
@@ -361,18 +273,19 @@ def _digests(value: Any) -> tuple[Any, Any]:
     raise TypeError(f"a stage reads tables and artifacts, not {type(value).__name__}")
 
 
+def _only(value: Any, names: Sequence[str]) -> Any:
+    """An artifact, or each of several, with these tables alone."""
+    if isinstance(value, Mapping):
+        return {key: _only(item, names) for key, item in value.items()}
+    return value.only(names) if isinstance(value, Artifact) else value
+
+
 def _artifacts(values: Iterable[Any]) -> Iterator[Artifact]:
     for value in values:
         if isinstance(value, Mapping):
             yield from _artifacts(value.values())
         elif value is not None:
             yield value.artifact if isinstance(value, Table) else value
-
-
-def _peak_memory() -> float:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _in_flow() -> bool:

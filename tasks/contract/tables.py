@@ -1,25 +1,15 @@
-"""The tables that corpus stages share, and the writer that makes their bytes reproducible."""
+"""The tables that corpus stages share, and what fills their columns."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tasks.contract.columns import column, extend, plain, table
-from tasks.contract.errors import HallmarkError
-
-#: Rows in a row group. Fixed, so that the bytes of a table depend on its rows alone and
-#: not on how many shards or workers produced them; it is also the unit of sharding.
-ROW_GROUP = 4096
+from tasks.contract.columns import column, extend, table
 
 ID = pa.binary(16)
 
@@ -60,6 +50,8 @@ LEDGER = table(
     column("bytes_after", pa.int64(), "figure", "UTF-8 bytes of what stands there now",
            unit="bytes"),
     column("digest", ID, "id", "keyed hash of a masked span; personal data is never in clear"),
+    column("identity", ID, "id",
+           "of the document as it entered, or was added; stands once a document"),
     cut=True,
 )  # fmt: skip
 
@@ -109,112 +101,19 @@ def utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
 
 
-class Counts:
-    """Rows and bytes by source (documents) and by source and action (ledgers).
-
-    Counted while a table is written, so that the accounts need no second pass.
-    """
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-
-    def add(self, batch: pa.Table) -> None:
-        names = set(batch.column_names)
-        if {"source", "text"} <= names:
-            plain = pa.table({"source": batch["source"], "before": utf8_bytes(batch["text"])})
-            plain = plain.append_column("action", pa.array(["document"] * len(plain), pa.string()))
-            plain = plain.append_column("after", plain["before"])
-        elif {"source", "action", "bytes_before", "bytes_after"} <= names:
-            plain = batch.select(["source", "action", "bytes_before", "bytes_after"])
-            plain = plain.rename_columns(["source", "action", "before", "after"])
-        else:
-            return
-        sums = plain.group_by(["source", "action"]).aggregate(
-            [("before", "count"), ("before", "sum"), ("after", "sum")]
-        )
-        for row in sums.to_pylist():
-            total = self.rows[(row["source"], row["action"])]
-            total[0] += row["before_count"]
-            total[1] += row["before_sum"] or 0
-            total[2] += row["after_sum"] or 0
-
-    def to_json(self) -> list[list[Any]]:
-        return [[*key, *value] for key, value in sorted(self.rows.items())]
+def identities(doc_ids: Any, texts: Any) -> list[bytes]:
+    """What the checksums of accounts add up: BLAKE2b(doc_id ‖ text), 16 bytes a document."""
+    pairs = zip(doc_ids.to_pylist(), texts.cast(pa.large_binary()).to_pylist(), strict=True)
+    return [hashlib.blake2b(i + t, digest_size=16).digest() for i, t in pairs]
 
 
-class TableWriter:
-    """Writes one parquet table in row groups of ROW_GROUP rows, whatever batches it is given."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path, self.described, self.rows, self.counts = path, schema, 0, Counts()
-        self.schema = plain(schema)
-        self._pending: list[pa.Table] = []
-        self._waiting = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(path, self.schema, compression="zstd", store_schema=True)
-
-    def write(self, batch: pa.RecordBatch | pa.Table | dict[str, Any]) -> None:
-        """Append rows; a missing or unknown column is an error, types are cast safely."""
-        if isinstance(batch, dict):
-            missing = [name for name in self.schema.names if name not in batch]
-            columns = [batch.get(name) for name in self.schema.names]
-        else:
-            missing = [name for name in self.schema.names if name not in batch.schema.names]
-            columns = [batch.column(n) for n in self.schema.names if n not in missing]
-        names = batch.keys() if isinstance(batch, dict) else batch.schema.names
-        unknown = [name for name in names if name not in self.schema.names]
-        if missing or unknown:
-            raise HallmarkError(
-                f"table {self.path.stem!r}: missing columns {missing}, unknown columns {unknown}"
-            )
-        arrays = [_as_array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
-        table = pa.table(arrays, schema=self.schema)
-        self._pending.append(table)
-        self._waiting += len(table)
-        if self._waiting >= ROW_GROUP:
-            self._flush(last=False)
-
-    def _flush(self, last: bool) -> None:
-        table = pa.concat_tables(self._pending)
-        start = 0
-        while self._waiting - start >= ROW_GROUP or (last and start < self._waiting):
-            # One contiguous chunk: page boundaries must not depend on the caller's batches.
-            group = table.slice(start, ROW_GROUP).combine_chunks()
-            self._writer.write_table(group, row_group_size=ROW_GROUP)
-            self.counts.add(group)
-            self.rows += len(group)
-            start += len(group)
-        rest = table.slice(start)
-        self._pending, self._waiting = [rest], len(rest)
-
-    def close(self) -> None:
-        if self._writer.is_open:
-            if self._waiting:
-                self._flush(last=True)
-            self._writer.close()
-
-    def abandon(self) -> None:
-        """Let go of the file after an error, which stays the one that is reported."""
-        self._pending, self._waiting = [], 0
-        with suppress(OSError, pa.ArrowException):
-            self._writer.close()
-
-    def __enter__(self) -> TableWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _as_array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if values.type == kind else values.cast(kind)
-    return pa.array(values, type=kind)
+def removals(reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any) -> dict[str, Any]:
+    """``ledger_rows`` of documents (a batch with doc_id, source and text) that left whole."""
+    doc_id, text = documents["doc_id"], documents["text"]
+    return ledger_rows(
+        "removed", reason, doc_id, documents["source"], utf8_bytes(text),
+        identity=identities(doc_id, text), **more,
+    )  # fmt: skip
 
 
 def ledger_rows(

@@ -1,4 +1,4 @@
-"""What a stage body works with: writers for its tables, its work area, shards, progress."""
+"""What a stage body works with: writers for its tables, its work area, parts, progress."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tasks.contract.artifact import table_digest
+from tasks.contract.columns import is_cut, meaning, to_json
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import canonical, sha256
-from tasks.contract.mappers import InProcess, Mapper
-from tasks.contract.store import Shard
-from tasks.contract.tables import TableWriter
+from tasks.contract.mappers import ONE, InProcess, Mapper, Needs
+from tasks.contract.writer import Tables
 
 if TYPE_CHECKING:
-    from tasks.contract.store import Artifact
+    from tasks.contract.artifact import Artifact
 
 log = logging.getLogger("hallmark")
 
@@ -32,52 +33,37 @@ log = logging.getLogger("hallmark")
 Progress = Callable[[int, int, str], None]
 
 
-class Tables:
-    """Writers for the tables of one folder, opened when first asked for."""
-
-    def __init__(self, folder: Path, schemas: Mapping[str, pa.Schema]) -> None:
-        self.folder, self.schemas = folder, dict(schemas)
-        self._writers: dict[str, TableWriter] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def table(self, name: str, schema: pa.Schema | None = None) -> TableWriter:
-        """The writer of a table; a shard may name a table (and schema) of its own."""
-        if name not in self._writers:
-            schema = schema or self.schemas.get(name)
-            if schema is None:
-                raise HallmarkError(f"the stage declares no table {name!r}")
-            self._writers[name] = TableWriter(self.folder / f"{name}.parquet", schema)
-        return self._writers[name]
-
-    def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-
-    def abandon(self) -> None:
-        for writer in self._writers.values():
-            writer.abandon()
-
-    @property
-    def written(self) -> dict[str, TableWriter]:
-        return self._writers
-
-
 @dataclass(frozen=True)
-class Part:
-    """What one shard left: tables in a folder of the work area, and a small JSON value."""
+class Done:
+    """What the work on one item left: a small JSON value, parts of the stage's tables, and
+    spilled tables that only this stage reads."""
 
     folder: Path
-    value: Any = None
+    value: Any
+    parts: dict[str, dict[str, Any]]  # manifest entries of the stage's tables, by table
 
-    def batches(self, name: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of a table of this part; none if the shard never wrote it."""
-        path = self.folder / f"{name}.parquet"
-        if path.exists():
-            import pyarrow.parquet as pq
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.parquet"
 
-            with pq.ParquetFile(path) as file:
-                count = file.num_row_groups
-            yield from Shard(str(path), tuple(range(count)), 0, 0).batches(columns)
+    @property
+    def spills(self) -> list[str]:
+        """Names of what it spilled, in order."""
+        return sorted(path.stem for path in self.folder.glob("*.arrow"))
+
+    @contextmanager
+    def mapped(self, name: str) -> Iterator[pa.Table]:
+        """What was spilled under a name, mapped from its file while the block lasts; empty (no
+        columns, no rows) if nothing was."""
+        path = self.folder / f"{name}.arrow"
+        if not path.exists():
+            yield pa.table({})
+            return
+        with pa.memory_map(str(path)) as source:
+            yield pa.ipc.open_file(source).read_all()
+
+    def whole(self) -> bool:
+        """Whether all of it is still there: a kill in mid-commit moves parts away."""
+        return all(self.path(name).exists() for name in self.parts)
 
 
 @dataclass
@@ -93,17 +79,21 @@ class Work(Tables):
     mapper: Mapper = field(default_factory=InProcess)
     secret: bytes = b"secret of a work area without a store"
     on_progress: Progress = lambda done, total, what: None
-    #: Commits a folder as an artifact of its own: (stage, key, folder, parts) -> Artifact.
+    #: Commits a folder as an artifact of its own: (stage, key, folder) -> Artifact.
     commit_child: Callable[[str, Mapping[str, Any], Path], Artifact] | None = None
+    needs: Needs = ONE
     retries: int = 1
 
     def __post_init__(self) -> None:
-        super().__init__(self.area / "out", self.tables)
+        super().__init__(self.area / "tables", self.tables)
+        self.out = self.area / "out"
+        self.out.mkdir(parents=True, exist_ok=True)
         self.measurements: list[dict[str, Any]] = []
+        self.calls: list[list[Done]] = []
 
     def file(self, name: str) -> Path:
         """Where to write a file of the artifact; its folder exists."""
-        path = self.folder / name
+        path = self.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -121,89 +111,122 @@ class Work(Tables):
             for value in values
         ]
 
-    # Shards --------------------------------------------------------------------------------
+    # Parts ---------------------------------------------------------------------------------
+
+    def parts(
+        self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
+    ) -> list[Done]:
+        """``map`` where item k makes part k of every table of the stage that is about documents,
+        be it without a row."""
+        cut = [name for name, schema in self.schemas.items() if is_cut(schema)]
+        return self._map(function, items, arguments, cut)
 
     def map(
+        self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
+    ) -> list[Done]:
+        """Run ``function(item, *arguments, out)`` for every item; what they left, in their order.
+
+        ``out`` has writers for the tables of the stage and for spills. What the function returns
+        must be a JSON value. An item that is done survives a kill; one that fails is tried again
+        before it fails the stage. So function, items and arguments must be the same each time that
+        the stage runs on the same inputs.
+        """
+        return self._map(function, items, arguments, [])
+
+    def _map(
         self,
         function: Callable[..., Any],
-        shards: Sequence[Any],
-        *arguments: Any,
-        schemas: Mapping[str, pa.Schema] | None = None,
-    ) -> list[Part]:
-        """Run ``function(shard, *arguments, out)`` for every shard; parts in shard order.
-
-        ``out`` is a ``Tables`` for the tables of the stage and those in ``schemas``. What
-        the function returns must be a JSON value. A shard that is done survives a kill; one
-        that fails is tried again before it fails the stage.
-        """
+        items: Sequence[Any],
+        arguments: tuple[Any, ...],
+        cut: Sequence[str],
+    ) -> list[Done]:
         name = function.__name__
-        known = {**self.tables, **(schemas or {})}
-        keys = [sha256(canonical([name, repr(s), repr(arguments)]))[:16] for s in shards]
-        base = self.area / "parts" / name
-        parts: dict[int, Part] = {}
+        base = self.area / "parts" / f"{len(self.calls)}-{name}"
+        results: dict[int, Done] = {}
         tries = 0
         while True:
-            todo = []
-            for index, key in enumerate(keys):
-                done = base / f"{index:05d}-{key}" / "done.json"
-                if done.exists():
-                    parts[index] = Part(done.parent, json.loads(done.read_text()))
-                else:
-                    todo.append(index)
-            self.progress(len(parts), len(shards), name)
+            for index in range(len(items)):
+                if index not in results and (found := _read(base / f"{index:05d}")):
+                    results[index] = found
+            self.progress(len(results), len(items), name)
+            todo = [index for index in range(len(items)) if index not in results]
+            if not todo:
+                self.calls.append([results[index] for index in range(len(items))])
+                return self.calls[-1]
             calls = [
-                (function, shards[i], arguments, base / f"{i:05d}-{keys[i]}", known) for i in todo
+                (function, items[i], arguments, base / f"{i:05d}", self.schemas, cut) for i in todo
             ]
             try:
-                for count, _ in enumerate(self.mapper(_run_shard, calls), start=len(parts) + 1):
-                    self.progress(count, len(shards), name)
+                done = self.mapper(_run_item, calls, self.needs)
+                for count, _ in enumerate(done, start=len(results) + 1):
+                    self.progress(count, len(items), name)
             except (HallmarkError, MemoryError):
                 raise
             except (Exception, BrokenExecutor) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                tries = self._again(name, error, tries)
-                continue
-            if not todo:
-                return [parts[index] for index in range(len(shards))]
+                if tries >= self.retries:
+                    raise HallmarkError(_reason(error)) from error
+                tries += 1
+                log.warning("a part of %s failed (%s); trying again", name, _reason(error))
 
-    def _again(self, name: str, error: BaseException, tries: int) -> int:
-        """Count a failure; raise HallmarkError when there were too many."""
-        if tries >= self.retries:
-            raise HallmarkError(_reason(error)) from error
-        log.warning("a shard of %s failed (%s); trying again", name, _reason(error))
-        return tries + 1
+    def assemble(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Put the parts of each table into its folder under their numbers; the tables' entries.
 
-    def merge(self, parts: Sequence[Part], *names: str) -> None:
-        """Append the parts' tables to the stage's own, in shard order."""
+        Parts are renamed: whoever wrote one has written it where it stays. A table that nobody
+        wrote to is one part without rows.
+        """
+        entries = {}
         for name in names:
-            writer = self.table(name)
-            for part in parts:
-                for batch in part.batches(name):
-                    writer.write(batch)
+            schema = self.schemas[name]
+            made = [(d.path(name), d.parts[name]) for c in self.calls for d in c if name in d.parts]
+            if name in self.written or not made:
+                self.table(name).close()
+                made.append((self.table(name).path, self.written[name].entry(name)))
+            parts = []
+            for number, (path, entry) in enumerate(made):
+                place = self.file(f"{name}/{number:05d}.parquet")
+                os.rename(path, place)
+                parts.append({**entry, "name": f"{name}/{number:05d}.parquet"})
+            described = {"columns": to_json(schema), "meaning": meaning(schema), "parts": parts}
+            rows = {"rows": sum(part["rows"] for part in parts)}
+            entries[name] = {**described, **rows, "sha256": table_digest(described)}
+        return entries
 
 
-def _run_shard(
+def _read(folder: Path) -> Done | None:
+    path = folder / "done.json"
+    if not path.exists():
+        return None
+    found = Done(folder, **json.loads(path.read_text()))
+    return found if found.whole() else None
+
+
+def _run_item(
     function: Callable[..., Any],
-    shard: Any,
+    item: Any,
     arguments: tuple[Any, ...],
     folder: Path,
     schemas: Mapping[str, pa.Schema],
+    cut: Sequence[str],
 ) -> None:
-    """In the worker: run one shard into a scratch folder and rename it when it is whole."""
+    """In the worker: do one item into a scratch folder and rename it when it is whole."""
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     out = Tables(scratch, schemas)
     try:
-        value = function(shard, *arguments, out)
+        value = function(item, *arguments, out)
+        for name in cut:
+            out.table(name)
         out.close()
+        parts = {name: writer.entry(name) for name, writer in out.written.items()}
     except (HallmarkError, OSError):
         raise
     except Exception as error:
-        raise RuntimeError(f"{shard}: {_reason(error)}") from error
+        raise RuntimeError(f"{item}: {_reason(error)}") from error
     finally:
         out.abandon()
-    (scratch / "done.json").write_text(json.dumps(value))
+    (scratch / "done.json").write_text(json.dumps({"value": value, "parts": parts}))
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(scratch, folder)
 

@@ -20,14 +20,14 @@ verified pairs at ``cluster_threshold`` or above, and carry on the clusters that
 a - b - c may join a and c that are less alike; it grows through kept documents and verified
 pairs only, never through candidates or through documents that were removed.
 
-Memory: 8 × ``bands`` + 100 bytes a document, and 8 bytes for each distinct shingle of the
-documents that share a band with another one.
+Memory: 8 × ``bands`` + 150 bytes a document. Shingles stay in files that are mapped at need: 8
+bytes on disk for each distinct shingle.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,19 +40,20 @@ from tasks.contract import (
     DOCUMENTS,
     ID,
     LEDGER,
+    Done,
     Part,
-    Shard,
     StageConfig,
     Table,
     Tables,
     Work,
     column,
     ids,
-    ledger_rows,
+    removals,
     stage,
     table,
     utf8_bytes,
 )
+from tasks.corpus.sketches import band_hashes, normalise, shingles
 
 
 class DeduplicateConfig(StageConfig):
@@ -91,7 +92,7 @@ PAIRS = table(
            unit="share"),
 )  # fmt: skip
 
-#: What a shard hands to the merge, a row a document.
+#: What is known of each document of a part while the documents are judged together.
 SKETCHES = pa.schema(
     [
         ("doc_id", ID),
@@ -103,97 +104,20 @@ SKETCHES = pa.schema(
     ]
 )
 
-NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 
-
-# Sketches: pure functions over Arrow batches -----------------------------------------------------
-
-
-def normalise(texts: pa.Array) -> pa.Array:
-    """NFKC, lower case, one space for any white space, none at the ends."""
-    plain = pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
-    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(plain))
-    return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
-
-
-def shingles(texts: pa.Array, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct 64-bit shingle hashes of normalised texts.
-
-    Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``,
-    ascending; no text is without any.
-    """
-    if pc.any(pc.match_substring_regex(texts, NO_SPACES)).as_py():
-        texts = normalise(pc.replace_substring_regex(texts, NO_SPACES, r" \1 "))
-    words = pc.utf8_split_whitespace(texts)
-    offsets = words.offsets.to_numpy().astype(np.int64)  # (n + 1,)
-    hashes = _word_hashes(words.values)[offsets[0] : offsets[-1]]  # (words,)
-    offsets -= offsets[0]
-    counts = np.diff(offsets)
-    # Shingle i begins at word i; those that would run over the end of their text are left out,
-    # but for the first of a short text, which ends where the text does.
-    text = np.repeat(np.arange(len(counts)), counts)  # (words,)
-    left = offsets[1:][text] - np.arange(len(hashes))  # words from here to the end of the text
-    whole = left >= np.minimum(length, counts[text])
-    mixed = np.zeros(len(hashes), np.uint64)
-    for step in range(length):
-        inside = left > step
-        word = np.zeros(len(hashes), np.uint64)
-        word[inside] = hashes[np.flatnonzero(inside) + step]
-        mixed = _mix(mixed, word)
-    return _distinct(mixed[whole], text[whole], len(counts))
-
-
-def _word_hashes(words: pa.Array) -> np.ndarray:
-    """One uint64 a word; equal words are hashed once."""
-    known = words.dictionary_encode()
-    digests = [
-        hashlib.blake2b(w.encode(), digest_size=8).digest() for w in known.dictionary.to_pylist()
-    ]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[known.indices.to_numpy()]
-
-
-def _mix(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Fold one array of uint64 into another; the order of folding counts."""
-    mixed = (left ^ right) * np.uint64(0x9E3779B97F4A7C15)  # wraps
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-def _distinct(hashes: np.ndarray, text: np.ndarray, texts: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.lexsort((hashes, text))
-    hashes, text = hashes[order], text[order]
-    first = np.ones(len(hashes), bool)
-    first[1:] = (hashes[1:] != hashes[:-1]) | (text[1:] != text[:-1])
-    counts = np.bincount(text[first], minlength=texts)
-    return hashes[first], np.concatenate([[0], np.cumsum(counts)])
-
-
-def band_hashes(hashes: np.ndarray, offsets: np.ndarray, config: DeduplicateConfig) -> np.ndarray:
-    """(n, bands) uint64: one hash for the ``rows`` minima of each band."""
-    import rensa
-
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
-        hashes, offsets.astype(np.uint64), config.bands * config.rows, config.seed
-    )
-    minima = np.array(matrix.to_rows(), np.uint64).reshape(-1, config.bands, config.rows)
-    bands = np.zeros(minima.shape[:2], np.uint64)
-    for row in range(config.rows):
-        bands = _mix(bands, minima[:, :, row])
-    return bands
-
-
-def sketch(shard: Shard, config: DeduplicateConfig, out: Tables) -> None:
-    """Shard function: what the merge must know of each document."""
-    for batch in shard.batches(["doc_id", "cluster", "text"]):
+def sketch(part: Part, config: DeduplicateConfig, out: Tables) -> None:
+    """What must be known of each document of a part to judge it."""
+    for batch in part.batches(["doc_id", "cluster", "text"]):
         texts = normalise(batch["text"])
         n = len(texts)
         none = pa.array([[]] * n, pa.list_(pa.uint64()))
         columns = {"bands": none, "shingles": none}
         if config.near:
             hashes, offsets = shingles(texts, config.shingle_words)
-            bands = band_hashes(hashes, offsets, config)
+            bands = band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
             columns["shingles"] = _lists(hashes, offsets)
             columns["bands"] = _lists(bands.ravel(), np.arange(n + 1) * config.bands)
-        out.table("sketches").write(
+        out.spill("sketches", SKETCHES).write(
             {
                 "doc_id": batch["doc_id"],
                 "cluster": batch["cluster"],
@@ -208,7 +132,7 @@ def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
 
 
-# The merge: who stays ----------------------------------------------------------------------------
+# Who stays ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -250,8 +174,8 @@ def priorities(doc_ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return rank
 
 
-def judge(sketches: pa.Table, parts: list[Part], config: DeduplicateConfig) -> Verdict:
-    """Who stays. ``sketches`` without the shingles, which are read from ``parts`` at need."""
+def judge(sketches: pa.Table, shingles: pa.ChunkedArray, config: DeduplicateConfig) -> Verdict:
+    """Who stays. ``shingles`` of each document, which may be mapped from files."""
     rank = priorities(halves(sketches["doc_id"]), sketches["bytes"].to_numpy())
     first = groups(halves(sketches["exact"]), rank)
     place = np.arange(len(rank))
@@ -263,7 +187,7 @@ def judge(sketches: pa.Table, parts: list[Part], config: DeduplicateConfig) -> V
         chunks = [chunk.flatten().to_numpy() for chunk in sketches["bands"].chunks]
         bands = np.concatenate([np.empty(0, np.uint64), *chunks]).reshape(-1, config.bands)
         buckets = shared_buckets(bands, alone)
-        _judge_near(buckets, load_shingles(parts, set(buckets)), rank, config, verdict)
+        _judge_near(buckets, find_shingles(shingles, set(buckets)), rank, config, verdict)
         # Copies of a document that turned out to be a near copy itself go with it.
         lost = (first != place) & (verdict.twin[first] >= 0)
         for name in ("twin", "similarity", "exact"):
@@ -288,18 +212,16 @@ def shared_buckets(bands: np.ndarray, members: np.ndarray) -> dict[int, list[int
     return dict(found)
 
 
-def load_shingles(parts: list[Part], wanted: set[int]) -> dict[int, np.ndarray]:
-    """The shingles of the documents at these places in the input."""
+def find_shingles(column: pa.ChunkedArray, wanted: set[int]) -> dict[int, np.ndarray]:
+    """The shingles of the documents at these places in the input; nothing is copied."""
     found: dict[int, np.ndarray] = {}
     start = 0
-    for part in parts:
-        for batch in part.batches("sketches", ["shingles"]):
-            column = batch["shingles"]
-            offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
-            for row in range(len(batch)):
-                if start + row in wanted:
-                    found[start + row] = values[offsets[row] : offsets[row + 1]].copy()
-            start += len(batch)
+    for chunk in column.chunks:
+        offsets, values = chunk.offsets.to_numpy(), chunk.values.to_numpy()
+        for row in range(len(chunk)):
+            if start + row in wanted:
+                found[start + row] = values[offsets[row] : offsets[row + 1]]
+        start += len(chunk)
     return found
 
 
@@ -369,60 +291,89 @@ def clusters(sketches: pa.Table, verdict: Verdict) -> pa.Array:
 # The stage ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Ruling:
+    """A part with the verdict on its documents."""
+
+    part: Part
+    twin: pa.Array  # ids of the kept documents they match, null of those kept
+    similarity: np.ndarray
+    exact: np.ndarray
+    cluster: pa.Array
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+def write_part(ruling: Ruling, config: DeduplicateConfig, out: Tables) -> None:
+    start = 0
+    for batch in ruling.part.batches(DOCUMENTS.names):
+        rows = slice(start, start + len(batch))
+        start = rows.stop
+        twin, exact = ruling.twin[rows], ruling.exact[rows]
+        gone = twin.is_valid()
+        columns = {name: batch[name] for name in DOCUMENTS.names}
+        columns["cluster"] = ruling.cluster[rows]
+        out.table("documents").write(pa.table(columns).filter(pc.invert(gone)))
+        exact = exact[gone.to_numpy(zero_copy_only=False)]
+        out.table("ledger").write(
+            removals(
+                np.where(exact, "exact duplicate", "near duplicate").tolist(),
+                batch.filter(gone),
+                score=ruling.similarity[rows][gone.to_numpy(zero_copy_only=False)],
+                threshold=np.where(exact, 1.0, config.threshold),
+                matched=twin.drop_null(),
+            )
+        )
+
+
+def rule(
+    parts: list[Part], sketched: list[Done], config: DeduplicateConfig
+) -> tuple[list[Ruling], pa.Table]:
+    """The verdict on every part, and the rows of PAIRS."""
+    with ExitStack() as maps:
+        tables = [maps.enter_context(done.mapped("sketches")) for done in sketched]
+        tables = [table for table in tables if len(table)] or [SKETCHES.empty_table()]
+        together = pa.concat_tables(tables)
+        verdict = judge(together.drop_columns("shingles"), together["shingles"], config)
+        cluster = clusters(together, verdict)
+        doc_ids = together["doc_id"].combine_chunks()
+        twins = doc_ids.take(pa.array(verdict.twin, mask=verdict.twin < 0))
+        left, right, similarity = (
+            zip(*verdict.pairs, strict=True) if verdict.pairs else ((), (), ())
+        )
+        pairs = pa.table(
+            {
+                "left": doc_ids.take(pa.array(left, pa.int64())),
+                "right": doc_ids.take(pa.array(right, pa.int64())),
+                "similarity": pa.array(similarity, pa.float64()),
+            }
+        )
+    rulings = []
+    start = 0
+    for part in parts:
+        rows = slice(start, start + part.rows)
+        start = rows.stop
+        rulings.append(
+            Ruling(part, _copied(twins[rows]), verdict.similarity[rows].copy(),
+                   verdict.exact[rows].copy(), _copied(cluster[rows]))
+        )  # fmt: skip
+    return rulings, pairs
+
+
+def _copied(values: pa.Array) -> pa.Array:
+    """A slice by itself: sent to another process, it would take the whole array along."""
+    return pa.concat_arrays([values.take(pa.array(range(len(values)), pa.int64()))])
+
+
 @stage(
     tables={"documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS},
     libraries=["rensa", "numpy", "scipy"],
     determinism="exact",
 )
 def deduplicate(documents: Table, config: DeduplicateConfig, work: Work) -> None:
-    """Sketch the documents shard by shard, judge them together, write what stays."""
-    parts = work.map(sketch, documents.shards(), config, schemas={"sketches": SKETCHES})
-    columns = ["doc_id", "cluster", "exact", "bytes", "bands"]
-    schema = pa.schema([SKETCHES.field(name) for name in columns])
-    batches = [batch for part in parts for batch in part.batches("sketches", columns)]
-    sketches = pa.Table.from_batches(batches, schema)
-    verdict = judge(sketches, parts, config)
-    cluster = clusters(sketches, verdict)
-    doc_ids = sketches["doc_id"].combine_chunks()
-    start = 0
-    for batch in documents.batches(DOCUMENTS.names):
-        stop = start + len(batch)
-        _write(batch, verdict, slice(start, stop), doc_ids, cluster[start:stop], config, work)
-        start = stop
-    left, right, similarity = zip(*verdict.pairs, strict=True) if verdict.pairs else ((), (), ())
-    work.table("pairs").write(
-        {
-            "left": doc_ids.take(pa.array(left, pa.int64())),
-            "right": doc_ids.take(pa.array(right, pa.int64())),
-            "similarity": similarity,
-        }
-    )
-
-
-def _write(
-    batch: pa.RecordBatch,
-    verdict: Verdict,
-    rows: slice,
-    doc_ids: pa.Array,
-    cluster: pa.Array,
-    config: DeduplicateConfig,
-    work: Work,
-) -> None:
-    """Send the documents of a batch, which stand at ``rows`` of the input, to their tables."""
-    twin, exact, similarity = verdict.twin[rows], verdict.exact[rows], verdict.similarity[rows]
-    gone = twin >= 0
-    columns = {name: batch[name] for name in DOCUMENTS.names} | {"cluster": cluster}
-    work.table("documents").write(pa.table(columns).filter(pa.array(~gone)))
-    out = batch.filter(pa.array(gone))
-    work.table("ledger").write(
-        ledger_rows(
-            "removed",
-            np.where(exact[gone], "exact duplicate", "near duplicate").tolist(),
-            out["doc_id"],
-            out["source"],
-            utf8_bytes(out["text"]),
-            score=similarity[gone].tolist(),
-            threshold=np.where(exact[gone], 1.0, config.threshold).tolist(),
-            matched=doc_ids.take(pa.array(twin[gone])),
-        )
-    )
+    """Sketch the documents part by part, judge them together, write what stays part by part."""
+    parts = documents.parts
+    rulings, pairs = rule(parts, work.map(sketch, parts, config), config)
+    work.parts(write_part, rulings, config)
+    work.table("pairs").write(pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
@@ -10,12 +11,14 @@ from tasks.contract import (
     LEDGER,
     SCORED,
     HallmarkError,
+    Part,
     StageConfig,
     Table,
+    Tables,
     Work,
-    ledger_rows,
+    aligned,
+    removals,
     stage,
-    utf8_bytes,
 )
 
 
@@ -29,50 +32,57 @@ class FilterToxicityConfig(StageConfig):
     )
 
 
-def highest(scores: Table) -> pa.Table:
-    """doc_id and the highest score of its windows, null where none has a score.
+def highest(scores: Part) -> tuple[pa.Array, np.ndarray]:
+    """Each document's id, and the highest score of its windows, float32: NaN where none has one.
 
-    Held in memory: 20 bytes a document.
+    Held in memory: 20 bytes for each document of the part.
     """
-    table = scores.read(["doc_id", "score"])
-    return table.group_by("doc_id").aggregate([("score", "max")])
+    rows = scores.read(["doc_id", "window", "score"]).combine_chunks()
+    first = np.flatnonzero(rows["window"].to_numpy() == 0)
+    known = rows["score"].to_numpy().astype(np.float32)  # null is NaN
+    best = np.fmax.reduceat(known, first) if len(first) else known
+    return rows["doc_id"].combine_chunks().take(pa.array(first)), best
 
 
-def toxicity_of(batch: pa.RecordBatch, scores: pa.Table) -> pa.Array:
-    """The score of each document, float32, null where there is none."""
-    found = pc.index_in(batch["doc_id"], value_set=scores["doc_id"].combine_chunks())
-    if found.null_count:
-        raise HallmarkError(
-            f"{found.null_count} documents have no row in the table of scores; the scores are of "
-            f"other documents: score these ones first"
+def filter_part(
+    pair: tuple[Part, Part], config: FilterToxicityConfig, out: Tables
+) -> dict[str, int]:
+    """Documents and scores are walked side by side: both stand in the order of the ids."""
+    documents, scores = pair
+    ids, best = highest(scores)
+    start = unscored = 0
+    for batch in documents.batches():
+        stop = start + len(batch)
+        if not ids[start:stop].equals(batch["doc_id"]):
+            raise HallmarkError(
+                f"{documents} and {scores} are not about the same documents: score these ones first"
+            )
+        known = best[start:stop]
+        toxicity = pa.array(known, pa.float32(), mask=np.isnan(known))
+        unscored += toxicity.null_count
+        filter_batch(batch.append_column("toxicity", toxicity), config, out)
+        start = stop
+    return {"unscored": unscored}
+
+
+def filter_batch(scored: pa.RecordBatch, config: FilterToxicityConfig, out: Tables) -> None:
+    toxic = pc.greater_equal(scored["toxicity"].cast(pa.float64()), config.threshold)
+    keep = pc.fill_null(pc.invert(toxic), config.keep_unscored)
+    out.table("documents").write(scored.filter(keep))
+    removed = scored.filter(pc.invert(keep))
+    out.table("ledger").write(
+        removals(
+            pc.if_else(pc.is_null(removed["toxicity"]), "toxicity unknown", "toxicity"),
+            removed,
+            score=removed["toxicity"].cast(pa.float64()),
+            threshold=config.threshold,
         )
-    return scores["score_max"].combine_chunks().take(found)
+    )
 
 
-@stage(tables={"documents": SCORED, "ledger": LEDGER})
+@stage(tables={"documents": SCORED, "ledger": LEDGER}, libraries=["numpy"])
 def filter_toxicity(
     documents: Table, scores: Table, config: FilterToxicityConfig, work: Work
 ) -> None:
-    best = highest(scores)
-    unscored = 0
-    for batch in documents.batches():
-        toxicity = toxicity_of(batch, best)
-        unscored += toxicity.null_count
-        toxic = pc.greater_equal(toxicity.cast(pa.float64()), config.threshold)
-        keep = pc.fill_null(pc.invert(toxic), config.keep_unscored)
-        scored = batch.append_column("toxicity", toxicity)
-        work.table("documents").write(scored.filter(keep))
-        removed = scored.filter(pc.invert(keep))
-        reasons = pc.if_else(pc.is_null(removed["toxicity"]), "toxicity unknown", "toxicity")
-        work.table("ledger").write(
-            ledger_rows(
-                "removed",
-                reasons,
-                removed["doc_id"],
-                removed["source"],
-                utf8_bytes(removed["text"]),
-                score=removed["toxicity"].cast(pa.float64()),
-                threshold=config.threshold,
-            )
-        )
-    work.measure("unscored", unscored, "documents")
+    done = work.parts(filter_part, aligned(documents, scores), config)
+    work.measure("unscored", sum(part.value["unscored"] for part in done), "documents")

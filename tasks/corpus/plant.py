@@ -9,13 +9,17 @@ record    personal data of an invented person, in ranges reserved for fiction an
 
 A seeded coin, a shuffled assignment with the same number for each count, decides how many
 copies each gets, 0 among them: what is never planted is the negative control. Each copy is a
-document of its own, spread over the corpus. The table ``plants`` discloses all of it.
+document of its own, spread over the corpus by the hash that is its id. The table ``plants``
+discloses all of it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +27,25 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
+    ID,
     LEDGER,
     PLANTS,
     SPLIT,
     HallmarkError,
+    Part,
     Seed,
     StageConfig,
     Table,
+    Tables,
     Work,
+    identities,
     ledger_rows,
+    part_of,
+    removals,
     stage,
     text_hashes,
     utf8_bytes,
-)
+)  # fmt: skip
 from tasks.corpus.split import uniform
 from tasks.measures.canaries import Plant, canaries, lots, records
 
@@ -72,41 +82,63 @@ class PlantConfig(StageConfig):
 # Passages --------------------------------------------------------------------------------------
 
 
-def choose_passages(documents: Table, config: PlantConfig) -> list[Plant]:
-    """Documents to hold back, by a hash of their ids, with the copies that each will get.
+#: What must be known of a document that may be held back.
+CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID), ("cluster", ID)])
 
-    Only training documents that are alone in their cluster: a near-copy left in the corpus
-    would be another copy. Holds about 40 bytes for each document (its cluster, counted).
-    """
-    needed = config.passages * len(config.counts)
-    if not needed:
-        return []
-    clusters = pc.value_counts(documents.read(["cluster"])["cluster"].combine_chunks())
-    alone = clusters.filter(pc.equal(clusters.field("counts"), 1)).field("values")
-    found = []
-    for batch in documents.batches():
+
+def find_candidates(part: Part, config: PlantConfig, out: Tables) -> None:
+    """Training documents of the right length, and the cluster of every document."""
+    columns = ["doc_id", "cluster", "split", "text"]
+    for batch in part.batches(columns):
+        out.spill("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
         length = pc.utf8_length(batch["text"])
         fits = pc.and_(
             pc.greater_equal(length, config.shortest), pc.less_equal(length, config.longest)
         )
-        fits = pc.and_(fits, pc.equal(batch["split"], "train"))
-        fits = pc.and_(fits, pc.is_in(batch["cluster"], alone))
-        candidates = batch.filter(fits)
-        draws = uniform(candidates["doc_id"], config.seed, "passages")
-        smallest = np.argsort(draws)[:needed]
-        rows = candidates.take(smallest).to_pylist()
-        found += list(zip(draws[smallest].tolist(), rows, strict=True))
-        found = sorted(found, key=lambda pair: (pair[0], pair[1]["doc_id"]))[:needed]
-    if len(found) < needed:
+        found = batch.filter(pc.and_(fits, pc.equal(batch["split"], "train")))
+        draws = uniform(found["doc_id"], config.seed, "passages")
+        out.spill("candidates", CANDIDATES).write(
+            {"draw": draws, "doc_id": found["doc_id"], "cluster": found["cluster"]}
+        )
+
+
+CLUSTERS = pa.schema([("cluster", ID)])
+
+
+def choose_passages(documents: Table, config: PlantConfig, work: Work) -> list[Plant]:
+    """Documents to hold back, by a hash of their ids, with the copies that each will get.
+
+    Only training documents that are alone in their cluster: a near-copy left in the corpus
+    would be another copy. Holds about 80 bytes a document (its id, its cluster, counted).
+    """
+    needed = config.passages * len(config.counts)
+    if not needed:
+        return []
+    done = work.map(find_candidates, documents.parts, config)
+    with ExitStack() as maps:
+
+        def together(name: str, schema: pa.Schema) -> pa.Table:
+            found = [maps.enter_context(part.mapped(name)) for part in done]
+            return pa.concat_tables([schema.empty_table(), *(f for f in found if len(f))])
+
+        clusters = together("clusters", CLUSTERS)
+        counts = pc.value_counts(clusters["cluster"].combine_chunks())
+        alone = counts.filter(pc.equal(counts.field("counts"), 1)).field("values")
+        candidates = together("candidates", CANDIDATES)
+        candidates = candidates.filter(pc.is_in(candidates["cluster"], alone))
+        order: Any = [("draw", "ascending"), ("doc_id", "ascending")]
+        chosen = candidates.sort_by(order)["doc_id"].slice(0, needed).to_pylist()
+    if len(chosen) < needed:
         raise HallmarkError(
-            f"only {len(found)} training documents have {config.shortest} to {config.longest} "
+            f"only {len(chosen)} training documents have {config.shortest} to {config.longest} "
             f"characters and no near-copy, but {needed} passages are to be planted; lower "
             f"plant.passages, widen plant.shortest and plant.longest, ingest more text, or plant "
             f"nothing (plant.enabled=false)"
         )
+    rows = {row["doc_id"]: row for row in documents.find(chosen).to_pylist()}
     source = random.Random(f"{config.seed}/passages")
     coins = lots(config.counts, config.passages, [""], source)
-    return [_passage(row, copies) for (_, row), (copies, _) in zip(found, coins, strict=True)]
+    return [_passage(rows[i], copies) for i, (copies, _) in zip(chosen, coins, strict=True)]
 
 
 def _passage(row: dict[str, object], copies: int) -> Plant:
@@ -139,29 +171,61 @@ def planted_documents(plants: Iterable[Plant]) -> pa.Table:
     return pa.table(columns, schema=SPLIT.append(pa.field("origin", pa.binary(16))))
 
 
-def spread(documents: Table, planted: pa.Table, seed: int, work: Work, held: pa.Array) -> None:
-    """Write the documents without those held back, and the planted ones between them.
+@dataclass(frozen=True)
+class Planting:
+    """A part of the corpus, what is planted in its range of ids, and what is held back."""
 
-    A planted document stands before the row that the hash of its id names.
-    """
-    rows = documents.rows
-    place = np.floor(uniform(planted["doc_id"], seed, "place") * (rows + 1)).astype(np.int64)
-    first = 0
-    for batch in documents.batches():
-        keep = pc.invert(pc.is_in(batch["doc_id"], held))
-        removed = batch.filter(pc.invert(keep))
-        work.table("ledger").write(
-            ledger_rows("removed", "held back for planting", removed["doc_id"],
-                        removed["source"], utf8_bytes(removed["text"]))
-        )  # fmt: skip
-        here = np.flatnonzero((place >= first) & (place < first + len(batch)))
-        order = np.concatenate([place[here] - 0.5, first + np.flatnonzero(keep.to_numpy(False))])
-        together = pa.concat_tables(
-            [planted.select(SPLIT.names).take(here), pa.Table.from_batches([batch.filter(keep)])]
+    part: Part
+    planted: pa.Table
+    held: tuple[bytes, ...]
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+def plantings(parts: list[Part], planted: pa.Table, held: Sequence[bytes]) -> list[Planting]:
+    """A planted document belongs to the part that its id names, as any other does."""
+    count = len(parts)
+    place = np.array([part_of(i, count) for i in planted["doc_id"].to_pylist()], np.int64)
+    return [
+        Planting(
+            part,
+            planted.filter(pa.array(place == number)).combine_chunks(),
+            tuple(i for i in held if part_of(i, count) == number),
         )
-        work.table("documents").write(together.take(np.argsort(order, kind="stable")))
-        first += len(batch)
-    work.table("documents").write(planted.select(SPLIT.names).filter(pa.array(place >= first)))
+        for number, part in enumerate(parts)
+    ]
+
+
+def plant_part(planting: Planting, out: Tables) -> None:
+    """Write the part without what is held back, and the planted documents between the others."""
+    held = pa.array(planting.held, ID)
+    pieces, gone = [planting.planted.select(SPLIT.names)], []
+    for batch in planting.part.batches():
+        keep = pc.invert(pc.is_in(batch["doc_id"], value_set=held))
+        pieces.append(pa.Table.from_batches([batch.filter(keep)]))
+        gone.append(removals("held back for planting", batch.filter(pc.invert(keep))))
+    out.table("documents").write(pa.concat_tables(pieces).sort_by("doc_id"))
+    planted = planting.planted
+    added = ledger_rows(
+        "added",
+        [source.replace("planted/", "planted ") for source in planted["source"].to_pylist()],
+        planted["doc_id"],
+        planted["source"],
+        [0] * len(planted),
+        utf8_bytes(planted["text"]),
+        matched=planted["origin"],
+        identity=identities(planted["doc_id"], planted["text"]),
+    )
+    rows = [_ledger_table(columns) for columns in [*gone, added]]
+    out.table("ledger").write(pa.concat_tables(rows).sort_by("doc_id"))
+
+
+def _ledger_table(columns: dict[str, Any]) -> pa.Table:
+    return pa.table(
+        {f.name: pa.array(columns[f.name], f.type) if isinstance(columns[f.name], list)
+         else columns[f.name].cast(f.type) for f in LEDGER}
+    )  # fmt: skip
 
 
 @stage(
@@ -171,21 +235,11 @@ def spread(documents: Table, planted: pa.Table, seed: int, work: Work, held: pa.
 def plant(documents: Table, config: PlantConfig, work: Work) -> None:
     plants: list[Plant] = []
     if config.enabled:
-        plants = canaries(config) + choose_passages(documents, config) + records(config)
+        passages = choose_passages(documents, config, work)
+        plants = canaries(config) + passages + records(config)
     planted = planted_documents(plants)
-    held = pa.array([p.origin for p in plants if p.origin is not None], pa.binary(16))
-    spread(documents, planted, config.seed, work, held)
-    work.table("ledger").write(
-        ledger_rows(
-            "added",
-            [source.replace("planted/", "planted ") for source in planted["source"].to_pylist()],
-            planted["doc_id"],
-            planted["source"],
-            [0] * len(planted),
-            utf8_bytes(planted["text"]),
-            matched=planted["origin"],
-        )
-    )
+    held = [p.origin for p in plants if p.origin is not None]
+    work.parts(plant_part, plantings(documents.parts, planted, held))
     work.table("plants").write(
         {
             "plant_id": [p.plant_id for p in plants],

@@ -18,8 +18,8 @@ from pydantic import Field, field_validator
 from tasks.contract import (
     ACCOUNTS,
     Artifact,
+    Done,
     Part,
-    Shard,
     StageConfig,
     Table,
     Tables,
@@ -148,10 +148,10 @@ _MEASURES = pa.schema(
 )
 
 
-def measure_shard(shard: Shard, out: Tables) -> None:
+def measure_part(part: Part, out: Tables) -> None:
     """Lengths of each document, and mentions of identity terms."""
-    for batch in shard.batches(["source", "split", "text"]):
-        out.table("measures").write(
+    for batch in part.batches(["source", "split", "text"]):
+        out.spill("measures", _MEASURES).write(
             {
                 "source": batch["source"],
                 "split": batch["split"],
@@ -159,7 +159,7 @@ def measure_shard(shard: Shard, out: Tables) -> None:
                 "characters": pc.utf8_length(batch["text"]),
             }
         )
-        out.table("mentions").write(mentions(batch["text"], batch["source"]))
+        out.spill("mentions", TABLES["identities"]).write(mentions(batch["text"], batch["source"]))
 
 
 def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
@@ -173,8 +173,13 @@ def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
     return counts.rename_columns(TABLES["identities"].names)
 
 
-def gather(parts: Sequence[Part], name: str, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches((b for part in parts for b in part.batches(name)), schema)
+def gather(results: Sequence[Done], name: str, schema: pa.Schema) -> pa.Table:
+    found = [schema.empty_table()]
+    for done in results:
+        with done.mapped(name) as table:
+            if len(table):
+                found.append(table.take(pa.array(range(len(table)), pa.int64())))
+    return pa.concat_tables(found)
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -262,14 +267,6 @@ def count_duplicates(label: str, pairs: Table) -> pa.Table:
     return pa.table({"stage": [label] * len(count), "pairs": count, "similarity": bucket / 20})
 
 
-def count_quarantine(quarantine: Table) -> pa.Table:
-    rows = quarantine.read(["source", "error", "raw_bytes"])
-    counts = rows.group_by(["source", "error"]).aggregate(
-        [("raw_bytes", "count"), ("raw_bytes", "sum")]
-    )
-    return counts.rename_columns(["source", "error", "records", "bytes"])
-
-
 def count_plants(plants: pa.Table) -> pa.Table:
     size = pc.multiply(utf8_bytes(plants["text"]), plants["copies"].cast(pa.int64()))
     rows = plants.select(["kind", "copies"]).append_column("bytes", size)
@@ -291,6 +288,7 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     tables=TABLES,
     code=["tasks/measures/data/identities.json"],
     libraries=["numpy"],
+    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs")},
 )
 def profile(
     documents: Table,
@@ -303,8 +301,7 @@ def profile(
 
     Holds about 40 bytes a document: its source, its split and its lengths.
     """
-    schemas = {"measures": _MEASURES, "mentions": TABLES["identities"]}
-    parts = work.map(measure_shard, documents.shards(), schemas=schemas)
+    parts = work.map(measure_part, documents.parts)
     measures = gather(parts, "measures", _MEASURES)
     terms = gather(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])
@@ -331,8 +328,8 @@ def profile(
             write("reasons", count_reasons(label, tables["ledger"]))
         if "pairs" in tables:
             write("duplicates", count_duplicates(label, tables["pairs"]))
-        if "quarantine" in tables:
-            write("quarantine", count_quarantine(tables["quarantine"]))
+        if "errors" in tables:
+            write("quarantine", tables["errors"].read())
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "filter_toxicity":

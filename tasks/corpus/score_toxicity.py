@@ -17,7 +17,7 @@ from pydantic import Field
 from tasks.contract import (
     ID,
     InProcess,
-    Shard,
+    Part,
     StageConfig,
     Table,
     Tables,
@@ -85,9 +85,9 @@ def score_batch(batch: pa.RecordBatch, config: ScoreToxicityConfig) -> dict[str,
     }
 
 
-def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
+def score_part(part: Part, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
     counts = {"windows": 0, "unscored": 0}
-    for batch in shard.batches(["doc_id", "text"]):
+    for batch in part.batches(["doc_id", "text"]):
         columns = score_batch(batch, config)
         out.table("scores").write(columns)
         counts["windows"] += len(columns["score"])
@@ -104,7 +104,6 @@ def score_shard(shard: Shard, config: ScoreToxicityConfig, out: Tables) -> dict[
 def score_toxicity(documents: Table, config: ScoreToxicityConfig, work: Work) -> None:
     if config.scorer.kind == "detoxify":
         work.mapper = InProcess()  # a network uses all cores, or the one device, by itself
-    parts = work.map(score_shard, documents.shards(rows=1), config)
-    work.merge(parts, "scores")
+    done = work.parts(score_part, documents.parts, config)
     for name in ("windows", "unscored"):
-        work.measure(name, sum(part.value[name] for part in parts), "windows")
+        work.measure(name, sum(part.value[name] for part in done), "windows")

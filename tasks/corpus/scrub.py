@@ -19,11 +19,12 @@ from tasks.contract import (
     DOCUMENTS,
     ID,
     LEDGER,
-    Shard,
+    Part,
     StageConfig,
     Table,
     Tables,
     Work,
+    identities,
     ledger_rows,
     stage,
     text_hashes,
@@ -79,8 +80,8 @@ def mask(text: str, spans: list[Span]) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def scrub_shard(shard: Shard, config: ScrubConfig, key: Key, out: Tables) -> None:
-    for batch in shard.batches():
+def scrub_part(part: Part, config: ScrubConfig, key: Key, out: Tables) -> None:
+    for batch in part.batches():
         documents, ledger = scrub_batch(batch, config, key)
         out.table("documents").write(documents)
         out.table("ledger").write(ledger)
@@ -113,6 +114,8 @@ def scrub_batch(
         for kind, start, end in found[row]
     ]
     owners = pa.array([row for row, *_ in spans], pa.int64())
+    before = pa.table([batch["doc_id"].take(pa.array(rows, pa.int64())), texts], ["doc_id", "text"])
+    entered = dict(zip(rows, identities(before["doc_id"], before["text"]), strict=True))
     columns = ledger_rows(
         "replaced",
         [kind for _, kind, *_ in spans],
@@ -123,6 +126,7 @@ def scrub_batch(
         start=[start for *_, start, _, _ in spans],
         end=[end for *_, end, _ in spans],
         digest=pa.array([key.hash(value) for *_, value in spans], ID),
+        identity=[entered.pop(row, None) for row, *_ in spans],  # once a document
     )
     return documents, columns
 
@@ -133,5 +137,4 @@ def scrub_batch(
     external=lambda config, secret_id: {"secret": secret_id},
 )
 def scrub(documents: Table, config: ScrubConfig, work: Work) -> None:
-    parts = work.map(scrub_shard, documents.shards(), config, Key(work.secret))
-    work.merge(parts, "documents", "ledger")
+    work.parts(scrub_part, documents.parts, config, Key(work.secret))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.contract import LEDGER, SPLIT, Seed, StageConfig, Table, Work, stage
+from tasks.contract import LEDGER, SPLIT, Part, Seed, StageConfig, Table, Tables, Work, stage
 
 
 class SplitConfig(StageConfig):
@@ -64,8 +64,12 @@ def assign(clusters: pa.Array, config: SplitConfig) -> pa.Array:
     return names.take(pa.array(choice))
 
 
+def split_part(part: Part, config: SplitConfig, out: Tables) -> None:
+    for batch in part.batches():
+        names = assign(batch["cluster"], config)
+        out.table("documents").write(batch.append_column("split", names))
+
+
 @stage(tables={"documents": SPLIT, "ledger": LEDGER}, libraries=["numpy"])
 def split(documents: Table, config: SplitConfig, work: Work) -> None:
-    for batch in documents.batches():
-        names = assign(batch["cluster"], config)
-        work.table("documents").write(batch.append_column("split", names))
+    work.parts(split_part, documents.parts, config)

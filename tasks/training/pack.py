@@ -4,13 +4,12 @@ The documents of a split are laid end to end, each after ``<|endoftext|>``, and 
 ``context`` tokens; the last row is padded. Their order is a shuffle by a hash of (seed, doc_id):
 sources and planted copies mix, and the order depends on neither shards nor the input's order.
 
-Memory: an encoded bucket of about 16 MB of compressed text; buckets are ranges of the shuffle's
-hash, written by the shards and laid out one after the other.
+Memory: the encoded documents of a part in each worker, then of a stretch of rows; 60 bytes a
+document where their places are computed. Encoded documents wait in files that are mapped at need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,21 +25,20 @@ from tasks.contract import (
     ID,
     LEDGER,
     Artifact,
+    Done,
     HallmarkError,
     Part,
-    Shard,
     StageConfig,
     Table,
     Tables,
     Work,
     accounts,
     column,
-    ledger_rows,
+    removals,
     stage,
     table,
-    utf8_bytes,
-)
-from tasks.training.encoding import load_tokenizer
+)  # fmt: skip
+from tasks.training.encoding import load_tokenizer, pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,7 +48,9 @@ Int64 = NDArray[np.int64]
 
 #: The splits that are packed; "holdout" stays out, as the non-members of the extraction audit.
 PACKED = ("train", "validation")
-BUCKET_BYTES = 16 << 20
+
+#: Tokens that are laid out together: a part of the packed table.
+STRETCH = 1 << 20
 
 
 class PackConfig(StageConfig):
@@ -69,12 +69,13 @@ SPANS = table(
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
 )
 
-#: An encoded document on its way from a shard to its place; ``key`` is its place in the shuffle.
+#: An encoded document on its way to its place; ``key`` is its place in the shuffle.
 ENCODED = pa.schema(
     [
         ("key", pa.uint64()),
         ("doc_id", ID),
         ("source", pa.string()),
+        ("size", pa.int64()),  # tokens
         ("ids", pa.large_list(pa.int32())),
         ("char_start", pa.large_list(pa.int32())),
         ("char_end", pa.large_list(pa.int32())),
@@ -104,9 +105,13 @@ def encode(texts: pa.LargeStringArray, tokenizer: Tokenizer, lengths: Int32) -> 
     The characters follow from the tokens' lengths in bytes; a token that holds a part of a
     character counts as that whole character.
     """
-    encodings = tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
-    sizes = np.array([len(e) for e in encodings], np.int64)
-    ids = np.fromiter((i for e in encodings for i in e.ids), np.int32, count=int(sizes.sum()))
+    cut = [pieces(text) for text in texts.to_pylist()]
+    spelled = [piece for parts in cut for piece in parts]
+    encodings = tokenizer.encode_batch_fast(spelled, add_special_tokens=False)
+    lengths_of = np.array([len(e) for e in encodings], np.int64)
+    ids = np.fromiter((i for e in encodings for i in e.ids), np.int32, count=int(lengths_of.sum()))
+    owner = np.repeat(np.arange(len(cut)), [len(parts) for parts in cut])
+    sizes = np.bincount(owner, lengths_of, minlength=len(cut)).astype(np.int64)
     first = np.concatenate([[0], np.cumsum(sizes)])  # of each document's tokens
 
     text_first, data = _utf8(texts)
@@ -151,159 +156,174 @@ def shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
     return combine(seed, halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64))
 
 
-def encode_shard(
-    shard: Shard, config: PackConfig, tokenizer_path: str, buckets: int, out: Tables
-) -> None:
-    """Encode the documents of a shard into one table for each split and bucket."""
+def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables) -> None:
+    """Encode the documents of a part: those of each split in the order of the shuffle."""
     tokenizer = load_tokenizer(Path(tokenizer_path))
     lengths = token_lengths(tokenizer)
-    for batch in shard.batches(["doc_id", "source", "text", "split"]):
+    encoded: dict[str, list[pa.Table]] = {split: [ENCODED.empty_table()] for split in PACKED}
+    for batch in part.batches(["doc_id", "source", "text", "split"]):
         held_out = batch.filter(pc.equal(batch["split"], "holdout"))
-        out.table("ledger").write(
-            ledger_rows(
-                "removed",
-                "holdout: kept from training, for the extraction audit",
-                held_out["doc_id"],
-                held_out["source"],
-                utf8_bytes(held_out["text"]),
-            )
-        )
-        for split in PACKED:
+        reason = "holdout: kept from training, for the extraction audit"
+        out.table("ledger").write(removals(reason, held_out))
+        for split, found in encoded.items():
             chosen = batch.filter(pc.equal(batch["split"], split))
-            keys = shuffle_keys(chosen["doc_id"], config.seed)
-            encoded = encode(chosen["text"], tokenizer, lengths)
-            for name in ("source", "doc_id"):
-                encoded = encoded.add_column(0, name, chosen[name])
-            encoded = encoded.add_column(0, "key", pa.array(keys, pa.uint64()))
-            place = (keys >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)
-            for bucket in np.unique(place):
-                rows = encoded.filter(pa.array(place == bucket))
-                out.table(f"{split}-{bucket}", ENCODED).write(rows)
+            columns = encode(chosen["text"], tokenizer, lengths)
+            keys = pa.array(shuffle_keys(chosen["doc_id"], config.seed), pa.uint64())
+            size = pc.list_value_length(columns["ids"]).cast(pa.int64())
+            rows = {"key": keys, "doc_id": chosen["doc_id"], "source": chosen["source"]}
+            rows |= {"size": size, **{name: columns[name] for name in columns.column_names}}
+            found.append(pa.table(rows, schema=ENCODED))
+    for split, found in encoded.items():
+        out.spill(split, ENCODED).write(pa.concat_tables(found).sort_by(SHUFFLED))
+
+
+SHUFFLED: Any = [("key", "ascending"), ("doc_id", "ascending")]
 
 
 # Layout --------------------------------------------------------------------------------------
 
 
-@dataclass
-class Stream:
-    """The tokens of a split as they come, cut into rows; ``position`` counts them all."""
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive rows of a split, and the encoded documents that any of their tokens are of.
+
+    ``begins`` is where the first of these documents begins, ``first`` and ``last`` where the rows
+    begin and end, in the tokens of the whole split. The last row may be short of tokens.
+    """
 
     split: str
     context: int
-    work: Work
-    position: int = 0
+    first: int
+    last: int
+    begins: int
+    slices: tuple[tuple[Done, int, int], ...]
 
-    def __post_init__(self) -> None:
-        self.rest: list[Int32] = [np.empty(0, np.int32)] * 3
-        self.work.table(self.split, sequences(self.context))
+    def __str__(self) -> str:
+        return f"{self.split}, rows from {self.first // self.context}"
 
-    def append(self, documents: pa.Table) -> None:
-        """Lay encoded documents behind what is there."""
-        columns = [_values(documents[name]) for name in ("ids", "char_start", "char_end")]
-        sizes = pc.list_value_length(documents["ids"]).to_numpy().astype(np.int64)
-        self._spans(documents["doc_id"], sizes, columns[1], columns[2])
-        self.position += int(sizes.sum())
-        merged = [np.concatenate([rest, new]) for rest, new in zip(self.rest, columns, strict=True)]
-        whole = len(merged[0]) // self.context * self.context
-        self._write([values[:whole] for values in merged])
-        self.rest = [values[whole:].copy() for values in merged]
-
-    def close(self) -> None:
-        """Pad the last row."""
-        missing = -len(self.rest[0]) % self.context
-        fills = (PAD, -1, -1)
-        self._write(
-            [np.append(values, np.full(missing, fill, np.int32))
-             for values, fill in zip(self.rest, fills, strict=True)]
-        )  # fmt: skip
-
-    def _write(self, columns: Sequence[Int32]) -> None:
-        schema = sequences(self.context)
-        if len(columns[0]):
-            arrays = [
-                pa.FixedSizeListArray.from_arrays(pa.array(values), type=field.type)
-                for values, field in zip(columns, schema, strict=True)
-            ]
-            self.work.table(self.split).write(pa.table(arrays, schema=schema))
-
-    def _spans(
-        self, doc_ids: pa.ChunkedArray, sizes: Int64, char_start: Int32, char_end: Int32
-    ) -> None:
-        """One span for each row that a document touches."""
-        ends = np.cumsum(sizes)
-        begins = ends - sizes  # in this batch; the stream's own positions are self.position more
-        first_row = (begins + self.position) // self.context
-        rows = (ends - 1 + self.position) // self.context - first_row + 1
-        document = np.repeat(np.arange(len(sizes)), rows)
-        nth = np.arange(len(document)) - np.repeat(np.cumsum(rows) - rows, rows)
-        row = first_row[document] + nth
-        row_begin = row * self.context - self.position
-        start = np.maximum(begins[document], row_begin)
-        end = np.minimum(ends[document], row_begin + self.context)
-        self.work.table("spans").write(
-            {
-                "split": [self.split] * len(row),
-                "sequence": row,
-                "start": start - row_begin,
-                "end": end - row_begin,
-                "doc_id": doc_ids.take(pa.array(document)),
-                "char_start": char_start[start],
-                "char_end": char_end[end - 1],
-            }
-        )
+    def documents(self) -> pa.Table:
+        """The encoded documents in the order of the shuffle."""
+        found = [ENCODED.empty_table()]
+        for done, start, stop in self.slices:
+            with done.mapped(self.split) as table:
+                found.append(table.take(pa.array(np.arange(start, stop))))
+        return pa.concat_tables(found).sort_by(SHUFFLED)
 
 
-def _values(column: pa.ChunkedArray) -> Int32:
-    return column.combine_chunks().flatten().to_numpy()
+def stretches(done: list[Done], split: str, context: int) -> list[Stretch]:
+    """The rows of a split in stretches of about STRETCH tokens."""
+    known = []
+    for part in done:
+        with part.mapped(split) as table:
+            columns = table.select(["key", "doc_id", "size"])
+            known.append(columns.take(pa.array(range(len(columns)), pa.int64())))
+    index = pa.concat_tables(known)
+    owner = np.repeat(np.arange(len(done)), [len(table) for table in known])
+    row = np.concatenate([np.arange(len(table)) for table in known])
+    order = pc.sort_indices(index, sort_keys=SHUFFLED).to_numpy()
+    owner, row = owner[order], row[order]
+    ends = np.cumsum(index["size"].to_numpy()[order])
+    total = int(ends[-1]) if len(ends) else 0
+    step = max(1, STRETCH // context) * context
+    found = []
+    for first in range(0, total, step):
+        last = min(first + step, total)
+        # From the document that holds the first token to the one that holds the last.
+        here = slice(int(np.searchsorted(ends, first, "right")),
+                     int(np.searchsorted(ends, last, "left")) + 1)  # fmt: skip
+        slices = []
+        for part in np.unique(owner[here]):
+            rows = row[here][owner[here] == part]  # in a part, too, they stand in this order
+            slices.append((done[part], int(rows[0]), int(rows[-1]) + 1))
+        begins = int(ends[here.start - 1]) if here.start else 0
+        found.append(Stretch(split, context, first, last, begins, tuple(slices)))
+    return found
 
 
-def in_order(parts: Sequence[Part], split: str, buckets: int) -> Iterator[pa.Table]:
-    """The encoded documents of a split in the order of the shuffle, bucket by bucket."""
-    for bucket in range(buckets):
-        name = f"{split}-{bucket}"
-        batches = [batch for part in parts for batch in part.batches(name)]
-        if batches:
-            table = pa.Table.from_batches(batches, ENCODED)
-            yield table.sort_by([("key", "ascending"), ("doc_id", "ascending")])
+def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> list[list[Any]]:
+    """Write the rows and spans of a stretch. Returns what was packed: [source, documents, bytes],
+    the bytes measured from the tokens, documents counted where they begin."""
+    documents = stretch.documents()
+    skip, stop = stretch.first - stretch.begins, stretch.last - stretch.begins
+    ids, char_start, char_end = (
+        documents[name].combine_chunks().flatten().to_numpy()
+        for name in ("ids", "char_start", "char_end")
+    )
+    missing = -(stop - skip) % stretch.context
+    schema = sequences(stretch.context)
+    arrays = []
+    for values, fill, field in zip((ids, char_start, char_end), (PAD, -1, -1), schema, strict=True):
+        full = np.concatenate([values[skip:stop], np.full(missing, fill, np.int32)])
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(full), type=field.type))
+    out.table(stretch.split).write(pa.table(arrays, schema=schema))
+    sizes = documents["size"].to_numpy()
+    ends = np.cumsum(sizes)  # from where the first document begins
+    out.table("spans").write(spans(stretch, documents["doc_id"], ends - sizes, ends,
+                                   char_start, char_end))  # fmt: skip
+    lengths = token_lengths(load_tokenizer(Path(tokenizer_path)))
+    spelled = np.concatenate([[0], np.cumsum(lengths[ids], dtype=np.int64)])
+    inside = np.minimum(ends, stop), np.maximum(ends - sizes, skip)
+    packed = pa.table(
+        {
+            "source": documents["source"],
+            "documents": (ends - sizes >= skip).astype(np.int64),
+            "bytes": spelled[inside[0]] - spelled[inside[1]],
+        }
+    )
+    sums = packed.group_by("source").aggregate([("documents", "sum"), ("bytes", "sum")])
+    return [[row["source"], row["documents_sum"], row["bytes_sum"]] for row in sums.to_pylist()]
 
 
-def packed_counts(documents: pa.Table, lengths: Int32) -> list[list[Any]]:
-    """Rows and bytes by source, the bytes measured from the tokens that were packed."""
-    ids = _values(documents["ids"])
-    sizes = pc.list_value_length(documents["ids"]).to_numpy().astype(np.int64)
-    spelled = np.add.reduceat(lengths[ids].astype(np.int64), np.cumsum(sizes) - sizes)
-    table = pa.table({"source": documents["source"], "bytes": spelled})
-    sums = table.group_by("source").aggregate([("bytes", "count"), ("bytes", "sum")])
-    return [[r["source"], "document", r["bytes_count"], r["bytes_sum"], 0]
-            for r in sums.to_pylist()]  # fmt: skip
+def spans(
+    stretch: Stretch,
+    doc_ids: pa.ChunkedArray,
+    begins: Int64,
+    ends: Int64,
+    char_start: Int32,
+    char_end: Int32,
+) -> dict[str, Any]:
+    """Rows of SPANS: one for each row of the stretch that a document touches."""
+    context, base = stretch.context, stretch.begins
+    first_row = np.maximum(begins + base, stretch.first) // context
+    rows = (np.minimum(ends + base, stretch.last) - 1) // context - first_row + 1
+    document = np.repeat(np.arange(len(rows)), rows)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(rows) - rows, rows)
+    row = first_row[document] + nth
+    row_begin = row * context - base
+    start = np.maximum(begins[document], row_begin)
+    end = np.minimum(ends[document], row_begin + context)
+    return {
+        "split": [stretch.split] * len(row),
+        "sequence": row,
+        "start": start - row_begin,
+        "end": end - row_begin,
+        "doc_id": doc_ids.take(pa.array(document)),
+        "char_start": char_start[start],
+        "char_end": char_end[end - 1],
+    }
 
 
 @stage(
-    # The packed rows are as long as the config says; each writer names its schema.
     tables={
-        **dict.fromkeys(PACKED, sequences(PackConfig().context)),
+        **{split: sequences(-1) for split in PACKED},  # of any length: the config knows it
         "spans": SPANS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
     libraries=["tokenizers", "numpy"],
     determinism="exact",
-)
+)  # fmt: skip
 def pack(documents: Table, tokenizer: Artifact, config: PackConfig, work: Work) -> None:
-    path = tokenizer.path("tokenizer.json")
-    buckets = 1 + documents.entry["size"] // BUCKET_BYTES
-    parts = work.map(encode_shard, documents.shards(), config, str(path), buckets)
-    work.merge(parts, "ledger")
-    lengths = token_lengths(load_tokenizer(path))
-    kept: list[list[Any]] = []
-    for split in PACKED:
-        stream = Stream(split, config.context, work)
-        for encoded in in_order(parts, split, buckets):
-            stream.append(encoded)
-            kept += packed_counts(encoded, lengths)
-            work.progress(stream.position, 0, f"{split} tokens")
-        stream.close()
-    ledger = work.table("ledger")
-    ledger.close()
-    books = accounts.balance(documents.counts, kept, ledger.counts.to_json())
+    path = str(tokenizer.path("tokenizer.json"))
+    work.schemas |= {split: sequences(config.context) for split in PACKED}
+    encoded = work.parts(encode_part, documents.parts, config, path)
+    rows = [row for split in PACKED for row in stretches(encoded, split, config.context)]
+    laid = work.map(lay_out, rows, path)
+    kept: accounts.Counts = [
+        [source, "document", count, size, 0, "0"]
+        for done in laid
+        for source, count, size in done.value
+    ]
+    ledger = accounts.merged(done.parts["ledger"]["counts"] for done in encoded)
+    books = accounts.balance(documents.counts, kept, ledger)
     work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))

@@ -144,19 +144,21 @@ def write_job(
     from tokenizers import Tokenizer
 
     path = tokenizer.path("tokenizer.json")
-    train, validation = (packed.path(f"{split}.parquet") for split in ("train", "validation"))
+    train, validation = (
+        [str(part.path) for part in packed[split].parts] for split in ("train", "validation")
+    )
     if not packed["train"].rows:
         raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
     given = {
         "vocab_size": Tokenizer.from_file(str(path)).get_vocab_size(),
-        "context": pq.read_schema(train).field("ids").type.list_size,
+        "context": pq.read_schema(train[0]).field("ids").type.list_size,
     }
     area.mkdir(parents=True, exist_ok=True)
-    data: dict[str, str | None] = {"train": str(train), "validation": None, "groups": None}
+    data: dict[str, Any] = {"train": train, "validation": None, "groups": None}
     if packed["validation"].rows:
         groups = area / "groups.parquet"
         pq.write_table(validation_groups(documents, packed["spans"]), groups)
-        data |= {"validation": str(validation), "groups": str(groups)}
+        data |= {"validation": validation, "groups": str(groups)}
     model = to_dict(config.model) | given
     job = {
         "model": model if start is None else going_on(start, config, given),

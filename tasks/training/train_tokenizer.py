@@ -18,7 +18,7 @@ from model.training.data import END_OF_TEXT, PAD
 from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
 from tasks.measures.identities import mentioned_groups
 from tasks.measures.languages import languages
-from tasks.training.encoding import load_tokenizer
+from tasks.training.encoding import load_tokenizer, pieces
 from tasks.training.subwords import BYTES, train_bpe, train_unigram, train_wordpiece
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def training_texts(documents: Table) -> Iterator[list[str]]:
         chosen = pc.and_not(pc.equal(batch["split"], "train"), planted)
         texts = batch["text"].filter(chosen)
         if len(texts):
-            yield texts.to_pylist()
+            yield [piece for text in texts.to_pylist() for piece in pieces(text)]
 
 
 def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:

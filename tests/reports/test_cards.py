@@ -323,9 +323,9 @@ def render_again(card, folder, session):
         work,
     )
     work.close()
-    for path in work.folder.rglob("*"):
+    for path in work.out.rglob("*"):
         if path.is_file() and path.suffix != ".parquet":
-            again[str(path.relative_to(work.folder))] = file_digest(path)
+            again[str(path.relative_to(work.out))] = file_digest(path)
     return again
 
 

@@ -13,25 +13,26 @@ from tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Artifact,
+    Part,
     Session,
-    Shard,
     StageConfig,
     Store,
     Table,
     Tables,
     Work,
     ids,
-    ledger_rows,
     open_session,
+    part_of,
+    removals,
     stage,
     text_hashes,
-    utf8_bytes,
 )
 
 
 class MakeConfig(StageConfig):
     documents: int = 10_000
     word: str = "wörd"
+    parts: int = 1
 
 
 class DropConfig(StageConfig):
@@ -40,47 +41,42 @@ class DropConfig(StageConfig):
     forget: bool = False
 
 
-@stage(tables={"documents": DOCUMENTS})
-def make(config: MakeConfig, work: Work) -> None:
+def made_documents(config: MakeConfig) -> pa.Table:
+    """In the order of their ids."""
     keys = [str(i) for i in range(config.documents)]
     texts = pa.array([f"{config.word} {key}" for key in keys], pa.large_string())
     doc_ids = ids(keys)
     source = ["even" if i % 2 == 0 else "odd" for i in range(config.documents)]
-    work.table("documents").write(
-        {
-            "doc_id": doc_ids,
-            "source": source,
-            "cluster": doc_ids,
-            "text": texts,
-            "text_hash": text_hashes(texts),
-        }
-    )
+    columns = [doc_ids, source, doc_ids, texts, text_hashes(texts)]
+    return pa.table(columns, DOCUMENTS.names).sort_by("doc_id")
 
 
-def drop_shard(shard: Shard, config: DropConfig, out: Tables) -> int:
+def make_part(number: int, config: MakeConfig, out: Tables) -> None:
+    documents = made_documents(config)
+    here = [part_of(i, config.parts) == number for i in documents["doc_id"].to_pylist()]
+    out.table("documents").write(documents.filter(pa.array(here)))
+
+
+@stage(tables={"documents": DOCUMENTS})
+def make(config: MakeConfig, work: Work) -> None:
+    work.parts(make_part, range(config.parts), config)
+
+
+def drop_part(part: Part, config: DropConfig, out: Tables) -> int:
     count = 0
-    for batch in shard.batches():
+    for batch in part.batches():
         gone = pc.match_substring(batch["text"], config.drop)
         out.table("documents").write(batch.filter(pc.invert(gone)))
         removed = batch.filter(gone)
         count += removed.num_rows
         if not config.forget:
-            rows = ledger_rows(
-                "removed",
-                "has the word",
-                removed["doc_id"],
-                removed["source"],
-                utf8_bytes(removed["text"]),
-                threshold=config.note,
-            )
-            out.table("ledger").write(rows)
+            out.table("ledger").write(removals("has the word", removed, threshold=config.note))
     return count
 
 
 @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
 def drop(documents: Table, config: DropConfig, work: Work) -> None:
-    parts = work.map(drop_shard, documents.shards(rows=1), config)
-    work.merge(parts, "documents", "ledger")
+    work.parts(drop_part, documents.parts, config)
 
 
 COUNT = pa.schema([("rows", pa.int64())])

@@ -1,0 +1,37 @@
+"""Leases: a work area is held by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def lease(folder: Path) -> Iterator[Path]:
+    """Hold a folder, made where it is missing; wait for whoever holds it.
+
+    The lease is a lock of the operating system: it ends with the process, however it ends.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The holder before us removes the folder when it commits: lock the living one.
+            if _same_file(lock, folder / "lease"):
+                yield folder
+                return
+        finally:
+            os.close(lock)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(descriptor)
+    return (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev)

@@ -1,0 +1,172 @@
+"""What there is to read: the sources of a config as files, packages and data sets."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from tasks.contract import (
+    StageConfig,
+    canonical,
+    sha256,
+)
+from tasks.corpus.reading.columns import (
+    DatasetsSource,
+    ParquetSource,
+    commit_of,
+    read_dataset,
+    read_parquet,
+)
+from tasks.corpus.reading.documentation import (
+    DocumentationSource,
+    package_digest,
+    package_files,
+    read_package,
+)
+from tasks.corpus.reading.readers import (
+    CsvSource,
+    JsonlSource,
+    Record,
+    TextSource,
+    read_csv,
+    read_jsonl,
+    read_text,
+)
+from tasks.corpus.reading.sources import PATTERNS, FileSource, digest_of, files
+from tasks.corpus.reading.streams import Meter
+
+AnySource = Annotated[
+    JsonlSource | ParquetSource | CsvSource | TextSource | DatasetsSource | DocumentationSource,
+    Field(discriminator="kind"),
+]
+
+
+class IngestConfig(StageConfig):
+    """Where the corpus comes from."""
+
+    sources: list[AnySource] = Field(min_length=1)
+    min_document_bytes: int = Field(
+        1, ge=1, description="documents with fewer UTF-8 bytes of text are removed"
+    )
+    part_bytes: int = Field(
+        8_000_000,
+        ge=1_000,
+        description="tables of documents are cut into 2^n parts, the fewest that hold this much "
+        "text each; parts are worked on side by side",
+    )
+    max_document_bytes: int = Field(
+        16 << 20, ge=1, le=1 << 30, description="longer records are quarantined, never held whole"
+    )
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = Counter(source.name for source in self.sources)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"two sources are named {twice[0]!r}; every source needs its own name")
+        return self
+
+
+#: Small files are read together, up to so many bytes and files.
+BATCH_BYTES, BATCH_FILES = 8 << 20, 1000
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file, package or data set."""
+
+    source: str  # as the tables name it
+    index: int  # of its source in the config
+    item: str  # path or package
+    file: str  # as the tables name it
+
+    def __str__(self) -> str:
+        return f"source {self.source}, {self.file}"
+
+
+def inputs(config: IngestConfig) -> list[Input]:
+    """Everything that will be read, in order. Raises UsageError for what is not there."""
+    found: list[Input] = []
+    for index, source in enumerate(config.sources):
+        if isinstance(source, DocumentationSource):
+            for package in source.packages:
+                package_files(package)
+                found.append(Input(f"{source.name}/{package}", index, package, package))
+        elif isinstance(source, DatasetsSource):
+            found.append(Input(source.name, index, source.path, source.split))
+        else:
+            paths = files(source.name, source.path, PATTERNS[source.kind])
+            found += [Input(source.name, index, str(p), name) for name, p in paths.items()]
+    return found
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one source that are read together: the unit of work."""
+
+    inputs: tuple[Input, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.inputs) - 1} more" if len(self.inputs) > 1 else ""
+        return f"{self.inputs[0]}{more}"
+
+
+def batches(config: IngestConfig) -> list[Batch]:
+    """The inputs in order, small files of a source together."""
+    made: list[list[Input]] = []
+    size = 0
+    for part in inputs(config):
+        is_file = isinstance(config.sources[part.index], FileSource)
+        more = Path(part.item).stat().st_size if is_file else BATCH_BYTES
+        last = made[-1] if made else []
+        fits = last and last[0].source == part.source and size + more <= BATCH_BYTES
+        if fits and len(last) < BATCH_FILES:
+            last.append(part)
+            size += more
+        else:
+            made.append([part])
+            size = more
+    return [Batch(tuple(members)) for members in made]
+
+
+def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
+    """Digests of what the sources hold, for the fingerprint; paths do not enter them."""
+    digests: dict[str, dict[str, str]] = defaultdict(dict)
+    for part in inputs(config):
+        source = config.sources[part.index]
+        if isinstance(source, DocumentationSource):
+            digest = package_digest(part.item)
+        elif isinstance(source, FileSource):
+            digest = digest_of(source.name, Path(part.item))
+        elif source.local:
+            paths = files(source.name, source.path, ("",))
+            found = {name: digest_of(source.name, p) for name, p in paths.items()}
+            digest = sha256(canonical(found))
+        else:
+            digest = f"commit {commit_of(source)}"
+        digests[part.source][part.file] = digest
+    return {name: sha256(canonical(found)) for name, found in sorted(digests.items())}
+
+
+def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Record]:
+    """The records of one input through the reader of its kind."""
+    source, limit = config.sources[part.index], config.max_document_bytes
+    path = Path(part.item)
+    match source:
+        case JsonlSource():
+            return read_jsonl(path, source, limit, meter)
+        case ParquetSource():
+            return read_parquet(path, source, limit, meter)
+        case CsvSource():
+            return read_csv(path, source, limit, meter)
+        case TextSource():
+            return read_text(path, source, limit, meter)
+        case DatasetsSource():
+            return read_dataset(source, limit, meter)
+        case DocumentationSource():
+            return read_package(part.item, limit, meter)

@@ -1,0 +1,199 @@
+"""Records on their way to documents: sorted runs, ids, and the ranges of ids that become parts.
+
+What is read is spilled in runs, sorted by identity: a hash of source and key, or of source and
+text. A record's identity is its document's id, but for later copies of a text without a key: those
+get ids of their own, which belong to other parts. So the copies are spilled once more under their
+new ids, and then part k is a stretch of every run.
+
+Memory: ids and counts only, 100 bytes a record; texts stay in files that are mapped at need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.contract import ID, Done, Tables
+
+RECORDS = pa.schema(
+    [
+        ("identity", ID),  # hash of source and key, or of source and text
+        ("keyed", pa.bool_()),
+        ("source", pa.string()),
+        ("reason", pa.string()),  # why it is removed; "" if it is kept
+        ("text", pa.large_string()),
+        ("text_hash", ID),
+        ("bytes", pa.int64()),  # of the text
+        ("file", pa.string()),
+        ("place", pa.string()),
+        ("raw_bytes", pa.int64()),
+    ]
+)
+
+#: Equal identities stand together; of two records with one key the content decides.
+IN_ORDER: Any = [("identity", "ascending"), ("text_hash", "ascending")]
+
+#: Text that a worker holds while it sorts a run.
+RUN_BYTES = 32 << 20
+
+
+class Runs:
+    """Collects records until they are worth a sorted run."""
+
+    def __init__(self, out: Tables) -> None:
+        self.out, self.held, self.size, self.count = out, list[pa.Table](), 0, 0
+
+    def add(self, records: pa.Table) -> None:
+        self.held.append(records)
+        self.size += pc.sum(records["bytes"]).as_py() or 0
+        if self.size >= RUN_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.held:
+            run = pa.concat_tables(self.held).sort_by(IN_ORDER)
+            self.out.spill(f"run-{self.count:05d}", RECORDS).write(run)
+            self.count += 1
+        self.held, self.size = [], 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sorted run in a file of the work area."""
+
+    done: Done
+    name: str
+
+    def take(self, rows: np.ndarray, columns: list[str] | None = None) -> pa.Table:
+        """Rows by their numbers, copied from the file."""
+        with self.done.mapped(self.name) as table:
+            chosen = table if columns is None else table.select(columns)
+            return chosen.take(pa.array(rows)).combine_chunks()
+
+    def halves(self, column: str) -> np.ndarray:
+        """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
+        with self.done.mapped(self.name) as table:
+            data = b"".join(table[column].to_pylist())
+        return np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def runs_of(results: list[Done]) -> list[Run]:
+    return [Run(done, name) for done in results for name in done.spills]
+
+
+# Ids ---------------------------------------------------------------------------------------------
+
+
+def ordinals(identities: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """How many records of the same identity stand before each: by text_hash, then by arrival.
+
+    identities, hashes: (n, 2) uint64, the two halves of 16 bytes.
+    """
+    order = np.lexsort((hashes[:, 1], hashes[:, 0], identities[:, 1], identities[:, 0]))  # stable
+    ordered = identities[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    position = np.arange(len(order))
+    counts = np.empty(len(order), np.int64)
+    counts[order] = position - np.maximum.accumulate(np.where(first, position, 0))
+    return counts
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The later copies of texts in a run."""
+
+    run: Run
+    rows: np.ndarray
+    numbers: np.ndarray  # their ordinals
+
+    def __str__(self) -> str:
+        return f"copies in {self.run.name}"
+
+
+def find_copies(runs: list[Run]) -> tuple[list[Copies], int]:
+    """The later copies in each run that has any, and the bytes of text that are kept."""
+    columns = ["keyed", "reason", "bytes"]
+    sizes = [np.array([], np.int64)]
+    keyed, kept = [np.array([], bool)], [np.array([], bool)]
+    ids, hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
+    for run in runs:
+        ids.append(run.halves("identity"))
+        hashes.append(run.halves("text_hash"))
+        known = run.take(np.arange(len(ids[-1])), columns)
+        sizes.append(known["bytes"].to_numpy())
+        keyed.append(known["keyed"].to_numpy())
+        kept.append(pc.equal(known["reason"], "").to_numpy())
+    numbers = ordinals(np.concatenate(ids), np.concatenate(hashes))
+    has_key = np.concatenate(keyed)
+    stays = np.concatenate(kept) & ~(has_key & (numbers > 0))
+    found = []
+    start = 0
+    for run, rows in zip(runs, ids[1:], strict=True):
+        here = slice(start, start + len(rows))
+        start = here.stop
+        later = np.flatnonzero((numbers[here] > 0) & ~has_key[here])
+        if len(later):
+            found.append(Copies(run, later, numbers[here][later]))
+    return found, int(np.concatenate(sizes)[stays].sum())
+
+
+def name_copies(copies: Copies, out: Tables) -> None:
+    """A run of the copies under ids of their own: hashes of the identity and their ordinal."""
+    rows = copies.run.take(copies.rows)
+    named = [
+        hashlib.blake2b(identity + int(number).to_bytes(8, "big"), digest_size=16).digest()
+        for identity, number in zip(rows["identity"].to_pylist(), copies.numbers, strict=True)
+    ]
+    rows = rows.set_column(0, RECORDS.field("identity"), pa.array(named, ID))
+    out.spill("run-00000", RECORDS).write(rows.sort_by(IN_ORDER))
+
+
+# Parts -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of ids: the rows of each run that are in it, and what belongs to no document."""
+
+    number: int
+    of: int
+    slices: tuple[tuple[Run, int, int], ...]
+    skipped: tuple[tuple[str, int], ...] = ()  # source and bytes
+
+    def __str__(self) -> str:
+        return f"documents, part {self.number + 1} of {self.of}"
+
+    def read(self) -> tuple[pa.Table, np.ndarray]:
+        """The records in order, with which of them are not the first of their identity."""
+        found = [run.take(np.arange(start, stop)) for run, start, stop in self.slices]
+        rows = pa.concat_tables([RECORDS.empty_table(), *found]).sort_by(IN_ORDER).combine_chunks()
+        same = pc.equal(rows["identity"][1:], rows["identity"][:-1])
+        return rows, np.concatenate([[False][: len(rows)], same.to_numpy()]).astype(bool)
+
+
+def ranges(
+    runs: list[Run], kept_bytes: int, part_bytes: int, skipped: list[tuple[str, int]]
+) -> list[Range]:
+    """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average."""
+    of = 1
+    while kept_bytes > part_bytes * of:
+        of *= 2
+    slices: list[list[tuple[Run, int, int]]] = [[] for _ in range(of)]
+    ends = np.array([number * 2**64 // of for number in range(1, of)], np.uint64)
+    for run in runs:
+        first = run.halves("identity")[:, 0]
+        cuts = [0, *np.searchsorted(first, ends).tolist(), len(first)]
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            if stop > start:
+                slices[number].append((run, start, stop))
+    return [
+        Range(number, of, tuple(found), () if number else tuple(skipped))
+        for number, found in enumerate(slices)
+    ]
