@@ -2,13 +2,11 @@
 
 import pytest
 
-from tasks.contract import ACCOUNTS, KINDS, TELEMETRY, described, is_cut, meaning
+from tasks.contract import KINDS, described, is_cut, meaning
 from tests.test_architecture import stages
 
-SCHEMAS = {"accounts": ACCOUNTS, "telemetry": TELEMETRY} | {
-    f"{stage.name}.{name}": schema
-    for stage in stages()
-    for name, schema in {**stage.tables, **stage.telemetry}.items()
+SCHEMAS = {
+    f"{stage.name}.{name}": schema for stage in stages() for name, schema in stage.schemas().items()
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.commands.shared import Json, show
-from tasks.contract import ACCOUNTS, STAGES, TELEMETRY, Stage, UsageError, described, meaning
+from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, described, meaning
 
 Row = dict[str, Any]
 
@@ -48,12 +48,9 @@ def list_tables(stage: str | None = None) -> list[Row]:
 
 
 def _of(stage: Stage) -> Iterator[Row]:
-    for name, schema in stage.tables.items():
-        yield _row(stage.name, name, schema, False)
-    if stage.conserves:
-        yield _row(stage.name, "accounts", ACCOUNTS, False)
-    for name, schema in stage.telemetry.items():
-        yield _row(stage.name, name, schema, True)
+    for name, schema in stage.schemas().items():
+        if name != "telemetry":  # said once, for every stage
+            yield _row(stage.name, name, schema, name in stage.telemetry)
 
 
 def _row(stage: str, name: str, schema: pa.Schema, telemetry: bool) -> Row:

@@ -26,26 +26,27 @@ from tasks.contract.errors import HallmarkError
 TERMS = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
 
 _MEANINGS = {
-    "in": "what came in",
-    "added": "what was not in the input",
-    "kept": "what goes on",
-    "removed_rows": "what left with whole documents",
-    "removed_spans": "what left of documents that stayed",
-    "quarantined": "what could not be read or processed",
+    "in": "what entered the stage",
+    "added": "what the stage put in",
+    "kept": "what it passed on",
+    "removed_rows": "documents that left whole",
+    "removed_spans": "parts of documents that left",
+    "quarantined": "what could not be processed",
     "replaced": "what masking made shorter; negative where it made text longer",
 }
 
+_SOURCE = column("source", pa.string(), "label", "the source of the documents")
+
 ACCOUNTS = table(
-    "The books of the stage: in + added = kept + removed rows + removed spans + quarantined + "
-    "replaced, for every source.",
-    column("source", pa.string(), "label", "name of the source in the config"),
-    column("unit", pa.string(), "label", "what is counted: rows or bytes"),
+    "The stage's accounts: in + added = kept + removed + quarantined + replaced.",
+    _SOURCE,
+    column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
     *(column(term, pa.int64(), "figure", _MEANINGS[term], unit="rows or bytes") for term in TERMS),
 )
 
 CHECKSUMS = table(
     "The accounts by identity: sums of BLAKE2b(doc_id ‖ text) modulo 2^128, which balance too.",
-    column("source", pa.string(), "label", "name of the source in the config"),
+    _SOURCE,
     *(column(term, pa.binary(16), "id", f"over {_MEANINGS[term]}") for term in TERMS),
 )
 

@@ -73,7 +73,7 @@ QUARANTINE = table(
     column("file", pa.string(), "label", "the file, below the source's path"),
     column("place", pa.string(), "label", "where in the file, counted from 1"),
     column("error", pa.string(), "project text", "why it could not be read"),
-    column("records", pa.int64(), "figure", "how many records the row stands for"),
+    column("records", pa.int64(), "figure", "records that the row stands for", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of the record", unit="bytes"),
     column("raw", pa.large_binary(), "personal",
            "the first 64 KiB of it, as they came; none of a file or row group of columns that "
@@ -85,8 +85,8 @@ ERRORS = table(
     "Why records could not be read, without the files they were in.",
     column("source", pa.string(), "label", "the source"),
     column("error", pa.string(), "project text", "why they could not be read"),
-    column("records", pa.int64(), "figure", "how many"),
-    column("bytes", pa.int64(), "figure", "their size as it was read", unit="bytes"),
+    column("records", pa.int64(), "figure", "records", unit="records"),
+    column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
 )
 
 

@@ -4,7 +4,6 @@ import itertools
 import re
 from xml.etree import ElementTree
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -77,9 +76,9 @@ def test_every_box_lies_in_the_picture_and_on_no_other(folder):
             assert x + wide <= u or u < x or y + high <= v
 
 
-def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(folder, made, page):
+def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(cards, folder, made, page):
     grid = next(table for table in page.tables if table[0][:3] == ["layer", "most", "weight"])
-    figures = pd.DataFrame(made_figures(folder)).set_index("id")
+    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     means = mean_weights(made, 1)
     for row in grid[1:]:
         best = means.loc[int(row[0])].nlargest(3)
@@ -91,12 +90,6 @@ def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(folder, 
             assert (figure["rows"], figure["aggregate"]) == (3, "mean")  # its three heads
             assert figure["value"] == pytest.approx(weight)
             assert "the mean of weight" in pages.read(folder / figure["page"]).text
-
-
-def made_figures(folder):
-    import pyarrow.parquet as pq
-
-    return pq.read_table(folder / "figures.parquet").to_pylist()
 
 
 def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
