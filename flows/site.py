@@ -18,7 +18,7 @@ from tasks.contract import Store, UsageError
 log = logging.getLogger("hallmark")
 
 #: All that stands at the top of a site.
-CONTENT = {"index.html", "runs"}
+CONTENT = {"index.html", "tables.html", "runs"}
 
 
 def build(store: Store, out: Path | None = None) -> Path:
@@ -26,11 +26,13 @@ def build(store: Store, out: Path | None = None) -> Path:
 
     ``out`` is by default "site" inside a local store, else in the folder one is in.
     """
+    from flows.commands.tables import list_tables
     from reports.site import build_site
 
     out = out or (Path("site") if store.root is None else store.root / "site")
     with replaced(out) as new:
-        build_site(store, [run.record | {"status": run.status} for run in all_runs(store)], new)
+        records = [run.record | {"status": run.status} for run in all_runs(store)]
+        build_site(store, records, new, list_tables())
     return out / "index.html"
 
 

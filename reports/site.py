@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from reports.model_card import ModelCardConfig
 from reports.page.figures import show
 from reports.page.rendering import environment
+from reports.tables import write_tables
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
 CARDS = {"datasheet": "Datasheet", "model_card": "Model card"}
@@ -42,8 +43,11 @@ UNTITLED = ModelCardConfig().title
 SHOWN = ("accounts", "figures", "findings", "checkpoints")
 
 
-def build_site(store: Store, run_records: Sequence[Record], out: Path) -> Path:
-    """Write the site of the given runs and return its index page.
+def build_site(
+    store: Store, run_records: Sequence[Record], out: Path, tables: Sequence[Record] = ()
+) -> Path:
+    """Write the site of the given runs and return its index page; with ``tables``, the rows of
+    ``hallmark tables``, a page of them too.
 
     A page or a card that is there already is replaced; runs whose artifacts are gone keep
     their page, which says so. A run that made nothing stands under the one it repeats.
@@ -67,8 +71,10 @@ def build_site(store: Store, run_records: Sequence[Record], out: Path) -> Path:
             }
         )
     index = out / "index.html"
-    rows = _rows(runs)
-    _write(index, "site_index.html", runs=rows, key_figures=list(KEY_FIGURES.values()))
+    if tables:
+        write_tables(tables, out)
+    _write(index, "site_index.html", runs=_rows(runs), key_figures=list(KEY_FIGURES.values()),
+           tables=bool(tables))  # fmt: skip
     return index
 
 

@@ -277,7 +277,7 @@ class Artifact:
         """A local path of one of the files ("tokenizer.json")."""
         if name in self.manifest["files"]:
             return self.place.fetch(self.manifest["files"][name])
-        has = ", ".join(self.manifest["files"]) or "none"
+        has = ", ".join([*self.manifest["files"]][:10]) or "none"
         raise HallmarkError(f"artifact {self.name} has no file {name!r}; its files: {has}")
 
     def directory(self) -> Path:

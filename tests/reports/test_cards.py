@@ -10,7 +10,7 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
-from reports.sections.corpus_figures import masker_of
+from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tests.reports import artifacts, pages
@@ -87,7 +87,8 @@ def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs):
         if row["aggregate"] == "finding" or row["stage"] == "checkpoint":
             continue
         artifact = inputs[row["stage"]]
-        assert row["content"] == artifact.content
+        # Of the corpus stages a card reads some tables, and names the digest of those.
+        assert row["content"] in (artifact.content, artifact.only(READ).content)
         assert row["sha256"] == artifact[row["table"]].digest
         rows = pages.rows_behind(artifact, row["table"], row["where"])
         assert len(rows) == row["rows"], row["id"]
