@@ -1,0 +1,50 @@
+"""A run.json whose names climb out of their folder is refused with a sentence."""
+
+import json
+
+import pytest
+
+from flows.runs import all_runs, open_artifact, open_run
+from tasks.contract import HallmarkError, Store
+
+RECORD = {
+    "run": "r1", "flow": "pipeline", "config_name": "demo", "config_file": None, "overrides": [],
+    "config": {}, "checkpoint": None, "status": "completed", "started": None, "ended": None,
+    "host": "h", "pid": 1, "platform": "p", "error": None,
+    "stages": [
+        {"label": "ingest", "stage": "ingest", "artifact": "ingest/0123456789abcdef",
+         "content": "0", "cached": False, "seconds": 1.0}
+    ],
+}  # fmt: skip
+OUTSIDE = ["../x", "../../x/0123", "/etc/0123", "ingest/../0123", "ingest\\..\\0123", "ingest/", ""]
+
+
+def stored(folder, record):
+    store = Store(folder)
+    store.put("runs/r1/run.json", json.dumps(record).encode())
+    return store
+
+
+def test_the_record_itself_is_whole(tmp_path):
+    assert open_run("r1", stored(tmp_path, RECORD)).stages.keys() == {"ingest"}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_artifacts_of_a_run_that_climb_out_are_refused(tmp_path, name):
+    record = RECORD | {"stages": [RECORD["stages"][0] | {"artifact": name}]}
+    store = stored(tmp_path, record)
+    with pytest.raises(HallmarkError, match=r"run r1 is damaged: its run\.json in .* run again"):
+        open_run("r1", store)
+    assert all_runs(store) == []
+
+
+@pytest.mark.parametrize("name", ["../r1", "/r1", "..\\r1", "r2"])
+def test_a_run_that_says_another_name_is_refused(tmp_path, name):
+    with pytest.raises(HallmarkError, match="run r1 is damaged"):
+        open_run("r1", stored(tmp_path, RECORD | {"run": name}))
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_artifacts_asked_for_by_a_name_that_climbs_out_are_refused(tmp_path, name):
+    with pytest.raises(HallmarkError, match=r"no name of an artifact|holds no artifact"):
+        open_artifact(name, stored(tmp_path, RECORD))

@@ -1,0 +1,158 @@
+"""What an edit reruns: of every stage of the pipeline, told by its code and its libraries.
+
+(A setting that removes nothing else and a renamed file: tests/tasks/corpus/test_order.py.)
+"""
+
+import shutil
+
+import pytest
+
+import flows.pipeline  # noqa: F401
+from tasks.contract import ROOT, STAGES
+from tasks.contract import closure as module
+from tasks.contract.fingerprint import fingerprint
+
+OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
+        module.PACKAGES}  # fmt: skip
+CARDS = {"datasheet", "model_card"}
+AUDITS = {"attention_maps", "audit_bias", "audit_capability", "audit_extraction", "audit_toxicity"}
+
+
+def clear():
+    for name in ("source_of", "tree_of", "imports", "code_digests", "_digest"):
+        getattr(module, name).cache_clear()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the project's packages, and what every stage's code is before any edit."""
+    folder = tmp_path_factory.mktemp("project")
+    for package in module.PACKAGES:
+        unread = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=unread)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROOT", folder)
+        yield folder, told()
+    clear()
+
+
+def told():
+    """What of each stage decides its fingerprint beside its config and its inputs."""
+    clear()
+    found = {}
+    for name, stage in OURS.items():
+        source = module.source_of(stage.body.__module__)
+        code = module.code_digests(stage.body.__module__, source, stage.code)
+        found[name] = fingerprint({"code": code, "libraries": stage.library_versions()})
+    return found
+
+
+def rerun(before):
+    after = told()
+    return {name for name in OURS if after[name] != before[name]}
+
+
+def test_the_copy_is_read_as_the_project_is(tree):
+    clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROOT", ROOT)
+        assert told() == tree[1]
+    assert len(OURS) >= 18
+    assert OURS["ingest"].code_digests().keys() > {"tasks.corpus.ingest", "tasks.corpus.records"}
+
+
+EDITS = {
+    "a comment": ("tasks/corpus/scrub.py", "KEEP", "# A comment.\nKEEP", set()),
+    "a docstring": (
+        "tasks/corpus/split.py",
+        '"""The split of each document, by its cluster alone."""',
+        '"""Other words."""',
+        set(),
+    ),
+    "a word list": (
+        "tasks/measures/data/identities.json",
+        "{",
+        '{"edited": ["edited"],',
+        {"profile", "train_tokenizer", "pretrain"},
+    ),
+    "a kernel": (
+        "tasks/corpus/deduplicate.py",
+        "return common / (len(both) - common)",
+        "return common / (len(both) - common + 0)",
+        {"deduplicate"},
+    ),
+    "a kernel that two stages use": (
+        "tasks/corpus/split.py",
+        "return (mixed >> np.uint64(11)) * 2.0**-53",
+        "return (mixed >> np.uint64(12)) * 2.0**-52",
+        {"split", "plant"},
+    ),
+    "the contract": (
+        "tasks/contract/writer.py",
+        "ROW_GROUP = 4096",
+        "ROW_GROUP = 8192",
+        set(),
+    ),
+    "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", CARDS),
+    "a template of the site": ("reports/page/templates/site_run.html", "KEEP", "<p>KEEP", set()),
+    "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", CARDS),
+    "the statistics of audits": (
+        "tasks/audits/statistics.py",
+        "KEEP",
+        "KEEP\nEDITED = 1\n",
+        AUDITS - {"attention_maps"},
+    ),
+    "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
+    folder, before = tree
+    name, old, new, expected = EDITS[edit]
+    path = folder / name
+    text = path.read_text(encoding="utf-8")
+    if old == "KEEP":
+        edited = new.replace("KEEP", text)
+    else:
+        assert text.count(old) >= 1
+        edited = text.replace(old, new, 1)
+    path.write_text(edited, encoding="utf-8")
+    try:
+        assert rerun(before) == expected
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
+    monkeypatch.setattr("tasks.contract.fingerprint.CONTRACT", 10**6)
+    assert rerun(tree[1]) == set(OURS)
+
+
+@pytest.mark.parametrize(
+    ("library", "expected"),
+    [
+        ("pyarrow", set(OURS)),
+        ("rensa", {"deduplicate"}),
+        ("phonenumbers", {"scrub", *CARDS}),
+        ("torch", {"pretrain", *AUDITS}),
+        ("prefect", set()),
+    ],
+)
+def test_another_version_of_a_library_reruns_whose_output_it_decides(
+    tree, monkeypatch, library, expected
+):
+    from tasks.contract import fingerprint as versions
+
+    there = versions.version
+    monkeypatch.setattr(versions, "version", lambda name: "999" if name == library else there(name))
+    assert rerun(tree[1]) == expected
+
+
+def test_whoever_finds_identity_terms_names_their_list():
+    """The list is no module: an import does not show it."""
+    clear()
+    for name, stage in OURS.items():
+        digests = stage.code_digests()
+        if "tasks.measures.identities" in digests:
+            assert "tasks/measures/data/identities.json" in digests, name

@@ -1,0 +1,159 @@
+"""The corpus depends on the texts alone: not on files, their names and order, or on workers."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.contract import Mapper, Processes, Session, Store, open_session
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
+from tasks.corpus.ingest import ingest
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.split import SplitConfig, split
+
+SECRET = b"one secret for all stores here"
+
+
+def texts():
+    """Three hundred of some hundred bytes, with copies, near copies, addresses and rudeness."""
+    draw = random.Random(7)
+    words = [f"w{number:x}" for number in range(400)]
+    found = [" ".join(draw.choices(words, k=draw.randint(60, 110))) for _ in range(240)]
+    found += draw.choices(found, k=25)
+    found += [f"{text} and more" for text in draw.choices(found, k=20)]
+    found += [
+        f"Letter {n}: write to jane{n % 3}@corp.example, " + found[n][:200] for n in range(10)
+    ]
+    return [*found, *["You are a damned stupid idiot."] * 5]
+
+
+def write(folder, kind):
+    """The same texts in files of one kind, however named, in whatever order."""
+    folder.mkdir(parents=True)
+    rows = [{"text": text} for text in texts()]
+    if kind != "jsonl":
+        random.Random(kind).shuffle(rows)
+    lines = [json.dumps(row) + "\n" for row in rows]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), folder / "t.parquet", row_group_size=70)
+    elif kind == "split":
+        for number, name in enumerate(("z", "b/a", "b/c", "a", "0")):
+            path = folder / f"{name}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(lines[number::5]))
+    elif kind == "gz":
+        for name, some in (("y", lines[:100]), ("x", lines[100:])):
+            (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(some).encode()))
+    else:
+        (folder / "all.jsonl").write_text("".join(lines))
+    return {"kind": "parquet" if kind == "parquet" else "jsonl", "name": "s", "path": str(folder)}
+
+
+def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
+    """The stages of the corpus, as the pipeline strings them together."""
+    made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
+    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
+    made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
+    again = deduplicate.named("deduplicate_masked")
+    made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig(near=False))
+    made["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
+    config = FilterToxicityConfig(threshold=threshold)
+    made["filter_toxicity"] = kept = filter_toxicity(masked, scores, config)
+    made["split"] = parted = split(kept, SplitConfig())
+    planting = PlantConfig(counts=(0, 2), canaries=3, passages=2, records=2)
+    made["plant"] = planted = plant(parted, planting)
+    config = ProfileConfig(quantiles=quantiles)
+    made["profile"] = profile(planted, planted, dict(made), config)
+    return made
+
+
+def run(store: Path, source: dict, mapper: Mapper | None = None, **settings):
+    """What the stages left, and which of them ran."""
+    seen = []
+
+    def listen(event):
+        if event.kind == "done":
+            seen.append(event.label)
+
+    opened = Store(store)
+    opened.keep_secret(SECRET)
+    session = Session(opened, listener=listen)
+    session.mapper = mapper or session.mapper
+    with open_session(session):
+        return curate(source, **settings), seen
+
+
+def digests(made):
+    found = {label: a["documents"].digest for label, a in made.items() if "documents" in a.tables}
+    return found | {"scores": made["score_toxicity"]["scores"].digest}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    source = write(folder / "in", "jsonl")
+    made, seen = run(folder / "store", source)
+    return folder, source, made, seen
+
+
+def test_the_corpus_is_one_worth_the_name(first):
+    _, _, made, seen = first
+    assert seen == list(made)
+    assert len(made["ingest"]["documents"].parts) >= 8
+    for label in ("deduplicate", "scrub", "filter_toxicity", "plant"):
+        assert made[label]["ledger"].rows > 0
+    assert made["ingest"]["documents"].rows == 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        ("split", 0),
+        ("gz", 0),
+        ("parquet", 0),
+        pytest.param("split", 2, marks=pytest.mark.slow),
+        pytest.param("gz", 7, marks=pytest.mark.slow),
+    ],
+)
+def test_files_their_names_their_order_and_workers_do_not_matter(first, tmp_path, kind, workers):
+    mapper = Processes(workers) if workers else None
+    made, _ = run(tmp_path / "store", write(tmp_path / "in", kind), mapper)
+    assert digests(made) == digests(first[2])
+    if kind != "parquet":  # whose rows are of other raw bytes
+        assert made["profile"].content == first[2]["profile"].content
+
+
+def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
+    folder, source, made, _ = first
+    (folder / "in/all.jsonl").rename(folder / "in/renamed.jsonl")
+    again, seen = run(folder / "store", source)
+    assert seen == ["ingest"]
+    assert again["profile"].fingerprint == made["profile"].fingerprint
+    assert again["ingest"]["origins"].digest != made["ingest"]["origins"].digest
+    (folder / "in/renamed.jsonl").rename(folder / "in/all.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # The ledger holds the threshold, and the profile counts reasons out of it.
+        ({"threshold": 0.71}, ["filter_toxicity", "profile"]),
+        ({"quantiles": (0.0, 1.0)}, ["profile"]),
+    ],
+)
+def test_a_setting_that_removes_no_other_document_reruns_what_reads_its_ledger(
+    first, settings, expected
+):
+    folder, source, made, _ = first
+    again, seen = run(folder / "store", source, **settings)
+    assert seen == expected
+    assert digests(again) == digests(made)
