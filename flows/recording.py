@@ -76,12 +76,12 @@ def settle(
             f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
         )
     if start is not None:
-        _check_start(start, settings, until)
+        check_start(start, settings, until, frontend.store or default_store(settings.store))
     return settings, file
 
 
-def _check_start(start: str, settings: Config, until: str | None) -> None:
-    """UsageError where training cannot go on from that checkpoint, before the corpus is made."""
+def check_start(start: str, settings: Config, until: str | None, store: Store) -> Artifact:
+    """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
     from tasks.training.pretrain import going_on
 
     if until == "train_tokenizer":
@@ -89,11 +89,12 @@ def _check_start(start: str, settings: Config, until: str | None) -> None:
             "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop behind "
             "another stage than train_tokenizer"
         )
-    checkpoint = resolve(frontend.store or default_store(settings.store), start).checkpoint
+    checkpoint = resolve(store, start).checkpoint
     try:
         going_on(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
         raise UsageError(f"--start {start}: {error}") from error
+    return checkpoint
 
 
 @contextmanager

@@ -32,7 +32,11 @@ RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "c
 
 def default_store(config_store: str | None = None, create: bool = True) -> Store:
     """The store of a config, else of HALLMARK_STORE, else ./runs."""
-    return Store(config_store or os.environ.get("HALLMARK_STORE") or "runs", create=create)
+    return Store(store_uri(config_store), create=create)
+
+
+def store_uri(config_store: str | None = None) -> str:
+    return config_store or os.environ.get("HALLMARK_STORE") or "runs"
 
 
 class Run:

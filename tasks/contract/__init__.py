@@ -13,7 +13,7 @@ from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_ver
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
 from tasks.contract.session import Event, Finished, Session, current_session, open_session
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
-from tasks.contract.stages import STAGES, Stage, stage
+from tasks.contract.stages import STAGES, Call, Stage, stage
 from tasks.contract.store import Store
 from tasks.contract.tables import (
     DOCUMENTS,
@@ -45,6 +45,7 @@ __all__ = [
     "STAGES",
     "TERMS",
     "Artifact",
+    "Call",
     "Column",
     "Device",
     "Done",

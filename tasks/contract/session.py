@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.contract.errors import HallmarkError
 from tasks.contract.mappers import InProcess, Mapper
@@ -34,6 +34,9 @@ class Session:
     mapper: Mapper = field(default_factory=InProcess)
     listener: Callable[[Event], None] = lambda event: None
     until: str | None = None  # the label of the stage to stop behind
+    #: Called with (stage, inputs, config) in place of running a stage; what it returns is handed on
+    #: as the stage's artifact. A forecast sees each call this way.
+    plan: Callable[[Any, Sequence[Any], Any], Any] | None = None
 
 
 class Finished(Exception):

@@ -1,0 +1,149 @@
+"""How a forecast shows itself in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Report = dict[str, Any]
+
+STATES = {"store": "store", "run": "would run", "unknown": "not known", "fails": "FAILS"}
+
+
+def render(report: Report) -> str:
+    blocks = [_stages(report), _corpus(report), _training(report), _ending(report)]
+    head = f"dry run of {report['config']}: nothing was written\nstore {report['store']}"
+    return "\n\n".join([head, *(block for block in blocks if block)])
+
+
+def _stages(report: Report) -> str:
+    width = max(len(row["label"]) for row in report["stages"])
+    lines = []
+    for row in report["stages"]:
+        time = _duration(row["seconds"]) if row["seconds"] is not None else ""
+        time = "not estimated" if not time and row["state"] == "run" else time
+        says = row["artifact"] or row["why"]
+        lines.append(f"{row['label']:<{width}}  {STATES[row['state']]:<9}  {time:<13}  {says}")
+    total = report["seconds"]
+    bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
+    bases = [base for base in bases if not base.startswith("estimate: as ")]
+    if any(row["rests_on"].startswith("estimate: as ") for row in report["stages"]):
+        bases.append("estimate: as the newest artifact of the stage took")
+    if total["value"] or total["without"]:
+        without = f", without {', '.join(total['without'])}" if total["without"] else ""
+        lines.append(f"time in all: about {_duration(total['value'])}{without}")
+    lines += [f"  {base}" for base in bases]
+    return "\n".join(lines)
+
+
+def _corpus(report: Report) -> str:
+    lines = [f"sources: {_basis(report)}"]
+    for source in report["sources"]:
+        documents, size = _number(source["documents"]), _bytes(source["bytes"])
+        read = source["read"]
+        share = "" if read is None or read == 1 else f"  ({_percent(read)} of it was read)"
+        share = "  (its size is not known)" if read is None else share
+        lines.append(f"  {source['source']}: {documents} documents, {size}{share}")
+        if source.get("problem"):
+            lines.append(f"    {source['problem']}")
+    corpus = report["corpus"]
+    if corpus["documents"]["value"] is not None:
+        splits = ", ".join(f"{n} {_number(corpus[n])}" for n in ("train", "validation", "holdout"))
+        lines.append(
+            f"after curation: {_number(corpus['documents'])} documents with what is planted, "
+            f"{_bytes(corpus['bytes'])} ({_said(corpus['documents'])})"
+        )
+        lines.append(f"  documents that were not planted, by split: {splits}")
+    else:
+        lines.append("after curation: not known")
+    if corpus["tokens"]["value"] is not None:
+        lines.append(
+            f"packed: {_number(corpus['tokens'])} tokens to train on in "
+            f"{_number(corpus['train_rows'])} rows, {_number(corpus['validation_rows'])} rows to "
+            f"validate on ({_said(corpus['tokens'])})"
+        )
+    return "\n".join(lines)
+
+
+def _basis(report: Report) -> str:
+    sample = report["sample"]
+    if sample is None:
+        known = report["sources"] and report["sources"][0]["documents"]["exact"]
+        return "exact, from the store" if known else "not known"
+    read = f"{sample['documents']:,} documents, {_size(sample['bytes'])}"
+    if sample["whole"]:
+        return f"exact, all of it was read ({read})"
+    if not sample["documents"]:
+        return "nothing could be read"
+    return (
+        f"estimates from a sample of {read}, scaled by bytes; duplicates of what was not read are "
+        f"not seen"
+    )
+
+
+def _training(report: Report) -> str:
+    training = report["training"]
+    if training is None:
+        return ""
+    parameters, memory, step = training["parameters"], training["memory"], training["step"]
+    most = "" if parameters["exact"] else "at most "
+    epochs = training["epochs"]
+    passes = "epochs not known"
+    if epochs["value"] is not None:
+        passes = f"{_said(epochs)} {epochs['value']:.2f} epochs"
+    lines = [
+        f"model: {most}{parameters['value']:,} parameters "
+        + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
+        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, {passes}",
+        f"memory: weights {_size(memory['weights'])}, gradients {_size(memory['gradients'])}, "
+        f"optimizer {_size(memory['optimizer'])}: {_size(memory['total'])} by formula, and the "
+        f"activations",
+    ]
+    if step:
+        lines.append(
+            f"  measured on {step['device']}: {step['count']} steps of {step['seconds']:.2f} s; at "
+            f"its highest the trainer held {_size(step['peak'])}, libraries and activations with it"
+        )
+    return "\n".join(lines)
+
+
+def _ending(report: Report) -> str:
+    lines = [f"note: {note}" for note in report["notes"]]
+    for warning in report["warnings"]:
+        lines.append(f"{'WILL FAIL' if warning['sure'] else 'warning'}: {warning['says']}")
+    if not report["warnings"]:
+        lines.append("nothing was found that would fail")
+    return "\n".join(lines)
+
+
+def _said(figure: Report) -> str:
+    return "exact" if figure["exact"] else "estimate"
+
+
+def _number(figure: Report) -> str:
+    if figure["value"] is None:
+        return "an unknown number of"
+    return ("" if figure["exact"] else "about ") + f"{figure['value']:,.0f}"
+
+
+def _bytes(figure: Report) -> str:
+    return "size not known" if figure["value"] is None else (
+        ("" if figure["exact"] else "about ") + _size(figure["value"])
+    )  # fmt: skip
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1g} %"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= size:
+            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.1f} {unit}"
+    return f"{seconds:.1f} s"
