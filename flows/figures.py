@@ -187,9 +187,11 @@ def source_figures(
     for source, reading in sample.readings.items() if sample else ():
         rows, size = made.get(source, (reading.documents, reading.text))
         scale = reading.scale
-        figures = [Figure(None if scale is None else n * scale) for n in (rows, size)]
-        share = None if scale is None else 1 / scale
-        found.append(_source(source, *figures, share) | {"problem": reading.problem})
+        if scale is None:
+            row = _source(source, UNKNOWN, UNKNOWN, None)
+        else:
+            row = _source(source, Figure(rows * scale), Figure(size * scale), 1 / scale)
+        found.append(row | {"problem": reading.problem})
     return found
 
 

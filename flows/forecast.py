@@ -10,7 +10,6 @@ else without planting, and figures are estimates.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from tasks.contract import (
     Store,
     open_session,
 )
+from tasks.corpus.plant import PlantConfig
 from tasks.measures.scorers import ScorerConfig, needs_download
 
 Report = dict[str, Any]
@@ -93,41 +93,55 @@ class Forecast:
         self.tried_seconds: dict[str, float] = {}
         self.notes: list[str] = []
         self.problems: list[Concern] = []
-        self.sampling_seconds = 0.0
 
     # Looking ---------------------------------------------------------------------------------
 
     def look(self) -> None:
-        self.plan = self._planned(Plan(self.store))
+        self.plan = self._planned(Plan(self.store), self.config)
+        self.known = self.plan.known
         wanted = [label for label in CORPUS if any(row.label == label for row in self.plan.rows)]
         if all(label in self.plan.known for label in wanted) or self.plan.failures:
             return
-        begun = time.perf_counter()
         try:
             self.sample = take_sample(self.config.ingest, self.folder, self.budget)
         except HallmarkError as error:
             self.problems.append(Concern(f"stage ingest: {error}", sure=True))
             return
-        self.sampling_seconds = time.perf_counter() - begun
         if self.sample.whole:
             trial = Store(self.folder / "trial")
             trial.keep_secret(self.store.secret)  # else what depends on it would differ
-            self.plan = self._planned(Plan(self.store, Session(trial), TRIED))
+            self.plan = self._planned(Plan(self.store, Session(trial), TRIED), self.config)
+            self.known = self.plan.known
+            if self._fails("plant"):
+                self._leave_planting_out(Session(trial))
         elif not self.sample.documents:
             self.notes.append("nothing of the sources could be read here, so nothing is estimated")
         unknown = any(label not in self.plan.known for label in wanted)
         if unknown and not self.plan.failures and self.sample.documents:
             self._grow(self.sample)
 
-    def _planned(self, plan: Plan) -> Plan:
+    def _fails(self, label: str) -> bool:
+        return any(row.label == label and row.state == "fails" for row in self.plan.rows)
+
+    def _leave_planting_out(self, trial: Session) -> None:
+        """See what else would fail once that is put right."""
+        config = self.config.model_copy(update={"plant": self._no_planting()})
+        plan = self._planned(Plan(self.store, trial, TRIED), config)
+        self.known = plan.known
+        self.problems += [Concern(why, sure=True) for why in plan.failures]
+        self.notes.append("since plant fails, figures are those without planting")
+
+    def _no_planting(self) -> PlantConfig:
+        return self.config.plant.model_copy(update={"enabled": False})
+
+    def _planned(self, plan: Plan, config: Config) -> Plan:
         """The whole pipeline under a plan."""
         session = Session(self.store, until=self.until, plan=plan)
         with open_session(session), suppress(Finished):
-            corpus = curate(self.config)
-            trained = train(self.config, corpus, self.start)
-            examine(
-                self.config, self._last(trained["pretrain"]), AUDITS, corpus, trained["pretrain"]
-            )
+            corpus = curate(config)
+            trained = train(config, corpus, self.start)
+            pretrained = trained["pretrain"]
+            examine(config, self._last(pretrained), AUDITS, corpus, pretrained)
         return plan
 
     def _last(self, pretrained: Artifact | Unknown) -> Any:
@@ -141,7 +155,7 @@ class Forecast:
         """Run the stages before the training on the sample, without planting."""
         update: dict[str, Any] = {
             "ingest": sample.config(self.config.ingest),
-            "plant": self.config.plant.model_copy(update={"enabled": False}),
+            "plant": self._no_planting(),
         }
         score = self.config.score_toxicity
         if needs_download(score.scorer):
@@ -171,7 +185,7 @@ class Forecast:
     # Reporting -------------------------------------------------------------------------------
 
     def report(self) -> Report:
-        known, sample = self.plan.known, self.sample
+        known, sample = self.known, self.sample
         figures = corpus_figures(self.config, known, self.grown)
         vocabulary, filled = self._vocabulary()
         training = self._training(figures, vocabulary)
@@ -202,7 +216,7 @@ class Forecast:
     def _vocabulary(self) -> tuple[Figure, float | None]:
         """Tokens of the tokenizer, and those expected where it does not seem to be filled."""
         wanted = self.config.train_tokenizer.vocab_size
-        made = self.start or self.plan.known.get("train_tokenizer")
+        made = self.start or self.known.get("train_tokenizer")
         if made is not None:
             return Figure(vocabulary_of(made), True), None
         if self.grown is None or "train_tokenizer" not in self.grown.made:
@@ -256,7 +270,7 @@ class Forecast:
 
     def _step(self, figures: dict[str, Figure], least: int) -> Report | None:
         """A few real steps on what is packed, of the corpus or of the sample."""
-        made = {**(self.grown.made if self.grown else {}), **self.plan.known}
+        made = {**(self.grown.made if self.grown else {}), **self.known}
         tokenizer = self.start or made.get("train_tokenizer")
         if tokenizer is None or "pack" not in made or not made["pack"]["train"].rows:
             return None
@@ -277,18 +291,17 @@ class Forecast:
                 f"training is not estimated"
             )
             return None
-        whole = costs.machine_memory(steps.device)
-        if max(steps.peak, least) > 0.9 * whole:
+        most, whole = max(steps.peak, least), costs.machine_memory(steps.device)
+        if most > 0.9 * whole:
             self.problems.append(
                 Concern(
-                    f"training takes {max(steps.peak, least) / 1e9:.1f} GB of the {whole / 1e9:.1f} "
-                    f"GB of this machine's {steps.device}: raise pretrain.train.accumulation, set "
+                    f"training takes {most / 1e9:.1f} GB of the {whole / 1e9:.1f} GB of this "
+                    f"machine's {steps.device}: raise pretrain.train.accumulation, set "
                     f"pretrain.train.recompute, or lower pretrain.train.batch_size"
                 )
             )
-        seconds = costs.training_seconds(
-            steps, settings, int(figures["validation_rows"].value or 0)
-        )
+        validated = int(figures["validation_rows"].value or 0)
+        seconds = costs.training_seconds(steps, settings, validated)
         return {"seconds": steps.seconds, "peak": steps.peak, "count": steps.count,
                 "device": steps.device, "training_seconds": seconds}  # fmt: skip
 
@@ -301,7 +314,8 @@ class Forecast:
             if row.label in self.tried_seconds and growth is not None:
                 # A card is written from figures, however long the text.
                 factor = 1.0 if row.label == "datasheet" else growth
-                row.seconds = self.tried_seconds[row.label] * factor
+                read = self.sample.seconds if self.sample and row.label == "ingest" else 0.0
+                row.seconds = (self.tried_seconds[row.label] + read) * factor
                 row.rests_on = "estimate: the sample's seconds, scaled by bytes"
             elif row.label not in (*TRIED, "pretrain"):
                 newest = newest_of(self.store, row.stage)

@@ -18,6 +18,9 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.measures.scorers import ScorerConfig, needs_download
 
 
+WAS_TRIED = "measured: the whole corpus went through it, in a temporary store"
+
+
 class ReadOnly(Store):
     """A store that is only looked at: what would write to it is an error of ours.
 
@@ -48,7 +51,10 @@ class Unknown:
 
 @dataclass
 class Row:
-    """What a run would do with a stage. state: "store", "run", "unknown" or "fails"."""
+    """What a run would do with a stage.
+
+    state: "store" (it is there), "run", "unknown", "fails", or "waits" for one that fails.
+    """
 
     label: str
     stage: str
@@ -84,7 +90,7 @@ class Plan:
         self.rows.append(row)
         waits = list(dict.fromkeys(unknown.label for unknown in _unknown(inputs)))
         if waits:
-            row.why = self._waiting(waits)
+            row.state, row.why = self._waiting(waits)
             return Unknown(row.label)
         outside = _out_of_reach(config)
         if outside:
@@ -99,27 +105,34 @@ class Plan:
             else:
                 row.state, row.artifact = "store", found.name
         except HallmarkError as error:
-            reach = isinstance(config, IngestConfig) and _on_the_hub(config)
-            why = str(error) if str(error).startswith("stage ") else f"stage {row.label}: {error}"
-            row.state, row.why = "unknown" if reach else "fails", why
             found = None
+            row.state, row.why = "fails", str(error)
+            if isinstance(config, IngestConfig) and _on_the_hub(config):
+                row.state, row.why = "unknown", f"cannot be known without the hub: {error}"
+            elif not row.why.startswith("stage "):
+                row.why = f"stage {row.label}: {error}"
         if found is None:
             return Unknown(row.label)
         self.known[row.label] = found
         return found
 
-    def _waiting(self, waits: Sequence[str]) -> str:
-        fails = [row.label for row in self.rows if row.state == "fails" and row.label in waits]
-        if fails:
-            return f"cannot begin: {', '.join(fails)} fails"
-        return f"its inputs would be made anew: {', '.join(waits)}"
+    def _waiting(self, waits: Sequence[str]) -> tuple[str, str]:
+        """State and reason of a stage whose inputs are not all known."""
+        before = {row.label: row for row in self.rows}
+        for row in (before[label] for label in waits):
+            if row.state == "fails":
+                return "waits", f"cannot begin: {row.label} fails"
+            if row.state == "waits":
+                return row.state, row.why
+        more = f" and {len(waits) - 3} more" if len(waits) > 3 else ""
+        return "run", f"its inputs would be made anew: {', '.join(waits[:3])}{more}"
 
     def _try(self, call: Call, row: Row) -> Artifact | None:
         if self.trial is None or row.label not in self.tried:
             return None
         start = time.perf_counter()
         made, _ = replace(call, session=self.trial).run()
-        row.seconds, row.rests_on = time.perf_counter() - start, "measured: it was tried"
+        row.seconds, row.rests_on = time.perf_counter() - start, WAS_TRIED
         return made
 
     @property

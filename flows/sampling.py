@@ -56,6 +56,7 @@ class Reading:
 @dataclass
 class Sample:
     readings: dict[str, Reading] = field(default_factory=dict)
+    seconds: float = 0.0  # that reading it took
 
     @property
     def whole(self) -> bool:
@@ -101,7 +102,8 @@ def take_sample(
     config: IngestConfig, folder: Path, budget: int = BUDGET, seconds: float = SECONDS
 ) -> Sample:
     """Read a sample into files of ``folder``. Raises UsageError for what is not there."""
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    end = begun + seconds
     sample = Sample()
     sizes: dict[Input, float | None] = {}
     for number, (source, parts) in enumerate(_by_source(config).items()):
@@ -122,6 +124,7 @@ def take_sample(
             reading.problem, reading.whole, totals[part] = str(error), False, None
     for reading in sample.readings.values():
         _extend(reading, {p: s for p, s in sizes.items() if p.source == reading.source}, totals)
+    sample.seconds = time.monotonic() - begun
     return sample
 
 

@@ -6,7 +6,13 @@ from typing import Any
 
 Report = dict[str, Any]
 
-STATES = {"store": "store", "run": "would run", "unknown": "not known", "fails": "FAILS"}
+STATES = {
+    "store": "store",
+    "run": "would run",
+    "unknown": "not known",
+    "fails": "FAILS",
+    "waits": "waits",
+}
 
 
 def render(report: Report) -> str:
@@ -28,9 +34,11 @@ def _stages(report: Report) -> str:
     bases = [base for base in bases if not base.startswith("estimate: as ")]
     if any(row["rests_on"].startswith("estimate: as ") for row in report["stages"]):
         bases.append("estimate: as the newest artifact of the stage took")
-    if total["value"] or total["without"]:
+    if total["value"]:
         without = f", without {', '.join(total['without'])}" if total["without"] else ""
         lines.append(f"time in all: about {_duration(total['value'])}{without}")
+    elif total["without"]:
+        lines.append("time in all: not estimated")
     lines += [f"  {base}" for base in bases]
     return "\n".join(lines)
 
@@ -41,27 +49,34 @@ def _corpus(report: Report) -> str:
         documents, size = _number(source["documents"]), _bytes(source["bytes"])
         read = source["read"]
         share = "" if read is None or read == 1 else f"  ({_percent(read)} of it was read)"
-        share = "  (its size is not known)" if read is None else share
+        if read is None:
+            documents, size = "an unknown number of", "of unknown size"
         lines.append(f"  {source['source']}: {documents} documents, {size}{share}")
-        if source.get("problem"):
+        known = any(source.get("problem", "") in row["why"] for row in report["stages"])
+        if source.get("problem") and not known:
             lines.append(f"    {source['problem']}")
     corpus = report["corpus"]
-    if corpus["documents"]["value"] is not None:
-        splits = ", ".join(f"{n} {_number(corpus[n])}" for n in ("train", "validation", "holdout"))
-        lines.append(
-            f"after curation: {_number(corpus['documents'])} documents with what is planted, "
-            f"{_bytes(corpus['bytes'])} ({_said(corpus['documents'])})"
-        )
-        lines.append(f"  documents that were not planted, by split: {splits}")
-    else:
-        lines.append("after curation: not known")
+    lines.append(_curated(corpus))
     if corpus["tokens"]["value"] is not None:
         lines.append(
-            f"packed: {_number(corpus['tokens'])} tokens to train on in "
-            f"{_number(corpus['train_rows'])} rows, {_number(corpus['validation_rows'])} rows to "
-            f"validate on ({_said(corpus['tokens'])})"
+            f"packed ({_said(corpus['tokens'])}): {_number(corpus['tokens'])} tokens to train on, "
+            f"rows to train on {_number(corpus['train_rows'])}, to validate on "
+            f"{_number(corpus['validation_rows'])}"
         )
     return "\n".join(lines)
+
+
+def _curated(corpus: Report) -> str:
+    if corpus["documents"]["value"] is None:
+        return "after curation: not known"
+    splits = {name: corpus[name] for name in ("train", "validation", "holdout")}
+    planted = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
+    says = [f"{name} {_number(split)}" for name, split in splits.items()]
+    says += [f"planted in train {planted:,.0f}"] if planted >= 1 else []
+    return (
+        f"after curation ({_said(corpus['documents'])}): {_number(corpus['documents'])} documents, "
+        f"{_bytes(corpus['bytes'])}\n  {', '.join(says)}"
+    )
 
 
 def _basis(report: Report) -> str:
@@ -89,7 +104,7 @@ def _training(report: Report) -> str:
     epochs = training["epochs"]
     passes = "epochs not known"
     if epochs["value"] is not None:
-        passes = f"{_said(epochs)} {epochs['value']:.2f} epochs"
+        passes = f"{epochs['value']:.2f} epochs ({_said(epochs)})"
     lines = [
         f"model: {most}{parameters['value']:,} parameters "
         + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
@@ -120,15 +135,17 @@ def _said(figure: Report) -> str:
 
 
 def _number(figure: Report) -> str:
-    if figure["value"] is None:
-        return "an unknown number of"
-    return ("" if figure["exact"] else "about ") + f"{figure['value']:,.0f}"
+    value = figure["value"]
+    return "unknown" if value is None else f"{_about(figure)}{value:,.0f}"
 
 
 def _bytes(figure: Report) -> str:
-    return "size not known" if figure["value"] is None else (
-        ("" if figure["exact"] else "about ") + _size(figure["value"])
-    )  # fmt: skip
+    value = figure["value"]
+    return "of unknown size" if value is None else f"{_about(figure)}{_size(value)}"
+
+
+def _about(figure: Report) -> str:
+    return "" if figure["exact"] else "about "
 
 
 def _size(count: float) -> str:
