@@ -189,7 +189,7 @@ class Forecast:
         figures = corpus_figures(self.config, known, self.grown)
         vocabulary, filled = self._vocabulary()
         training = self._training(figures, vocabulary)
-        self._time(training)
+        self._time()
         audited = any(row.label == "audit_capability" for row in self.plan.rows)
         found = [Concern(why, sure=True) for why in self.plan.failures] + self.problems
         kept = self.start is None
@@ -263,7 +263,7 @@ class Forecast:
             )
             return report
         report["step"] = self._step(figures, report["memory"]["total"])
-        if report["step"]:
+        if report["step"] and row.state != "waits":
             row.seconds = report["step"]["training_seconds"]
             row.rests_on = f"estimate: {report['step']['count']} real steps"
         return report
@@ -305,11 +305,11 @@ class Forecast:
         return {"seconds": steps.seconds, "peak": steps.peak, "count": steps.count,
                 "device": steps.device, "training_seconds": seconds}  # fmt: skip
 
-    def _time(self, training: Report | None) -> None:
+    def _time(self) -> None:
         """Seconds of the stages that would run, and what they rest on."""
         growth = self.sample.growth if self.sample else None
         for row in self.plan.rows:
-            if row.seconds is not None or row.state == "store":
+            if row.seconds is not None or row.state in ("store", "waits"):
                 continue
             if row.label in self.tried_seconds and growth is not None:
                 # A card is written from figures, however long the text.
@@ -325,7 +325,7 @@ class Forecast:
 
     def _total(self) -> Report:
         """Seconds of all that would run, and the stages that are not among them."""
-        todo = [row for row in self.plan.rows if row.state != "store"]
+        todo = [row for row in self.plan.rows if row.state in ("run", "unknown")]
         return {
             "value": sum(row.seconds or 0 for row in todo),
             "without": [row.label for row in todo if row.seconds is None],

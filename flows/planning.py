@@ -17,7 +17,6 @@ from tasks.corpus.reading.columns import DatasetsSource
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.measures.scorers import ScorerConfig, needs_download
 
-
 WAS_TRIED = "measured: the whole corpus went through it, in a temporary store"
 
 

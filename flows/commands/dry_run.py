@@ -28,7 +28,9 @@ def _stages(report: Report) -> str:
         time = _duration(row["seconds"]) if row["seconds"] is not None else ""
         time = "not estimated" if not time and row["state"] == "run" else time
         says = row["artifact"] or row["why"]
-        lines.append(f"{row['label']:<{width}}  {STATES[row['state']]:<9}  {time:<13}  {says}")
+        lines.append(
+            f"{row['label']:<{width}}  {STATES.get(row['state'], row['state']):<9}  {time:<13}  {says}"
+        )
     total = report["seconds"]
     bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
     bases = [base for base in bases if not base.startswith("estimate: as ")]
@@ -115,8 +117,9 @@ def _training(report: Report) -> str:
     ]
     if step:
         lines.append(
-            f"  measured on {step['device']}: {step['count']} steps of {step['seconds']:.2f} s; at "
-            f"its highest the trainer held {_size(step['peak'])}, libraries and activations with it"
+            f"  measured on {step['device']} in {step['count']} steps: {step['seconds']:.2f} s a "
+            f"step, so about {_duration(step['training_seconds'])} for all; at its highest the "
+            f"trainer held {_size(step['peak'])}, libraries and activations with it"
         )
     return "\n".join(lines)
 
