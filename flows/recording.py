@@ -66,7 +66,7 @@ def settle(
     store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
-    from flows.config import ROOT_KEYS, load, overridden
+    from flows.config import load, overridden
 
     if config is None and checkpoint is None:
         config = "demo"
@@ -78,17 +78,24 @@ def settle(
         store = store or overridden("store", overrides) or store_uri()
         config = _of_its_run(default_store(store), checkpoint)
     settings = load(config, overrides)
-    sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
-    if until is not None and until not in sections:
-        raise UsageError(
-            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
-        )
+    check_until(until)
     opened = default_store(store or settings.store)
     if checkpoint is not None:
         resolve(opened, checkpoint)
     if start is not None:
-        _check_start(opened, start, settings, until)
+        check_start(start, settings, until, opened)
     return Settled(settings, file, opened)
+
+
+def check_until(until: str | None) -> None:
+    """UsageError where there is no stage of that name to stop behind."""
+    from flows.config import ROOT_KEYS, Config
+
+    sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
+    if until is not None and until not in sections:
+        raise UsageError(
+            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
+        )
 
 
 def _of_its_run(store: Store, checkpoint: str) -> dict[str, Any]:
@@ -103,8 +110,8 @@ def _of_its_run(store: Store, checkpoint: str) -> dict[str, Any]:
     return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
 
 
-def _check_start(store: Store, start: str, settings: Config, until: str | None) -> None:
-    """UsageError where training cannot go on from that checkpoint, before the corpus is made."""
+def check_start(start: str, settings: Config, until: str | None, store: Store) -> Artifact:
+    """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
     from tasks.training.pretrain import going_on
 
     if until == "train_tokenizer":
@@ -117,6 +124,7 @@ def _check_start(store: Store, start: str, settings: Config, until: str | None) 
         going_on(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
         raise UsageError(f"--start {start}: {error}") from error
+    return checkpoint
 
 
 @contextmanager

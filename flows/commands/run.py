@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from flows.commands.shared import InStore, Json, Set, execute
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from flows.commands.shared import InStore, Json, Set, execute, show
 
 
 def run(
@@ -12,6 +16,7 @@ def run(
     store: InStore = None,
     until: str | None = None,
     start: str | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     json_: Json = False,
 ) -> None:
     """Run a config end to end: curate, train, audit, report.
@@ -25,7 +30,19 @@ def run(
     start
         Go on from this checkpoint of ours (RUN@STEP, "checkpoint/…" or a folder) on the config's
         corpus, with the checkpoint's tokenizer.
+    dry_run
+        Run nothing and write nothing: say what would run, what it would come to (size of corpus
+        and model, epochs, memory, time) and what it would fail of.
     """
+    if dry_run:
+        from flows.commands.dry_run import render
+        from flows.forecast import forecast
+
+        report = forecast(config, set_ or [], until, start, store)
+        show(report, json_, render)
+        if report["will_fail"]:
+            raise SystemExit(1)
+        return
     execute(
         "pipeline",
         json_,

@@ -30,7 +30,7 @@ from tasks.contract.session import (
     open_session,
 )
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
-from tasks.contract.stages import STAGES, Stage, stage
+from tasks.contract.stages import STAGES, Call, Stage, stage
 from tasks.contract.store import Store
 from tasks.contract.tables import (
     DOCUMENTS,
@@ -64,6 +64,7 @@ __all__ = [
     "TELEMETRY",
     "TERMS",
     "Artifact",
+    "Call",
     "Column",
     "Device",
     "Done",

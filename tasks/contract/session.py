@@ -6,11 +6,11 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.contract.artifact import Artifact
 from tasks.contract.errors import HallmarkError
@@ -95,6 +95,9 @@ class Session:
     mapper: Mapper = field(default_factory=InProcess)
     listener: Callable[[Event], None] = lambda event: None
     until: str | None = None  # the label of the stage to stop behind
+    #: Called with (stage, inputs, config) in place of running a stage; what it returns is handed on
+    #: as the stage's artifact. A forecast sees each call this way.
+    plan: Callable[[Any, Sequence[Any], Any], Any] | None = None
 
 
 class Finished(Exception):

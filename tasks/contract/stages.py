@@ -101,6 +101,11 @@ class Stage:
     def name(self) -> str:
         return self.body.__name__
 
+    @property
+    def title(self) -> str:
+        """What a run calls it."""
+        return self.label or self.name
+
     def named(self, label: str) -> Stage:
         """The same stage under another name in a run, where a run uses it twice."""
         return replace(self, label=label)
@@ -139,10 +144,13 @@ class Stage:
             *rest, config = inputs
             inputs = tuple(rest)
         session = current_session()
-        call = Call.of(self, inputs, config or NoConfig(), session)
-        artifact = _as_prefect_task(call) if _in_flow() else call.run()[0]
-        if session.until == call.label:
-            raise Finished(call.label)
+        if session.plan:
+            artifact = session.plan(self, inputs, config or NoConfig())
+        else:
+            call = Call.of(self, inputs, config or NoConfig(), session)
+            artifact = _as_prefect_task(call) if _in_flow() else call.run()[0]
+        if session.until == self.title:
+            raise Finished(self.title)
         return artifact
 
 
@@ -186,7 +194,7 @@ class Call:
 
     @property
     def label(self) -> str:
-        return self.stage.label or self.stage.name
+        return self.stage.title
 
     def find(self) -> Artifact | None:
         return self.session.store.find(self.stage.name, self.fingerprint)

@@ -232,15 +232,11 @@ def _checkpoint(config: ScorerConfig) -> Path:
             )
         return config.checkpoint
     import torch
-    from detoxify.detoxify import MODEL_URLS
 
-    url = MODEL_URLS[config.model]
-    name = url.rsplit("/", 1)[-1]
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    path = cache_folder / "hallmark" / "detoxify" / name
+    url, path = _download(config)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        prefix = name.rsplit("-", 1)[-1].removesuffix(".ckpt")  # 8 hex digits: damage, not proof
+        prefix = path.stem.rsplit("-", 1)[-1]  # 8 hex digits: damage, not proof
         try:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=prefix, progress=False)
         except (OSError, RuntimeError) as error:
@@ -251,6 +247,22 @@ def _checkpoint(config: ScorerConfig) -> Path:
     if not _record(path).exists():
         _record(path).write_text(file_digest(path) + "\n")
     return path
+
+
+def _download(config: ScorerConfig) -> tuple[str, Path]:
+    """Where a checkpoint is downloaded from, and where it is kept."""
+    from detoxify.detoxify import MODEL_URLS
+
+    url = MODEL_URLS[config.model]
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return url, cache_folder / "hallmark" / "detoxify" / url.rsplit("/", 1)[-1]
+
+
+def needs_download(config: ScorerConfig) -> bool:
+    """Whether opening the scorer would first download its weights."""
+    if config.kind == "linear" or config.checkpoint is not None:
+        return False
+    return not _download(config)[1].exists()
 
 
 def _record(path: Path) -> Path:

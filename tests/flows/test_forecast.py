@@ -1,0 +1,265 @@
+"""A dry run says what a run then does, makes and fails of, and leaves nothing behind."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from flows import cli, costs, open_run
+from flows.concerns import concerns
+from flows.config import load
+from flows.figures import Figure, counts_of, tokens_of
+from flows.forecast import forecast
+from flows.pipeline import curate, train
+from flows.sampling import take_sample
+from model.architecture import Transformer
+from model.config import ModelConfig, TrainConfig
+from model.interchange.checkpoint import load as load_checkpoint
+from model.training.optimise import make_optimizers
+from tasks.contract import Finished, Session, Store, open_session
+
+WORDS = Path(__file__).read_text().split()
+
+
+@pytest.fixture
+def absent(tmp_path, monkeypatch) -> Path:
+    """Where a store would be."""
+    monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def texts(count, words, seed=0):
+    source = random.Random(seed)
+    return [f"Text {i}. " + " ".join(source.choices(WORDS, k=words)) for i in range(count)]
+
+
+def config_of(folder: Path, rows: list[str], more: str = "") -> str:
+    """A user's config over a jsonl file of these texts."""
+    path = folder / "letters.jsonl"
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    file = folder / "mine.toml"
+    source = f'kind = "jsonl"\nname = "letters"\npath = "{folder}/*.jsonl"\n'
+    file.write_text(f'name = "mine"\n[[ingest.sources]]\n{source}\n{more}')
+    return str(file)
+
+
+def listing(folder: Path):
+    return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in folder.rglob("*"))
+
+
+def states(report):
+    return {row["label"]: row["state"] for row in report["stages"]}
+
+
+@pytest.mark.slow
+def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
+    report = forecast("smoke")
+    assert not absent.exists()
+    assert report["sample"]["whole"] and not report["will_fail"]
+    run = open_run(smoke.first, str(smoke.store))
+    sources = {s["source"]: s["documents"] for s in report["sources"]}
+    made = counts_of(run["ingest"]["documents"])
+    assert sources == {name: {"value": n, "exact": True} for name, (n, _) in made.items()}
+    corpus = report["corpus"]
+    assert corpus["documents"] == {"value": run["plant"]["documents"].rows, "exact": True}
+    context = run.config.pack.context
+    assert corpus["tokens"]["value"] == tokens_of(run["pack"], "train", context)
+    assert corpus["train_rows"]["value"] == run["pack"]["train"].rows
+    training = report["training"]
+    seen = run.table("log", "pretrain")["tokens"].to_pylist()[-1]
+    assert training["tokens_seen"] == seen
+    epochs = seen / context / run["pack"]["train"].rows
+    assert training["epochs"] == {"value": pytest.approx(epochs), "exact": True}
+    model = load_checkpoint(run.checkpoints()[-1].directory())
+    parameters = sum(p.numel() for p in model.parameters())
+    assert training["parameters"] == {"value": parameters, "exact": True}
+    assert training["step"]["device"] == "cpu" or torch.cuda.is_available()
+    assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds"] > 0
+    assert training["step"]["peak"] > training["memory"]["total"]
+
+
+@pytest.mark.slow
+def test_a_sample_of_smoke_comes_near_it(smoke, absent):
+    report = forecast("smoke", until="pack", budget=150_000)
+    assert not report["sample"]["whole"] and report["training"] is None
+    run = open_run(smoke.first, str(smoke.store))
+    corpus = report["corpus"]
+    assert not any(figure["exact"] for figure in corpus.values())
+    assert corpus["documents"]["value"] == pytest.approx(run["plant"]["documents"].rows, rel=0.1)
+    tokens = tokens_of(run["pack"], "train", run.config.pack.context)
+    assert corpus["tokens"]["value"] == pytest.approx(tokens, rel=0.1)
+    assert {row["state"] for row in report["stages"]} == {"run"}
+
+
+@pytest.mark.slow
+def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
+    before = listing(smoke.store)
+    report = smoke.json("run", "smoke", "--dry-run")
+    assert listing(smoke.store) == before
+    assert set(states(report).values()) == {"store"}
+    run = open_run(smoke.first, str(smoke.store))
+    assert [row["artifact"] for row in report["stages"]] == [
+        s["artifact"] for s in run.record["stages"]
+    ]
+    assert report["sample"] is None and report["seconds"] == {"value": 0, "without": []}
+    assert report["corpus"]["tokens"]["exact"] and report["training"]["epochs"]["exact"]
+    later = smoke.json("run", "smoke", "--dry-run", "--set", "audit_bias.seed=77")
+    would = {label for label, state in states(later).items() if state == "run"}
+    assert would == {"audit_bias", "model_card"}
+    assert "config: seed" in next(r["why"] for r in later["stages"] if r["label"] == "audit_bias")
+    assert later["seconds"]["value"] > 0 and not later["seconds"]["without"]
+    going_on = smoke.json("run", "smoke", "--dry-run", "--start", f"{smoke.first}@0",
+                          "--set", "pretrain.train.steps=7")  # fmt: skip
+    assert "train_tokenizer" not in states(going_on)
+    assert going_on["training"]["parameters"] == report["training"]["parameters"]
+    assert listing(smoke.store) == before
+
+
+def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, monkeypatch):
+    def no_server(*_):
+        raise AssertionError("a dry run starts no Prefect server")
+
+    monkeypatch.setattr("flows.server.LocalServer", no_server)
+    config = config_of(tmp_path, texts(30, 12))
+    options = [f"--set=pretrain.model.{k}={v}" for k, v in
+               {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()]  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", config, "--dry-run", "--set", "split.validation=1e-9", *options])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    fails = next(line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant"))
+    for words in ("only 0 training", "300 to 700", "40 passages", "plant.passages",
+                  "plant.shortest", "plant.enabled=false"):  # fmt: skip
+        assert words in fails
+    # What would fail behind it is said, too.
+    assert "WILL FAIL: the split 'validation' is empty" in said
+    assert "fewer than a batch of 32" in said and "train_tokenizer.vocab_size" in said
+    assert not absent.exists()
+
+
+def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
+    report = forecast("hub")
+    assert states(report)["ingest"] == "unknown" and not report["will_fail"]
+    assert "without the hub" in report["stages"][0]["why"]
+    assert set(states(report).values()) == {"unknown", "run"}
+    assert report["corpus"]["documents"]["value"] is None
+    training = report["training"]
+    assert training["epochs"]["value"] is None
+    assert training["tokens_seen"] == 19_000 * 512 * 1024
+    count = training["parameters"]["value"]
+    assert 120e6 < count < 130e6 and training["memory"]["total"] == 16 * count
+    if not torch.cuda.is_available():
+        assert training["step"] is None
+        assert any("device is cuda" in warning["says"] for warning in report["warnings"])
+
+
+def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
+    config = config_of(tmp_path, ["a"])
+    (tmp_path / "letters.jsonl").unlink()
+    report = forecast(config)
+    assert report["will_fail"] and states(report)["ingest"] == "fails"
+    assert "correct the source's path" in report["warnings"][0]["says"]
+    assert states(report)["model_card"] == "waits"
+
+
+SMALL = "[plant]\nenabled = false\n[train_tokenizer]\nvocab_size = 300\n[pack]\ncontext = 32\n"
+
+
+def run_to_pack(config: str, store: Path) -> list[str]:
+    """The labels of the stages that a run would not have found."""
+    made: list[str] = []
+
+    def listen(event):
+        if event.kind == "done":
+            made.append(event.label)
+
+    settings = load(config)
+    with open_session(Session(Store(store), listener=listen, until="pack")):
+        with pytest.raises(Finished):
+            train(settings, curate(settings))
+    return made
+
+
+def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
+    config = config_of(tmp_path, texts(60, 40), SMALL)
+    run_to_pack(config, absent)
+    (tmp_path / "letters.jsonl").rename(tmp_path / "renamed.jsonl")
+    before = listing(absent)
+    report = forecast(config, until="pack")
+    would = [label for label, state in states(report).items() if state == "run"]
+    # The datasheet names the files that were read; no other stage does.
+    assert would == ["ingest", "datasheet"]
+    assert "outside: letters" in report["stages"][0]["why"]
+    assert listing(absent) == before
+    assert run_to_pack(config, absent) == would
+
+
+def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
+    config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)])
+    report = forecast(config, until="pack", budget=20_000)
+    assert not report["sample"]["whole"] and not report["will_fail"]
+    warning = next(w["says"] for w in report["warnings"] if "planting needs" in w["says"])
+    assert "40 training documents of 300 to 700 characters" in warning
+    assert not absent.exists()
+
+
+def test_the_shares_of_files_that_were_read(tmp_path):
+    rows = texts(3000, 30)
+    lines = "".join(json.dumps({"text": row}) + "\n" for row in rows).encode()
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    pq.write_table(pa.table({"text": rows, "other": list(range(3000))}), tmp_path / "c.parquet")
+    kinds = {"a.jsonl": "jsonl", "b.jsonl.gz": "jsonl", "c.parquet": "parquet"}
+    sources = [{"kind": kind, "name": name, "path": str(tmp_path / name)}
+               for name, kind in kinds.items()]  # fmt: skip
+    ingest = load({"name": "x", "ingest": {"sources": sources}}).ingest
+    folder = tmp_path / "sample"
+    folder.mkdir()
+    sample = take_sample(ingest, folder, budget=200_000)
+    for reading in sample.readings.values():
+        assert not reading.whole and 0 < reading.documents < 1500
+        assert reading.documents * reading.scale == pytest.approx(3000, rel=0.1)
+        assert len(reading.file.read_text().splitlines()) == reading.documents
+    assert sample.text < 300_000
+    folder = tmp_path / "all"
+    folder.mkdir()
+    sample = take_sample(ingest, folder, budget=10_000_000)
+    assert sample.whole and sample.growth == 1 and sample.documents == 9000
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
+    config = TrainConfig(optimizer=optimizer)
+    model = Transformer(ModelConfig(vocab_size=50, context=16, d_model=32, n_layers=2, n_heads=2))
+    model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+    held = 0
+    for made in make_optimizers(model, config):
+        made.step()
+        held += sum(t.nbytes for state in made.state.values() for t in state.values()
+                    if torch.is_tensor(t) and t.ndim)  # fmt: skip
+    weights = sum(p.nbytes for p in model.parameters())
+    found = costs.memory(costs.parameters(model.config), config)
+    assert found == {"weights": weights, "gradients": weights, "optimizer": held,
+                     "total": 2 * weights + held}  # fmt: skip
+
+
+def test_what_is_wanting_is_named_with_the_setting_to_change():
+    config = load("demo")
+    names = ("documents", "train", "validation", "holdout", "train_rows", "passages")
+    exact = {name: Figure(0, True) for name in names}
+    found = list(concerns(config, exact, Figure(300, True), None, audited=True))
+    sure = [c.says for c in found if c.sure]
+    assert [says.split("'")[1] for says in sure] == ["train", "validation"]
+    assert any("split.holdout" in c.says for c in found if not c.sure)
+    assert any("300 tokens of the 4,096" in c.says for c in found)
+    plenty = {name: Figure(10_000) for name in names}
+    assert not list(concerns(config, plenty, Figure(4096, True), None, audited=True))
+    few = plenty | {"train_rows": Figure(9), "passages": Figure(39)}
+    says = [c.says for c in concerns(config, few, Figure(4096), 900.0, audited=True)]
+    assert len(says) == 3
+    assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
