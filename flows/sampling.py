@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from tasks.corpus.reading.documentation import DocumentationSource, package_file
 from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
 from tasks.corpus.reading.readers import JsonlSource, Record
 from tasks.corpus.reading.sources import FileSource
-from tasks.corpus.reading.streams import Meter, Unreadable, blocks
+from tasks.corpus.reading.streams import Meter, blocks
 
 #: Bytes of text, seconds, and inputs of a source that a sample takes at most.
 BUDGET, SECONDS, INPUTS = 2_000_000, 5.0, 64
@@ -208,16 +207,11 @@ def _swelling(path: Path, folder: Path) -> float:
     head, meter = folder / f"head{path.suffix}", Meter()
     with path.open("rb") as file:
         head.write_bytes(file.read(HEAD))
-    for _ in _until_it_breaks(head, meter):
+    for _ in blocks(head, meter):
         pass
-    return max(1.0, meter.bytes / head.stat().st_size)
-
-
-def _until_it_breaks(path: Path, meter: Meter) -> Iterator[bytes]:
-    try:
-        yield from blocks(path, meter)
-    except Unreadable:
-        return  # it was cut off
+    return max(
+        1.0, (meter.bytes - meter.lost) / head.stat().st_size
+    )  # it was cut off: some is lost
 
 
 def _extend(

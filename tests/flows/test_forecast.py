@@ -179,9 +179,9 @@ def run_to_pack(config: str, store: Path) -> list[str]:
             made.append(event.label)
 
     settings = load(config)
-    with open_session(Session(Store(store), listener=listen, until="pack")):
-        with pytest.raises(Finished):
-            train(settings, curate(settings))
+    session = Session(Store(store), listener=listen, until="pack")
+    with open_session(session), pytest.raises(Finished):
+        train(settings, curate(settings))
     return made
 
 
