@@ -90,7 +90,7 @@ def examine(
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
     made = {f"audit_{name}": artifact for name, artifact in audits.items()}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
-    if pretrained and "samples" in pretrained.tables:
+    if pretrained:
         made["score_samples"] = score_samples(pretrained, config.score_samples)
     made["model_card"] = model_card(
         checkpoint, pretrained, trained_tokenizer(pretrained), audits, corpus or {}, maps,
