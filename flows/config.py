@@ -26,9 +26,9 @@ from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.filter_toxicity import FilterToxicityConfig
-from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
+from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
 from tasks.corpus.split import SplitConfig
