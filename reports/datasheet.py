@@ -113,14 +113,14 @@ class Sheet:
                 )
             ],
         )
-        errors, note = self.corpus.few("quarantine", "error", "records")
+        errors, note = self.corpus.few("errors", "error", "records")
         rows: list[list[Inline]] = [
             [
                 self.masker.shown(error, "project text"),
                 self.corpus.sum(
-                    "quarantine", "records", "records", "records in quarantine", error=error
+                    "errors", "records", "records", "records in quarantine", error=error
                 ),
-                self.corpus.sum("quarantine", "bytes", "bytes", "bytes in quarantine", error=error),
+                self.corpus.sum("errors", "bytes", "bytes", "bytes in quarantine", error=error),
             ]
             for error in errors
         ]

@@ -10,12 +10,15 @@ import pyarrow.compute as pc
 from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
 from tasks.contract import Artifact
-from tasks.corpus.profile import TABLES as PROFILED
 
 PROFILE = "profile"
 
-#: Tables of the corpus stages that cards are made from; none tells the names of input files.
-READ = ("accounts", "documents", "ledger", "pairs", "plants", "scores", *PROFILED)
+#: Tables of the corpus stages, the profile among them, that cards are made from: all but those
+#: that tell the names of input files.
+READ = (
+    "accounts", "documents", "duplicates", "errors", "flow", "identities", "ledger", "lengths",
+    "pairs", "personal_data", "plants", "reasons", "scores", "sources", "toxicity",
+)  # fmt: skip
 
 
 @dataclass

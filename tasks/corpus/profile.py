@@ -124,7 +124,7 @@ TABLES = {
         _count("pairs", "verified pairs", "pairs"),
         _measure("similarity", "lower edge of a bucket 0.05 wide", "share"),
     ),
-    "quarantine": table(
+    "errors": table(
         "What could not be read, counted by its error.",
         _SOURCE,
         column("error", pa.string(), "project text", "why it could not be read"),
@@ -329,7 +329,7 @@ def profile(
         if "pairs" in tables:
             write("duplicates", count_duplicates(label, tables["pairs"]))
         if "errors" in tables:
-            write("quarantine", tables["errors"].read())
+            write("errors", tables["errors"].read())
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "filter_toxicity":

@@ -154,7 +154,7 @@ def test_side_tables_are_counted(profiled):
     _, made = profiled
     found = {r["similarity"]: r["pairs"] for r in rows(made, "duplicates")}
     assert found == {0.7: 2, 0.85: 2, 0.9: 1, 1.0: 1}
-    assert rows(made, "quarantine") == [
+    assert rows(made, "errors") == [
         {"source": "a", "error": "x", "records": 2, "bytes": 30},
         {"source": "b", "error": "y", "records": 1, "bytes": 40},
     ]
