@@ -28,9 +28,8 @@ def _stages(report: Report) -> str:
         time = _duration(row["seconds"]) if row["seconds"] is not None else ""
         time = "not estimated" if not time and row["state"] == "run" else time
         says = row["artifact"] or row["why"]
-        lines.append(
-            f"{row['label']:<{width}}  {STATES.get(row['state'], row['state']):<9}  {time:<13}  {says}"
-        )
+        state = STATES.get(row["state"], row["state"])
+        lines.append(f"{row['label']:<{width}}  {state:<9}  {time:<13}  {says}")
     total = report["seconds"]
     bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
     bases = [base for base in bases if not base.startswith("estimate: as ")]
