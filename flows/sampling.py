@@ -2,7 +2,7 @@
 each source that was. What a forecast says of a corpus that nobody has read yet rests on it.
 
 Small inputs are read first and whole; what they leave of the budget goes to larger ones. Of a
-source with many inputs some are read, evenly spaced.
+source with many inputs some are read, evenly spaced, and so are files of an installed package.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from tasks.contract import HallmarkError
 from tasks.corpus.reading.columns import DatasetsSource
-from tasks.corpus.reading.documentation import DocumentationSource, package_files
+from tasks.corpus.reading.documentation import (
+    DocumentationSource,
+    package_files,
+    read_prose,
+)
 from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
 from tasks.corpus.reading.readers import JsonlSource, Record
 from tasks.corpus.reading.sources import FileSource
@@ -161,27 +164,42 @@ def _read(
     part: Input, config: IngestConfig, reading: Reading, share: float, end: float, folder: Path
 ) -> float | None:
     """Read an input up to its share of the budget; the raw bytes of all of it, if known."""
-    meter = Meter()
-    records = records_of(part, config, meter)
     raw = text = rows = 0
-    last = Record("", 0)
+    last, whole = Record("", 0), True
     with reading.file.open("a", encoding="utf-8") as out:
-        for record in records:
+        for record in _records(part, config):
+            full = text >= share or time.monotonic() > end
+            if full and not (record.file and record.file == last.file):  # files of a package whole
+                whole = False
+                break
             last, rows, raw = record, rows + 1, raw + record.raw_bytes
             if not record.error:
                 text += len(record.text.encode())
                 reading.keyed = record.key is not None
                 reading.documents += 1
                 out.write(json.dumps({"text": record.text, "key": record.key}) + "\n")
-            if text >= share or time.monotonic() > end:
-                break
-    rest = list(islice(records, 1))  # more than one record may be left, or none
     reading.text, reading.raw = reading.text + text, reading.raw + raw
-    if not rest:
+    if whole:
         return float(raw)
     reading.whole = False
     done = _share_read(part, config, last, raw, rows, folder)
     return None if not done else raw / min(1.0, done)
+
+
+def _records(part: Input, config: IngestConfig) -> Iterator[Record]:
+    """The records of an input in its order, but of a package those of files from all over it."""
+    if isinstance(config.sources[part.index], DocumentationSource):
+        return read_prose(_spread(part.item), config.max_document_bytes, Meter())
+    return records_of(part, config, Meter())
+
+
+def _spread(package: str) -> dict[str, Path]:
+    """The files of a package so that however many are taken, they are from all over it: in the
+    order of the bits of their numbers, read backwards."""
+    files = list(package_files(package).items())
+    bits = len(files).bit_length()
+    order = sorted(range(len(files)), key=lambda n: f"{n:0{bits}b}"[::-1])
+    return dict(files[n] for n in order)
 
 
 def _share_read(
@@ -190,7 +208,7 @@ def _share_read(
     """Which share of an input the first ``rows`` records of ``raw`` bytes are."""
     source, path = config.sources[part.index], Path(part.item)
     if isinstance(source, DocumentationSource):
-        files = {name: p.stat().st_size for name, p in package_files(part.item).items()}
+        files = {name: p.stat().st_size for name, p in _spread(part.item).items()}
         read = list(files)[: list(files).index(last.file) + 1]
         return sum(files[name] for name in read) / sum(files.values())
     if source.kind == "parquet":

@@ -27,7 +27,8 @@ def _stages(report: Report) -> str:
     for row in report["stages"]:
         time = _duration(row["seconds"]) if row["seconds"] is not None else ""
         time = "not estimated" if not time and row["state"] == "run" else time
-        says, state = row["artifact"] or row["why"], STATES.get(row["state"], row["state"])
+        says = row["artifact"] or row["why"]
+        state = STATES.get(row["state"], row["state"])
         lines.append(f"{row['label']:<{width}}  {state:<9}  {time:<13}  {says}")
     total = report["seconds"]
     bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})

@@ -12,7 +12,7 @@ import ast
 import inspect
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 from typing import Literal
@@ -88,12 +88,17 @@ def _place(entry: PackagePath) -> str:
 
 
 def read_package(package: str, limit: int, meter: Meter) -> Iterator[Record]:
-    """Documents of a package: its description, its licences, then its docstrings by file.
+    """Documents of a package: its description, its licences, then its docstrings by file."""
+    yield from read_prose(package_files(package), limit, meter)
+
+
+def read_prose(files: Mapping[str, Path], limit: int, meter: Meter) -> Iterator[Record]:
+    """Documents of files of a package, by their names in its record.
 
     Raw bytes are those of the docstring as it stands in the parsed source (its indentation is
     no part of the text), of the description, or of the licence file.
     """
-    for name, path in package_files(package).items():
+    for name, path in files.items():
         data = path.read_bytes()
         for record in _read(name, data):
             meter.rows += 1
