@@ -19,7 +19,8 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.config import ModelConfig
 from model.interchange.checkpoint import TOKENIZER, WEIGHTS, CheckpointError, check_tokenizer
-from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS, Family
+from model.interchange.entries import Family
+from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS
 from model.interchange.files import save_tensors, whole_folder
 
 

@@ -5,97 +5,10 @@ One table of names a family serves both directions; configs are translated key b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from model.config import Activation, ModelConfig
-
-ACTIVATIONS: dict[Activation, str] = {
-    "gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu",
-}  # fmt: skip
-OURS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One of our tensors and theirs; several of theirs are ours, one upon the other. ``turned``:
-    they store the transpose."""
-
-    ours: str
-    theirs: tuple[str, ...]
-    turned: bool = False
-
-
-@dataclass(frozen=True)
-class Family:
-    """An architecture of transformers whose mathematics are ours.
-
-    model_class    of the model with its output layer
-    base           what the names of the model below the output layer begin with
-    needs          settings of ours that can be written as one of theirs, by their keys
-    grouped        whether it has grouped-query heads
-    entries        all tensors of a model
-    written, read  configs, ours to theirs and back; ``read`` raises ValueError or KeyError
-    halves         their sinusoids lie in halves, sines then cosines, ours alternate: the residual
-                   stream's dimensions are permuted
-    """
-
-    model_class: str
-    base: str
-    needs: dict[str, tuple[Any, ...]]
-    entries: Callable[[ModelConfig], list[Entry]]
-    written: Callable[[ModelConfig], dict[str, Any]]
-    read: Callable[[dict[str, Any]], ModelConfig]
-    halves: bool = False
-    grouped: bool = False
-
-    def lacks(self, config: ModelConfig) -> list[str]:
-        """What keeps a config from being one of theirs, setting by setting."""
-        lacking = [
-            f"{key} {' or '.join(map(str, allowed))} (it is {getattr(config, key)})"
-            for key, allowed in self.needs.items()
-            if getattr(config, key) not in allowed
-        ]
-        if not self.grouped and config.kv_heads != config.n_heads:
-            lacking.append(f"n_kv_heads {config.n_heads} (it is {config.kv_heads})")
-        return lacking
-
-
-def _layers(
-    table: Mapping[str, tuple[str, ...]],
-    count: int,
-    ours: str,
-    theirs: str,
-    kinds: Iterable[str] = ("weight", "bias"),
-    turned: Callable[[str], bool] = lambda name: False,
-) -> list[Entry]:
-    """Entries of ``count`` layers: ours and theirs say what stands before a layer's number."""
-    return [
-        Entry(
-            f"{ours}.{i}.{name}.{kind}",
-            tuple(f"{theirs}.{i}.{part}.{kind}" for part in parts),
-            kind == "weight" and turned(name),
-        )
-        for i in range(count)
-        for name, parts in table.items()
-        for kind in kinds
-    ]
-
-
-def _both(ours: str, theirs: str) -> list[Entry]:
-    return [Entry(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for kind in ("weight", "bias")]
-
-
-def _head(config: ModelConfig) -> list[Entry]:
-    return [] if config.tie_embeddings else [Entry("head.weight", ("lm_head.weight",))]
-
-
-def _activation(name: str) -> Activation:
-    if name not in OURS:
-        raise ValueError(f"the activation {name!r} is not known.")
-    return OURS[name]
-
+from model.config import ModelConfig
+from model.interchange.entries import ACTIVATIONS, Entry, Family, activation, both, head, layers
 
 # GPT-2 ---------------------------------------------------------------------------------------
 
@@ -113,10 +26,10 @@ def _gpt2_entries(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("transformer.wte.weight",)),
         Entry("position_embedding.weight", ("transformer.wpe.weight",)),
-        *_layers(GPT2_LAYER, config.n_layers, "decoder.blocks", "transformer.h",
+        *layers(GPT2_LAYER, config.n_layers, "decoder.blocks", "transformer.h",
                  turned=lambda name: not name.endswith("norm")),
-        *_both("decoder.norm", "transformer.ln_f"),
-        *_head(config),
+        *both("decoder.norm", "transformer.ln_f"),
+        *head(config),
     ]  # fmt: skip
 
 
@@ -146,7 +59,7 @@ def _gpt2_read(values: dict[str, Any]) -> ModelConfig:
         n_layers=values["n_layer"],
         n_heads=values["n_head"],
         d_ff=values.get("n_inner"),
-        activation=_activation(values.get("activation_function", "gelu_new")),
+        activation=activation(values.get("activation_function", "gelu_new")),
         tie_embeddings=values.get("tie_word_embeddings", True),
         norm_eps=values.get("layer_norm_epsilon", 1e-5),
     )
@@ -167,9 +80,9 @@ LLAMA_LAYER = {
 def _llama_entries(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("model.embed_tokens.weight",)),
-        *_layers(LLAMA_LAYER, config.n_layers, "decoder.blocks", "model.layers", ("weight",)),
+        *layers(LLAMA_LAYER, config.n_layers, "decoder.blocks", "model.layers", ("weight",)),
         Entry("decoder.norm.weight", ("model.norm.weight",)),
-        *_head(config),
+        *head(config),
     ]
 
 
@@ -240,10 +153,10 @@ def _bert_entries(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("bert.embeddings.word_embeddings.weight",)),
         Entry("position_embedding.weight", ("bert.embeddings.position_embeddings.weight",)),
-        *_both("embedding_norm", "bert.embeddings.LayerNorm"),
-        *_layers(BERT_LAYER, config.n_layers, "encoder.blocks", "bert.encoder.layer"),
-        *_both("transform.0", "cls.predictions.transform.dense"),
-        *_both("transform.2", "cls.predictions.transform.LayerNorm"),
+        *both("embedding_norm", "bert.embeddings.LayerNorm"),
+        *layers(BERT_LAYER, config.n_layers, "encoder.blocks", "bert.encoder.layer"),
+        *both("transform.0", "cls.predictions.transform.dense"),
+        *both("transform.2", "cls.predictions.transform.LayerNorm"),
         Entry("head.bias", ("cls.predictions.bias",)),
     ]
 
@@ -278,7 +191,7 @@ def _bert_read(values: dict[str, Any]) -> ModelConfig:
         d_ff=values["intermediate_size"],
         architecture="encoder",
         norm_position="post",
-        activation=_activation(values.get("hidden_act", "gelu")),
+        activation=activation(values.get("hidden_act", "gelu")),
         norm_eps=values.get("layer_norm_eps", 1e-12),
         embedding_norm=True,
         head_transform=True,
@@ -308,10 +221,10 @@ def _marian_entries(config: ModelConfig) -> list[Entry]:
     count = config.n_layers
     return [
         Entry("embedding.weight", ("model.shared.weight",)),
-        *_layers(MARIAN_LAYER, count, "encoder.blocks", "model.encoder.layers"),
-        *_layers(MARIAN_LAYER | MARIAN_CROSS, count, "decoder.blocks", "model.decoder.layers"),
+        *layers(MARIAN_LAYER, count, "encoder.blocks", "model.encoder.layers"),
+        *layers(MARIAN_LAYER | MARIAN_CROSS, count, "decoder.blocks", "model.decoder.layers"),
         Entry("head.bias", (MARIAN_BIAS,)),
-        *_head(config),
+        *head(config),
     ]
 
 
@@ -366,7 +279,7 @@ def _marian_read(values: dict[str, Any]) -> ModelConfig:
         architecture="encoder_decoder",
         norm_position="post",
         positions="sinusoidal",
-        activation=_activation(values.get("activation_function", "gelu")),
+        activation=activation(values.get("activation_function", "gelu")),
         # Scaled embeddings are not what the output layer uses: then it stands apart.
         tie_embeddings=not values.get("scale_embedding", False),
         head_bias=True,
