@@ -11,7 +11,7 @@ if all rows of any band agree, which at similarity s happens with probability
 1 - (1 - s^rows)^bands: with 32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. Every candidate
 is then verified by its true Jaccard similarity: MinHash decides only which pairs are looked at.
 
-**Who stays** depends on content alone, not on order or shards: from the longest document to
+**Who stays** depends on content alone, not on order or parts: from the longest document to
 the shortest (then by doc_id), each is removed if one that was kept matches it at ``threshold``
 or above. So the twin in the ledger is always in the corpus, at the similarity written there.
 

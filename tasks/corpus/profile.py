@@ -141,7 +141,7 @@ TABLES = {
     ),
 }
 
-# Documents, shard by shard ---------------------------------------------------------------------
+# Documents, part by part -----------------------------------------------------------------------
 
 _MEASURES = pa.schema(
     [TABLES["sources"].field(name) for name in ("source", "split", "bytes", "characters")]

@@ -1,7 +1,7 @@
 """Mask personal data and secrets: each span becomes its type, ``<EMAIL>``.
 
 A placeholder says the type and nothing else, so that it depends neither on the order of the
-documents nor on how they are sharded. What stood there is in the ledger as a hash keyed by the
+documents nor on how they are cut. What stood there is in the ledger as a hash keyed by the
 store's secret: equal hashes are equal values, but none can be guessed by trying.
 """
 
@@ -53,7 +53,7 @@ class ScrubConfig(StageConfig):
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """The store's secret on its way to a shard; it shows itself nowhere."""
+    """The store's secret on its way to a part; it shows itself nowhere."""
 
     secret: bytes
 

@@ -2,7 +2,7 @@
 
 The documents of a split are laid end to end, each after ``<|endoftext|>``, and cut into rows of
 ``context`` tokens; the last row is padded. Their order is a shuffle by a hash of (seed, doc_id):
-sources and planted copies mix, and the order depends on neither shards nor the input's order.
+sources and planted copies mix, and the order depends on neither parts nor the input's order.
 
 Memory: the encoded documents of a part in each worker, then of a stretch of rows; 60 bytes a
 document where their places are computed. Encoded documents wait in files that are mapped at need.

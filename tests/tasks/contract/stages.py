@@ -117,7 +117,7 @@ def miscount(config: CountConfig, work: Work) -> None:
 
 
 def die_once(shard: str, flag: str, out: Tables) -> None:
-    """Kills its own process the first time; the other shards finish."""
+    """Kills its own process the first time; the other items finish."""
     if shard == "victim" and not Path(flag).exists():
         Path(flag).touch()
         os.kill(os.getpid(), signal.SIGKILL)
