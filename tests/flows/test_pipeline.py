@@ -113,11 +113,15 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
         for span in sequence["spans"]:
             source, text = texts[span["doc_id"]]
             assert span["source"] == source
+            assert span["text"] == text[span["char_start"] : span["char_end"]]  # in clear
             spelled = tokenizer.decode(ids[sequence["sequence"]][span["start"] : span["end"]])
             if "\N{REPLACEMENT CHARACTER}" not in spelled:  # a character cut in two
                 assert spelled == text[span["char_start"] : span["char_end"]]
                 compared += 1
     assert compared > 8
+    secrets = run["plant"]["plants"].read(["secret"])["secret"].to_pylist()
+    hidden = json.dumps(smoke.json("batch", smoke.first, "--step", "3", "--masked"))
+    assert "not shown" in hidden and not any(secret in hidden for secret in secrets)
     assert "trained the steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
 
 
