@@ -46,7 +46,7 @@ from tasks.contract.tables import (
     text_hashes,
     utf8_bytes,
 )
-from tasks.contract.work import Done, Work
+from tasks.contract.work import Done, Work, together
 from tasks.contract.writer import Tables
 
 __all__ = [
@@ -111,6 +111,7 @@ __all__ = [
     "stage",
     "table",
     "text_hashes",
+    "together",
     "torch_device",
     "utf8_bytes",
 ]

@@ -9,9 +9,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,20 +49,23 @@ class Done:
         """Names of what it spilled, in order."""
         return sorted(path.stem for path in self.folder.glob("*.arrow"))
 
-    @contextmanager
-    def mapped(self, name: str) -> Iterator[pa.Table]:
-        """What was spilled under a name, mapped from its file while the block lasts; empty (no
-        columns, no rows) if nothing was."""
+    def mapped(self, name: str, schema: pa.Schema) -> pa.Table:
+        """What was spilled under a name; empty if nothing was. It stays in its file, which is not
+        held open: the mapping lasts as long as the table."""
         path = self.folder / f"{name}.arrow"
         if not path.exists():
-            yield pa.table({})
-            return
+            return schema.empty_table()
         with pa.memory_map(str(path)) as source:
-            yield pa.ipc.open_file(source).read_all()
+            return pa.ipc.open_file(source).read_all()
 
     def whole(self) -> bool:
         """Whether all of it is still there: a kill in mid-commit moves parts away."""
         return all(self.path(name).exists() for name in self.parts)
+
+
+def together(results: Sequence[Done], name: str, schema: pa.Schema) -> pa.Table:
+    """What several items spilled under a name, in their order, mapped from their files."""
+    return pa.concat_tables([schema.empty_table(), *(d.mapped(name, schema) for d in results)])
 
 
 @dataclass

@@ -27,7 +27,6 @@ bytes on disk for each distinct shingle.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
@@ -51,6 +50,7 @@ from tasks.contract import (
     removals,
     stage,
     table,
+    together,
     utf8_bytes,
 )
 from tasks.corpus.sketches import band_hashes, normalise, shingles
@@ -331,24 +331,19 @@ def rule(
     parts: list[Part], sketched: list[Done], config: DeduplicateConfig
 ) -> tuple[list[Ruling], pa.Table]:
     """The verdict on every part, and the rows of PAIRS."""
-    with ExitStack() as maps:
-        tables = [maps.enter_context(done.mapped("sketches")) for done in sketched]
-        tables = [table for table in tables if len(table)] or [SKETCHES.empty_table()]
-        together = pa.concat_tables(tables)
-        verdict = judge(together.drop_columns("shingles"), together["shingles"], config)
-        cluster = clusters(together, verdict)
-        doc_ids = together["doc_id"].combine_chunks()
-        twins = doc_ids.take(pa.array(verdict.twin, mask=verdict.twin < 0))
-        left, right, similarity = (
-            zip(*verdict.pairs, strict=True) if verdict.pairs else ((), (), ())
-        )
-        pairs = pa.table(
-            {
-                "left": doc_ids.take(pa.array(left, pa.int64())),
-                "right": doc_ids.take(pa.array(right, pa.int64())),
-                "similarity": pa.array(similarity, pa.float64()),
-            }
-        )
+    known = together(sketched, "sketches", SKETCHES)
+    verdict = judge(known.drop_columns("shingles"), known["shingles"], config)
+    cluster = clusters(known, verdict)
+    doc_ids = known["doc_id"].combine_chunks()
+    twins = doc_ids.take(pa.array(verdict.twin, mask=verdict.twin < 0))
+    left, right, similarity = zip(*verdict.pairs, strict=True) if verdict.pairs else ((), (), ())
+    pairs = pa.table(
+        {
+            "left": doc_ids.take(pa.array(left, pa.int64())),
+            "right": doc_ids.take(pa.array(right, pa.int64())),
+            "similarity": pa.array(similarity, pa.float64()),
+        }
+    )
     rulings = []
     start = 0
     for part in parts:

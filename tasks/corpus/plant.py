@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +43,7 @@ from tasks.contract import (
     removals,
     stage,
     text_hashes,
+    together,
     utf8_bytes,
 )  # fmt: skip
 from tasks.corpus.split import uniform
@@ -115,19 +115,12 @@ def choose_passages(documents: Table, config: PlantConfig, work: Work) -> list[P
     if not needed:
         return []
     done = work.map(find_candidates, documents.parts, config)
-    with ExitStack() as maps:
-
-        def together(name: str, schema: pa.Schema) -> pa.Table:
-            found = [maps.enter_context(part.mapped(name)) for part in done]
-            return pa.concat_tables([schema.empty_table(), *(f for f in found if len(f))])
-
-        clusters = together("clusters", CLUSTERS)
-        counts = pc.value_counts(clusters["cluster"].combine_chunks())
-        alone = counts.filter(pc.equal(counts.field("counts"), 1)).field("values")
-        candidates = together("candidates", CANDIDATES)
-        candidates = candidates.filter(pc.is_in(candidates["cluster"], alone))
-        order: Any = [("draw", "ascending"), ("doc_id", "ascending")]
-        chosen = candidates.sort_by(order)["doc_id"].slice(0, needed).to_pylist()
+    counts = pc.value_counts(together(done, "clusters", CLUSTERS)["cluster"].combine_chunks())
+    alone = counts.filter(pc.equal(counts.field("counts"), 1)).field("values")
+    candidates = together(done, "candidates", CANDIDATES)
+    candidates = candidates.filter(pc.is_in(candidates["cluster"], alone))
+    order: Any = [("draw", "ascending"), ("doc_id", "ascending")]
+    chosen = candidates.sort_by(order)["doc_id"].slice(0, needed).to_pylist()
     if len(chosen) < needed:
         raise HallmarkError(
             f"only {len(chosen)} training documents have {config.shortest} to {config.longest} "

@@ -18,7 +18,6 @@ from pydantic import Field, field_validator
 from tasks.contract import (
     ACCOUNTS,
     Artifact,
-    Done,
     Part,
     StageConfig,
     Table,
@@ -27,6 +26,7 @@ from tasks.contract import (
     column,
     stage,
     table,
+    together,
     utf8_bytes,
 )
 from tasks.measures.identities import find_terms, identity_terms
@@ -173,15 +173,6 @@ def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
     return counts.rename_columns(TABLES["identities"].names)
 
 
-def gather(results: Sequence[Done], name: str, schema: pa.Schema) -> pa.Table:
-    found = [schema.empty_table()]
-    for done in results:
-        with done.mapped(name) as table:
-            if len(table):
-                found.append(table.take(pa.array(range(len(table)), pa.int64())))
-    return pa.concat_tables(found)
-
-
 # Tables ----------------------------------------------------------------------------------------
 
 
@@ -302,8 +293,8 @@ def profile(
     Holds about 40 bytes a document: its source, its split and its lengths.
     """
     parts = work.map(measure_part, documents.parts)
-    measures = gather(parts, "measures", _MEASURES)
-    terms = gather(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
+    measures = together(parts, "measures", _MEASURES)
+    terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])
 
     def write(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:

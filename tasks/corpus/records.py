@@ -72,14 +72,12 @@ class Run:
 
     def take(self, rows: np.ndarray, columns: list[str] | None = None) -> pa.Table:
         """Rows by their numbers, copied from the file."""
-        with self.done.mapped(self.name) as table:
-            chosen = table if columns is None else table.select(columns)
-            return chosen.take(pa.array(rows)).combine_chunks()
+        table = self.done.mapped(self.name, RECORDS)
+        return table.select(columns or RECORDS.names).take(pa.array(rows)).combine_chunks()
 
     def halves(self, column: str) -> np.ndarray:
         """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
-        with self.done.mapped(self.name) as table:
-            data = b"".join(table[column].to_pylist())
+        data = b"".join(self.done.mapped(self.name, RECORDS)[column].to_pylist())
         return np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
 
 

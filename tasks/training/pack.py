@@ -205,18 +205,13 @@ class Stretch:
         """The encoded documents in the order of the shuffle."""
         found = [ENCODED.empty_table()]
         for done, start, stop in self.slices:
-            with done.mapped(self.split) as table:
-                found.append(table.take(pa.array(np.arange(start, stop))))
+            found.append(done.mapped(self.split, ENCODED).slice(start, stop - start))
         return pa.concat_tables(found).sort_by(SHUFFLED)
 
 
 def stretches(done: list[Done], split: str, context: int) -> list[Stretch]:
     """The rows of a split in stretches of about STRETCH tokens."""
-    known = []
-    for part in done:
-        with part.mapped(split) as table:
-            columns = table.select(["key", "doc_id", "size"])
-            known.append(columns.take(pa.array(range(len(columns)), pa.int64())))
+    known = [part.mapped(split, ENCODED).select(["key", "doc_id", "size"]) for part in done]
     index = pa.concat_tables(known)
     owner = np.repeat(np.arange(len(done)), [len(table) for table in known])
     row = np.concatenate([np.arange(len(table)) for table in known])
