@@ -260,8 +260,8 @@ def test_a_band_agrees_as_often_as_the_formula_says():
         for _ in range(pairs):
             pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
             sets += [np.sort(pool[:size]), np.sort(pool[-size:])]
-        config = DeduplicateConfig(bands=bands, rows=rows)
-        found = band_hashes(np.concatenate(sets), np.arange(2 * pairs + 1) * size, config)
+        ends = np.arange(2 * pairs + 1) * size
+        found = band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
         share = (found[::2] == found[1::2]).any(axis=1).mean()
         expected = 1 - (1 - s**rows) ** bands
         assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / pairs) + 0.01
