@@ -12,7 +12,6 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError
 
 from flows.commands.shared import settle_prefect
-from tasks.contract import HallmarkError
 
 app = App(
     name="hallmark",
@@ -62,11 +61,13 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(STOPPED, 1)
     except CycloptsError as error:
         _fail(f"{' '.join(str(error).split())} See: hallmark --help", 2)
-    except HallmarkError as error:
-        if debug:
-            traceback.print_exc()
-        _fail(str(error), error.exit_code)
     except Exception as error:
+        from tasks.contract import HallmarkError  # it takes a while, and help needs none
+
+        if isinstance(error, HallmarkError):
+            if debug:
+                traceback.print_exc()
+            _fail(str(error), error.exit_code)
         if debug:
             raise
         if isinstance(error, BrokenPipeError):  # nobody reads on, as behind: | head

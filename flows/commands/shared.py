@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tasks.contract import HallmarkError
-
 Set = Annotated[
     list[str] | None,
     Parameter(
@@ -50,6 +48,7 @@ def _check_configured_server() -> None:
     from prefect.settings import PREFECT_API_URL
 
     from flows.deployments import HOW, server_answers
+    from tasks.contract import HallmarkError
 
     url = PREFECT_API_URL.value() or ""
     if not server_answers(url):

@@ -192,8 +192,7 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
     before = listing(absent)
     report = forecast(config, until="pack")
     would = [label for label, state in states(report).items() if state == "run"]
-    # The datasheet names the files that were read; no other stage does.
-    assert would == ["ingest", "datasheet"]
+    assert would == ["ingest"]
     assert "outside: letters" in report["stages"][0]["why"]
     assert listing(absent) == before
     assert run_to_pack(config, absent) == would
