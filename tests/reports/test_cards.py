@@ -81,14 +81,16 @@ def test_markdown_and_html_hold_the_same_figures(folder, name):
     ] == [[[" ".join(cell.split()) for cell in row] for row in table] for table in html.tables]
 
 
-def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs):
+def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs, made, name):
     checked = Counter()
+    # Of the corpus stages a card reads some tables, and names the digest of those.
+    narrowed = {*made.corpus, *(["profile"] if name == "model_card" else [])}
     for row in figures.to_dict("records"):
         if row["aggregate"] == "finding" or row["stage"] == "checkpoint":
             continue
         artifact = inputs[row["stage"]]
-        # Of the corpus stages a card reads some tables, and names the digest of those.
-        assert row["content"] in (artifact.content, artifact.only(READ).content)
+        read = artifact.only(READ) if row["stage"] in narrowed else artifact
+        assert row["content"] == read.content
         assert row["sha256"] == artifact[row["table"]].digest
         rows = pages.rows_behind(artifact, row["table"], row["where"])
         assert len(rows) == row["rows"], row["id"]
