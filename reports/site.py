@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +55,20 @@ def build_site(
     their page, which says so. A run that made nothing stands under the one it repeats.
     """
     runs: list[dict[str, Any]] = []
+    # Runs share most of their artifacts: each is looked up and read once.
+    find = cache(lambda label, name: _find(store, label, name))
+    copies: dict[str, Path] = {}
+    stage = cache(lambda label, name: _stage(find(label, name)))
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
-        artifacts = {entry["label"]: _find(store, entry) for entry in record["stages"]}
-        cards = _copy_cards(artifacts, folder)
-        stages = [_stage(entry, artifacts[entry["label"]]) for entry in record["stages"]]
+        entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
+        artifacts = {label: find(label, name) for label, name in entries}
+        cards = _copy_cards(artifacts, folder, copies)
+        stages = [
+            {"entry": entry, **stage(*key)}
+            for entry, key in zip(record["stages"], entries, strict=True)
+        ]
         _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards)
         runs.append(
             {
@@ -104,26 +114,32 @@ def _name(run: str) -> str:
     return run
 
 
-def _find(store: Store, entry: Record) -> Artifact | None:
+def _find(store: Store, label: str, name: str) -> Artifact | None:
     """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
-    stage, _, digest = entry["artifact"].partition("/")
+    stage, _, digest = name.partition("/")
     if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
         return None  # from a file, and not trusted: a name, and no way out of the store
     try:
         artifact = store.find(stage, digest)
         if artifact is not None:
-            for name in artifact.manifest["files"] if entry["label"] in CARDS else []:
-                artifact.path(name)
-            for name in SHOWN:
-                if name in artifact.tables:
-                    artifact[name].read()
+            for file in artifact.manifest["files"] if label in CARDS else []:
+                artifact.path(file)
+            for table in SHOWN:
+                if table in artifact.tables:
+                    artifact[table].read()
     except HallmarkError:
         return None
     return artifact
 
 
-def _copy_cards(artifacts: Mapping[str, Artifact | None], folder: Path) -> dict[str, str]:
-    """Copy the files of the cards; returns their titles by their pages."""
+def _copy_cards(
+    artifacts: Mapping[str, Artifact | None], folder: Path, copies: dict[str, Path]
+) -> dict[str, str]:
+    """Copy the files of the cards; returns their titles by their pages.
+
+    ``copies`` are the cards that the site holds already, by their artifacts: runs that share a
+    card share its files, hundreds of them, under names of their own.
+    """
     found = {}
     for label, title in CARDS.items():
         artifact = artifacts.get(label)
@@ -131,15 +147,27 @@ def _copy_cards(artifacts: Mapping[str, Artifact | None], folder: Path) -> dict[
             continue
         target = folder / label
         shutil.rmtree(target, ignore_errors=True)
-        for entry in artifact.manifest["files"].values():
-            path = target / entry["name"]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(artifact.path(entry["name"]), path)
+        if artifact.name in copies:
+            shutil.copytree(copies[artifact.name], target, copy_function=_link)
+        else:
+            copies[artifact.name] = target
+            for entry in artifact.manifest["files"].values():
+                path = target / entry["name"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(artifact.path(entry["name"]), path)
         found[f"{label}/{label}.html"] = title
     return found
 
 
-def _stage(entry: Record, artifact: Artifact | None) -> dict[str, Any]:
+def _link(file: str, name: str) -> None:
+    """A second name for a file; where the file system has none, a copy."""
+    try:
+        os.link(file, name)
+    except OSError:
+        shutil.copyfile(file, name)
+
+
+def _stage(artifact: Artifact | None) -> dict[str, Any]:
     tables: list[tuple[str, int]] = []
     accounts: list[dict[str, Any]] = []
     files: list[tuple[str, int]] = []
@@ -149,7 +177,6 @@ def _stage(entry: Record, artifact: Artifact | None) -> dict[str, Any]:
         if "accounts" in artifact.tables:
             accounts = _accounts(artifact["accounts"].read())
     return {
-        "entry": entry,
         "found": artifact is not None,
         "tables": tables,
         "files": files,

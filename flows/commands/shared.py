@@ -75,9 +75,12 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
     from flows import pipeline  # noqa: F401
     from flows.console import RunView
     from flows.recording import frontend
+    from tasks.contract import STAGES
 
     with RunView() as frontend.watcher:
         if server:
+            for stage in STAGES.values():  # every fingerprint asks for it; now, while one waits
+                stage.code_digests()
             server.wait()
         yield
 

@@ -49,8 +49,13 @@ def imports(path: Path) -> frozenset[str]:
             found.add(node.module)
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             found.update(name for name in names if source_of(name))
-        todo += ast.iter_child_nodes(node)
+        for block in _BLOCKS:  # an import is a statement: expressions, most of a tree, hold none
+            todo += getattr(node, block, ())
     return frozenset(found)
+
+
+#: The fields of a node that hold statements, or what holds statements.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 def closure(path: Path) -> dict[str, Path]:

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,26 +46,34 @@ def tree_digest(tree: ast.Module) -> str:
 
 
 def _spell(node: Any, pieces: list[str]) -> None:
-    if isinstance(node, ast.AST):
-        pieces.append(f"({type(node).__name__}")
-        for name, value in sorted(ast.iter_fields(node)):
-            if name == "body" and isinstance(node, _DOCUMENTED) and _is_docstring(value):
-                value = value[1:]
-            if isinstance(node, ast.JoinedStr):
-                value = _merged(value)
-            # Newer versions add fields that are empty for older code.
-            if value is None or value == [] or name in ("kind", "type_comment", "type_ignores"):
-                continue
-            pieces.append(f" {name}=")
-            _spell(value, pieces)
-        pieces.append(")")
-    elif isinstance(node, list):
+    if isinstance(node, list):
         pieces.append("[")
         for item in node:
             _spell(item, pieces)
         pieces.append("]")
-    else:
+        return
+    if not isinstance(node, ast.AST):
         pieces.append(f"{type(node).__name__}:{node!r}")
+        return
+    kind: Any = type(node)
+    pieces.append(f"({kind.__name__}")
+    for name in _fields(kind):
+        value: Any = getattr(node, name, None)
+        if name == "body" and kind in _DOCUMENTED and _is_docstring(value):
+            value = value[1:]
+        if kind is ast.JoinedStr:
+            value = _merged(value)
+        if value is None or value == []:  # newer versions add fields that are empty for older code
+            continue
+        pieces.append(f" {name}=")
+        _spell(value, pieces)
+    pieces.append(")")
+
+
+@cache
+def _fields(kind: Any) -> list[str]:
+    ignored = ("kind", "type_comment", "type_ignores")
+    return sorted(name for name in kind._fields if name not in ignored)
 
 
 def _merged(values: list[Any]) -> list[Any]:
