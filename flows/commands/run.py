@@ -36,7 +36,7 @@ def run(
     """
     if dry_run:
         from flows.commands.dry_run import render
-        from flows.forecast import forecast
+        from flows.forecast.forecast import forecast
 
         report = forecast(config, set_ or [], until, start, store)
         show(report, json_, render)

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows import cli, costs, open_run
-from flows.concerns import concerns
+from flows import cli, open_run
 from flows.config import load
-from flows.figures import Figure, counts_of, tokens_of
-from flows.forecast import forecast
+from flows.forecast import costs
+from flows.forecast.concerns import concerns
+from flows.forecast.figures import Figure, counts_of, tokens_of
+from flows.forecast.forecast import forecast
+from flows.forecast.sampling import take_sample
 from flows.pipeline import curate, train
-from flows.sampling import take_sample
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load as load_checkpoint

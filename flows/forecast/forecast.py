@@ -15,15 +15,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flows import costs
-from flows.concerns import Concern, concerns
 from flows.config import ROOT_KEYS, Config, load
-from flows.figures import UNKNOWN, Figure, Grown, corpus_figures, source_figures, vocabulary_of
+from flows.forecast import costs
+from flows.forecast.concerns import Concern, concerns
+from flows.forecast.figures import (
+    UNKNOWN,
+    Figure,
+    Grown,
+    corpus_figures,
+    source_figures,
+    vocabulary_of,
+)
+from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
+from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.pipeline import AUDITS, curate, examine, train
-from flows.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.recording import check_start, check_until
 from flows.runs import find_artifact, store_uri
-from flows.sampling import BUDGET, Sample, take_sample
 from tasks.contract import (
     Artifact,
     Event,

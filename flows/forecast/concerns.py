@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.figures import SPLITS, Figure
+from flows.forecast.figures import SPLITS, Figure
 
 if TYPE_CHECKING:
     from flows.config import Config

@@ -22,7 +22,7 @@ from tasks.training.encoding import load_tokenizer
 
 if TYPE_CHECKING:
     from flows.config import Config
-    from flows.sampling import Sample
+    from flows.forecast.sampling import Sample
     from tasks.corpus.plant import PlantConfig
 
 SPLITS = ("train", "validation", "holdout")
