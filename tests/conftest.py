@@ -1,3 +1,4 @@
+import logging
 import os
 import shutil
 import subprocess
@@ -44,3 +45,26 @@ def small_disk(tmp_path):
         pytest.skip("cannot mount a small file system")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A real S3 server of the tests' own, on this machine."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true",
+        }.items():  # fmt: skip
+            patch.setenv(key, value)
+        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
+        client.create_bucket(Bucket="hallmark")
+        yield client
+    server.stop()

@@ -68,7 +68,12 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
 
     # It starts on another core while this process imports the same libraries.
     server = None if os.environ.get("PREFECT_API_URL") else LocalServer()
-    check()
+    try:
+        check()
+    except BaseException:
+        if server:
+            server.stop()
+        raise
     if not (server and server.adopt()):
         server = None
         _check_configured_server()

@@ -1,6 +1,5 @@
 """The store on an object store with conditional writes, and its small print."""
 
-import logging
 import stat
 import subprocess
 import sys
@@ -19,29 +18,6 @@ from tasks.contract import (
     open_session,
 )
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    """A real S3 server of the tests' own, on this machine."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true",
-        }.items():  # fmt: skip
-            patch.setenv(key, value)
-        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
-        client.create_bucket(Bucket="hallmark")
-        yield client
-    server.stop()
 
 
 def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import Mapper, Processes, Session, Store, open_session
+from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.corpus.ingest import ingest
@@ -76,7 +76,7 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     return made
 
 
-def run(store: Path, source: dict, mapper: Mapper | None = None, **settings):
+def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **settings):
     """What the stages left, and which of them ran."""
     seen = []
 
@@ -84,7 +84,7 @@ def run(store: Path, source: dict, mapper: Mapper | None = None, **settings):
         if event.kind == "done":
             seen.append(event.label)
 
-    opened = Store(store)
+    opened = store if isinstance(store, Store) else Store(store)
     opened.keep_secret(SECRET)
     session = Session(opened, listener=listen)
     session.mapper = mapper or session.mapper
@@ -130,6 +130,21 @@ def test_files_their_names_their_order_and_workers_do_not_matter(first, tmp_path
     assert digests(made) == digests(first[2])
     if kind != "parquet":  # whose rows are of other raw bytes
         assert made["profile"].content == first[2]["profile"].content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_corpus_made_on_ray_is_the_same(first, tmp_path, workers):
+    source = write(tmp_path / "in", "gz")
+    made, _ = run(tmp_path / "store", source, make_mapper("ray", workers))
+    assert digests(made) == digests(first[2])
+
+
+def test_a_corpus_in_a_bucket_is_the_same(first, tmp_path, bucket):
+    store = Store("s3://hallmark/corpus", tmp_path / "work")
+    made, _ = run(store, write(tmp_path / "in", "split"))
+    assert digests(made) == digests(first[2])
+    assert made["profile"].content == first[2]["profile"].content
 
 
 def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
