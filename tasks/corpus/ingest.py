@@ -41,10 +41,8 @@ from tasks.contract import (
     text_hashes,
     utf8_bytes,
 )
-from tasks.corpus.reading.inputs import Batch, IngestConfig, Input, batches, content, records_of
-from tasks.corpus.reading.readers import (
-    Record,
-)
+from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
+from tasks.corpus.reading.readers import Record
 from tasks.corpus.reading.streams import Meter
 from tasks.corpus.records import (
     RECORDS,
@@ -97,23 +95,25 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
     """Inputs to sorted runs of records, and to quarantine; what the meters counted."""
     rows = size = 0
     skipped: list[int] = []
+    source = batch.inputs[0].source
     runs = Runs(out)
+    good = Rows(partial(_take_records, source, config, runs))
+    bad = Rows(partial(_write_quarantine, source, out))
     for part in batch.inputs:
         meter = Meter()
-        good = Rows(partial(_take_records, part, config, runs))
-        bad = Rows(partial(_write_quarantine, part, out))
         try:
             for record in records_of(part, config, meter):
                 record.raw = record.raw[:QUARANTINED]
+                record.file = record.file or part.file
                 (bad if record.error else good).add(record)
         except (HallmarkError, OSError):
             raise
         except Exception as error:
             raise RuntimeError(f"{part}: {error}") from error
-        good.flush()
-        bad.flush()
         rows, size = rows + meter.rows, size + meter.bytes
         skipped += [meter.skipped] if meter.skipped else []
+    good.flush()
+    bad.flush()
     runs.flush()
     return {"rows": rows, "bytes": size, "skipped": skipped}
 
@@ -136,19 +136,19 @@ class Rows:
         self.held, self.size = [], 0
 
 
-def _take_records(part: Input, config: IngestConfig, runs: Runs, records: list[Record]) -> None:
+def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[Record]) -> None:
     texts = pa.array([r.text for r in records], pa.large_string())
     short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
     columns = {
-        "identity": [_identity(part.source, r) for r in records],
+        "identity": [_identity(source, r) for r in records],
         "keyed": [r.key is not None for r in records],
-        "source": [part.source] * len(records),
+        "source": [source] * len(records),
         "reason": pc.if_else(blank, "empty", pc.if_else(short, "too short", "")),
         "text": texts,
         "text_hash": text_hashes(texts),
         "bytes": utf8_bytes(texts),
-        "file": [r.file or part.file for r in records],
+        "file": [r.file for r in records],
         "place": [r.place for r in records],
         "raw_bytes": [r.raw_bytes for r in records],
     }
@@ -160,11 +160,11 @@ def _identity(source: str, record: Record) -> bytes:
     return hashlib.blake2b(f"{source}\0{kind}\0{value}".encode(), digest_size=16).digest()
 
 
-def _write_quarantine(part: Input, out: Tables, records: list[Record]) -> None:
+def _write_quarantine(source: str, out: Tables, records: list[Record]) -> None:
     out.table("quarantine").write(
         {
-            "source": [part.source] * len(records),
-            "file": [r.file or part.file for r in records],
+            "source": [source] * len(records),
+            "file": [r.file for r in records],
             "place": [r.place for r in records],
             "error": [r.error for r in records],
             "records": [r.records for r in records],
