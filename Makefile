@@ -23,6 +23,7 @@ check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 $(QUICK)
 
 $(VENV)/installed: pyproject.toml constraints.txt
+	@echo 'installing into $(VENV), some minutes'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@

@@ -28,7 +28,8 @@ class RunView:
         self, console: Console = stderr, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console, clock
-        self.began = self.said = clock()
+        self.began = self.said = self.heard = clock()
+        self.first = -1
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<20}"),
@@ -56,11 +57,14 @@ class RunView:
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
             self.began = self.said = self.clock()
+            self.first = -1
             self.progress.reset(self.bar, description=event.label, total=None, what="")
         elif event.kind == "progress":
             self.progress.update(
                 self.bar, completed=event.done, total=event.total or None, what=event.what
             )
+            if self.first < 0:  # what is resumed does not begin at 0
+                self.first, self.heard = event.done, self.clock()
             if not self.console.is_terminal and self.clock() - self.said >= EVERY:
                 self.said = self.clock()
                 self.console.print(self._so_far(event), markup=False, soft_wrap=True)
@@ -74,9 +78,12 @@ class RunView:
             )
 
     def _so_far(self, event: Event) -> str:
-        """A line on a stage that works: how far it is, for how long, and what it says."""
-        done = f"{event.done:,}"
+        """A line on a stage that works: how far it is, the time it took and takes, what it says."""
+        done, time = f"{event.done:,}", f"{self.said - self.began:,.0f} s so far"
         if event.total > 0:
             done += f" of {event.total:,} ({event.done / event.total:.0%})"
-        parts = (done, f"{self.said - self.began:,.0f} s", event.what)
+        if event.total > event.done > self.first:
+            each = (self.said - self.heard) / (event.done - self.first)
+            time += f", about {each * (event.total - event.done):,.0f} s left"
+        parts = (done, time, event.what)
         return f"  {event.label:<20} {', '.join(part for part in parts if part)}"

@@ -88,13 +88,13 @@ def settle(
 
 
 def check_until(until: str | None) -> None:
-    """UsageError where there is no stage of that name to stop behind."""
+    """UsageError where there is no stage of that name to stop after."""
     from flows.config import ROOT_KEYS, Config
 
     sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
     if until is not None and until not in sections:
         raise UsageError(
-            f"there is no stage {until!r} to stop behind; choose one of: " + ", ".join(sections)
+            f"there is no stage {until!r} to stop after; choose one of: " + ", ".join(sections)
         )
 
 
@@ -116,7 +116,7 @@ def check_start(start: str, settings: Config, until: str | None, store: Store) -
 
     if until == "train_tokenizer":
         raise UsageError(
-            "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop behind "
+            "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop after "
             "another stage than train_tokenizer"
         )
     checkpoint = resolve(store, start).checkpoint

@@ -24,7 +24,7 @@ SHOWN = 60
 def batch(
     run: str = "latest",
     *,
-    step: int,
+    step: int | None = None,
     masked: Annotated[bool, Parameter(negative="")] = False,
     store: InStore = None,
     json_: Json = False,
@@ -34,20 +34,21 @@ def batch(
     Parameters
     ----------
     step
-        The optimizer step, from 1.
+        The optimizer step, from 1; must be given.
     masked
         Mask personal data, planted secrets and offensive texts, as the pages do.
     """
     show(batch_of(open_run(run, store, stage="pretrain"), step, masked), json_, render)
 
 
-def batch_of(run: Run, step: int, masked: bool = False) -> Report:
+def batch_of(run: Run, step: int | None, masked: bool = False) -> Report:
     """The batch of a step (from 1): its sequences in their order, each with the stretches of
     documents in it. Batches are a function of (seed, step), so nothing was logged for this."""
     pretrained, packed = run["pretrain"], run["pack"]
     train = run.config.pretrain.train
-    if not 1 <= step <= train.steps:
-        raise UsageError(f"--step {step}: run {run.id} trained the steps 1 to {train.steps}")
+    if step is None or not 1 <= step <= train.steps:
+        wrong = "no step was named with --step" if step is None else f"--step {step}"
+        raise UsageError(f"{wrong}: run {run.id} trained the steps 1 to {train.steps}")
     rows = batch_sequences(train.seed, step, train.batch_size, packed["train"].rows)
     inside = (pc.field("split") == "train") & pc.field("sequence").isin(pa.array(rows))
     spans = packed["spans"].dataset().to_table(filter=inside).to_pylist()

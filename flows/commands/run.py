@@ -26,7 +26,7 @@ def run(
     config
         A .toml file or the name of a config that comes with Hallmark.
     until
-        Stop behind this stage.
+        Stop after this stage.
     start
         Go on from this checkpoint of ours (RUN@STEP, "checkpoint/…" or a folder) on the config's
         corpus, with the checkpoint's tokenizer.

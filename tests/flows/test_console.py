@@ -30,9 +30,18 @@ def test_a_long_stage_says_every_half_minute_how_far_it_is():
     for second in range(1, 101):
         piped.tell("progress", second, 4000, "loss [3.1], 1,200 tokens/s", after=1.0)
     assert piped.lines == [
-        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s, loss [3.1], 1,200 tokens/s"
+        f"  pretrain             {n} of 4,000 ({n / 40:.0f}%), {n} s so far, about "
+        f"{4000 - n:,} s left, loss [3.1], 1,200 tokens/s"
         for n in (30, 60, 90)
     ]
+
+
+def test_what_was_done_before_does_not_shorten_the_time_that_is_left():
+    piped = Piped()
+    piped.tell("start")
+    piped.tell("progress", 300, 400, after=10.0)  # resumed: ten seconds to load
+    piped.tell("progress", 320, 400, after=40.0)
+    assert piped.lines == ["  pretrain             320 of 400 (80%), 50 s so far, about 160 s left"]
 
 
 def test_each_stage_has_its_own_half_minute():
@@ -43,7 +52,7 @@ def test_each_stage_has_its_own_half_minute():
     piped.tell("progress", 1, 3, after=29.0)
     assert not piped.lines
     piped.tell("progress", 5, after=1.0)  # of how many it does not know
-    assert piped.lines == ["  pretrain             5, 30 s"]
+    assert piped.lines == ["  pretrain             5, 30 s so far"]
 
 
 def test_a_terminal_has_its_bar_instead():

@@ -161,7 +161,8 @@ def commit_of(source: DatasetsSource) -> str:
     except Exception as error:  # whatever the network does
         raise UsageError(
             f"source {source.name!r}: {short(source.path)} is no folder here and the hub gave no "
-            f"answer ({_first_line(error)}); correct the path, or give a commit as revision"
+            f"answer ({_first_line(error)}); correct the path, try again "
+            f"with a network, or name a folder that holds the data"
         ) from error
     assert sha is not None
     return sha
