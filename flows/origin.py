@@ -52,6 +52,11 @@ def resolve(store: Store, text: str) -> Subject:
                 f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
                 f"and its tokenizer"
             )
+        if not (path / "config.json").is_file():  # before all that lies below it is read
+            raise UsageError(
+                f"{text}: the folder holds no config.json; a checkpoint holds config.json, "
+                f"model.safetensors and its tokenizer"
+            )
         return Subject(external(path.resolve(), "checkpoint"))
     if path.exists():
         raise UsageError(f"{text}: is a file; give the folder of a checkpoint")

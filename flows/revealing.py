@@ -8,7 +8,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.runs import Run
-from tasks.contract import UsageError
+from tasks.contract import Store, UsageError
+
+#: The folder of unmasked pages in a local store.
+USUAL = "site-revealed"
+
+
+def _check_place(folder: Path, store: Store) -> None:
+    """UsageError for a folder inside the store or inside a site, which are read by others."""
+    usual = [] if store.root is None else [store.root.resolve()]
+    sites = [p for p in folder.parents if (p / "index.html").exists() and (p / "runs").is_dir()]
+    for place in (*usual, *sites):
+        if place in folder.parents and folder != place / USUAL:
+            raise UsageError(
+                f"{folder}: lies in {place}, among what is not for your eyes alone; give a folder "
+                f"outside of it"
+            )
 
 
 def reveal_run(run: Run, out: Path | None = None) -> Path:
@@ -20,7 +35,8 @@ def reveal_run(run: Run, out: Path | None = None) -> Path:
 
     if run.status == "running":
         raise UsageError(f"run {run.id} is still running; reveal it when it has ended")
-    folder = (out or (run.store.root or Path()) / "site-revealed").resolve()
+    folder = (out or (run.store.root or Path()) / USUAL).resolve()
+    _check_place(folder, run.store)
     make_private(folder)
     note = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -205,7 +205,7 @@ def open_artifact(name: str, store: Store | str | None = None) -> Artifact:
 def _read(store: Store, name: str) -> Record:
     try:
         record = json.loads(store.get(f"runs/{name}/run.json") or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     if not _is_record(record) or record["run"] != name:
         raise HallmarkError(
@@ -221,13 +221,17 @@ def _is_record(record: Any) -> bool:
         return False
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
     maybe = [record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")]
+    maybe.append(record.get("until"))
     lists = [record["stages"], record["overrides"]]
     return (
         all(isinstance(text, str) for text in texts)
         and all(text is None or isinstance(text, str) for text in maybe)
         and all(isinstance(items, list) for items in lists)
         and isinstance(record["config"], dict)
+        and all(isinstance(item, str) for item in record["overrides"])
+        and isinstance(record.get("revealed", []), list)
         and isinstance(record["pid"], int)
+        and 0 < record["pid"] < 2**31
         and all(map(_is_entry, record["stages"]))
     )
 

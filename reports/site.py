@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from reports.model_card import ModelCardConfig
 from reports.page.figures import show
+from reports.page.masking import Masker
 from reports.page.rendering import environment
 from reports.tables import write_tables
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
@@ -69,23 +70,29 @@ def build_site(
             {"entry": entry, **stage(*key)}
             for entry, key in zip(record["stages"], entries, strict=True)
         ]
-        _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards)
-        runs.append(
-            {
-                "record": record,
-                "cards": cards,
-                "made": sum(not entry["cached"] for entry in record["stages"]),
-                "model": _model(artifacts),
-                "controls": _controls(artifacts),
-                "figures": _key_figures(artifacts.get("model_card")),
-            }
-        )
+        error = Masker().whole(record.get("error") or "")  # it may name a file, or quote a value
+        _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
+               error=error)  # fmt: skip
+        made = sum(not entry["cached"] for entry in record["stages"])
+        runs.append({"record": record, "cards": cards, "made": made} | _told(artifacts))
     index = out / "index.html"
     if tables:
         write_tables(tables, out)
     _write(index, "site_index.html", runs=_rows(runs), key_figures=list(KEY_FIGURES.values()),
            tables=bool(tables))  # fmt: skip
     return index
+
+
+def _told(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
+    """What the index says of a run's model and audits; nothing where a manifest was changed."""
+    try:
+        return {
+            "model": _model(artifacts),
+            "controls": _controls(artifacts),
+            "figures": _key_figures(artifacts.get("model_card")),
+        }
+    except (HallmarkError, LookupError, TypeError, AttributeError):
+        return {"model": Model(), "controls": Controls(0, 0, ()), "figures": _key_figures(None)}
 
 
 def _rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

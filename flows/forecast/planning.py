@@ -36,8 +36,7 @@ class ReadOnly(Store):
 
     @property
     def secret(self) -> bytes:
-        data = self.get("secret")
-        return bytes.fromhex(data.decode()) if data else bytes(32)
+        return bytes(32) if self.get("secret") is None else super().secret
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -36,6 +37,9 @@ LAYOUT = 2
 #: Keys of every manifest that a stage leaves.
 MANIFEST = {"stage", "fingerprint", "content", "determinism", "tables", "files", "telemetry",
             "parts", "lineage"}  # fmt: skip
+
+
+_SECRET = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
 
 
 class Store(Objects):
@@ -69,7 +73,8 @@ class Store(Objects):
         ):  # fmt: skip
             raise HallmarkError(
                 f"artifact {name} was made by another version of Hallmark, which laid out tables "
-                f"otherwise; run again to make it anew, or look at it with that version"
+                f"otherwise; remove the artifact's folder and run again to make it anew, or look "
+                f"at it with that version"
             )
         if not _is_manifest(manifest):
             raise HallmarkError(
@@ -138,6 +143,12 @@ class Store(Objects):
             self.keep_secret(secrets.token_bytes(32))
             data = self.get("secret")
             assert data is not None
+        if not _SECRET.fullmatch(data):
+            raise HallmarkError(
+                f"the secret in {self.uri}/secret is not whole: it must be 32 hexadecimal digits "
+                f"or more; put it back from a copy of the store, or remove it: what depends on it "
+                f"is then made anew"
+            )
         return bytes.fromhex(data.decode())
 
     def keep_secret(self, secret: bytes) -> None:

@@ -53,6 +53,17 @@ def test_a_reveal_that_is_refused_is_not_noted(run, tmp_path):
     assert run.store.get(f"runs/{run.id}/run.json") is None
 
 
+@pytest.mark.parametrize("place", ["store/artifacts/x", "store/site/x", "elsewhere/runs/r/x"])
+def test_unmasked_pages_stand_in_no_site_and_among_no_artifacts(run, tmp_path, place):
+    run, _ = run
+    for site in ("store/site", "elsewhere"):
+        (tmp_path / site / "runs").mkdir(parents=True)
+        (tmp_path / site / "index.html").touch()
+    with pytest.raises(UsageError, match="give a folder outside of it"):
+        reveal_run(run, tmp_path / place)
+    assert not (tmp_path / place).exists()
+
+
 def test_a_run_that_still_works_is_not_revealed(run):
     run, _ = run
     run.record["status"] = "running"

@@ -51,7 +51,8 @@ def damaged(store, **changes):
 @pytest.mark.parametrize(
     "changes",
     [{"stages": None}, {"stages": [1]}, {"stages": [{"label": "make"}]}, {"overrides": 5},
-     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}, {"run": "../b"}],
+     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}, {"run": "../b"},
+     {"pid": -1}, {"pid": 10**30}, {"overrides": [1]}, {"until": 7}, {"revealed": 7}],
 )  # fmt: skip
 def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))

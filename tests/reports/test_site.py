@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pyarrow as pa
@@ -202,6 +203,28 @@ def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tm
         assert (site / "runs" / records[0]["run"] / "datasheet" / "datasheet.html").exists()
     finally:
         aside.rename(path)
+
+
+@pytest.mark.parametrize("change", [{"lineage": {}}, {"lineage": {"checkpoint": 7}},
+                                    {"parts": {}}, {"parts": {"config": 7}}])  # fmt: skip
+def test_a_card_whose_manifest_was_changed_hides_no_run(session, records, cards, tmp_path, change):
+    card = cards["model_card"]
+    key = f"{card.folder}/manifest.json"
+    whole = session.store.get(key)
+    path = session.store.root / key
+    path.write_text(json.dumps(json.loads(whole) | change))
+    try:
+        site = build_site(session.store, records, tmp_path / "site").parent
+        assert len(pages.read(site / "index.html").tables[0]) == 3
+    finally:
+        path.write_bytes(whole)
+
+
+def test_personal_data_in_an_error_is_masked(session, records, tmp_path):
+    records[0]["error"] = "source s, letters of jane.roe@corp.example.jsonl: is empty"
+    site = build_site(session.store, records[:1], tmp_path / "site").parent
+    text = pages.read(site / "runs" / records[0]["run"] / "index.html").text
+    assert "jane.roe" not in text and "letters of [email masked]" in text
 
 
 def test_building_again_gives_the_same_files(session, records, site):

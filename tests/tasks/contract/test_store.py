@@ -17,7 +17,7 @@ from tasks.contract import (
     external,
     open_session,
 )
-from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
+from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, keep_number, make
 
 
 def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
@@ -93,6 +93,25 @@ def test_the_secret_is_made_once_and_is_private(tmp_path):
     assert len(store.secret) == 32
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert store.secret.hex() not in store.secret_id()
+
+
+@pytest.mark.parametrize("data", [b"", b"ab", b"abc", b"\xff\xfezz", b"zz" * 32])
+def test_a_secret_that_is_not_whole_is_refused(tmp_path, data):
+    store = Store(tmp_path / "store")
+    (tmp_path / "store").mkdir(exist_ok=True)
+    (tmp_path / "store" / "secret").write_bytes(data)
+    with pytest.raises(HallmarkError, match=r"the secret in .*/secret is not whole"):
+        store.secret_id()
+
+
+def test_a_file_that_was_changed_at_equal_size_is_refused(tmp_path):
+    with open_session(Session(Store(tmp_path))):
+        artifact = keep_number()
+        path = artifact.path("number.txt")
+        path.write_text("8")
+        for ask in (lambda: artifact.path("number.txt"), artifact.directory, artifact.verify):
+            with pytest.raises(HallmarkError, match=r"is damaged: .* SHA-256"):
+                ask()
 
 
 def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
