@@ -9,7 +9,7 @@ from typing import Any
 from flows.commands.shared import InStore, Json, show
 from flows.config import Config, load, overridden
 from flows.runs import Run, open_run, same_store, store_uri
-from tasks.contract import STAGES, TERMS, Artifact, HallmarkError, StageConfig
+from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
 
 Report = dict[str, Any]
 
@@ -86,18 +86,18 @@ def _stale(
     stage = STAGES.get(artifact.stage)
     if stage is None:
         return [f"there is no stage {artifact.stage!r} any more"]
-    parts = artifact.manifest["parts"]
-    reasons = [f"code: {name}" for name in _changed(parts["code"], stage.code_digests())]
+    code, libraries, settings, external = (artifact.manifest["parts"].get(k, {}) for k in CHANGING)
+    reasons = [f"code: {name}" for name in _changed(code, stage.code_digests())]
     versions = stage.library_versions()
-    for name in _changed(parts["libraries"], versions):
-        reasons.append(f"library: {name} {parts['libraries'].get(name)} → {versions.get(name)}")
+    for name in _changed(libraries, versions):
+        reasons.append(f"library: {name} {libraries.get(name)} → {versions.get(name)}")
     if config is not None:
         now = config.model_dump(mode="json")
-        reasons += [f"config: {key}" for key in _changed(parts["config"], now)]
+        reasons += [f"config: {key}" for key in _changed(settings, now)]
         if stage.external:
             try:
                 outside = stage.external(config, run.store.secret_id())
-                reasons += [f"outside: {name}" for name in _changed(parts["external"], outside)]
+                reasons += [f"outside: {name}" for name in _changed(external, outside)]
             except (HallmarkError, OSError) as error:
                 reasons.append(f"outside: {error}")
     for source in _names(artifact.manifest["lineage"]):

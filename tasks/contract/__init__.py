@@ -31,7 +31,7 @@ from tasks.contract.session import (
 )
 from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
 from tasks.contract.stages import STAGES, Call, Stage, stage
-from tasks.contract.store import Store
+from tasks.contract.store import CHANGING, Store
 from tasks.contract.tables import (
     DOCUMENTS,
     ID,
@@ -51,6 +51,7 @@ from tasks.contract.writer import Tables
 
 __all__ = [
     "ACCOUNTS",
+    "CHANGING",
     "CHECKSUMS",
     "DOCUMENTS",
     "ID",

@@ -23,10 +23,12 @@ import shutil
 import tempfile
 from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tasks.contract.artifact import Artifact, Manifest
+from tasks.contract.artifact import Artifact, Manifest, content_digest, table_digest
+from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
 from tasks.contract.lease import lease
 from tasks.contract.objects import Objects
@@ -37,7 +39,9 @@ LAYOUT = 2
 #: Keys of every manifest that a stage leaves.
 MANIFEST = {"stage", "fingerprint", "content", "determinism", "tables", "files", "telemetry",
             "parts", "lineage"}  # fmt: skip
-
+#: What of a fingerprint's parts ``hallmark status`` compares with today, where a stage has it.
+CHANGING = ("code", "libraries", "config", "external")
+KEYS_OF_A_COLUMN = {field.name for field in fields(Column)}
 
 _SECRET = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
 
@@ -169,7 +173,8 @@ class Store(Objects):
 
 
 def _is_manifest(manifest: Any) -> bool:
-    """Whether it has all keys of a manifest, of the types that readers rely on."""
+    """Whether it has all keys of a manifest, of the types that readers rely on, and its digests
+    are those of what it lists."""
     texts = ("stage", "fingerprint", "content", "determinism")
     groups = ("tables", "files", "telemetry", "parts", "lineage")
     return (
@@ -179,18 +184,29 @@ def _is_manifest(manifest: Any) -> bool:
         and all(isinstance(manifest[key], dict) for key in groups)
         and all(_is_table(t) for g in ("tables", "telemetry") for t in manifest[g].values())
         and all(_is_entry(entry) for entry in manifest["files"].values())
+        and manifest["content"] == content_digest(manifest["tables"], manifest["files"])
+        and all(isinstance(manifest["parts"].get(key, {}), dict) for key in CHANGING)
     )
 
 
 def _is_table(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
-        and isinstance(entry.get("sha256"), str)
-        and isinstance(entry.get("rows"), int)
         and isinstance(entry.get("columns"), list)
+        and all(_is_column(column) for column in entry["columns"])
         and isinstance(entry.get("parts"), list)
         and len(entry["parts"]) > 0
         and all(_is_entry(p) and isinstance(p.get("rows"), int) for p in entry["parts"])
+        and entry.get("rows") == sum(p["rows"] for p in entry["parts"])
+        and entry.get("sha256") == table_digest(entry)
+    )
+
+
+def _is_column(column: Any) -> bool:
+    return (
+        isinstance(column, dict)
+        and {"name", "type", "kind"} <= column.keys() <= KEYS_OF_A_COLUMN
+        and all(isinstance(value, str) for value in column.values())
     )
 
 

@@ -162,6 +162,15 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     assert "holds no artifact make/" in render(report)
 
 
+def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
+    run = open_run("a", store)
+    path = store.root / run["make"].folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": {}}))
+    made = status_of(run)["stages"][0]
+    assert made["tables"]["documents"] > 0
+    assert any(reason.startswith("code: ") for reason in made["stale"])
+
+
 def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
     def flow(fails, config="smoke"):
         with begin("pipeline", config, [], store=str(tmp_path / "store")):

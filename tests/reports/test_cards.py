@@ -368,11 +368,15 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
 
 
 def test_a_damaged_checkpoint_is_named(session, tmp_path):
+    from tasks.contract import external
+
     found = artifacts.checkpoint(tmp_path / "x")
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(HallmarkError, match="is no safetensors file"):
+    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
         card_of(found)
+    with pytest.raises(HallmarkError, match="is no safetensors file"):
+        card_of(external(tmp_path / "x", "checkpoint"))
 
 
 def test_failed_controls_come_first(session, made):

@@ -67,6 +67,27 @@ def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
         (session.store.root / artifact.folder / "manifest.json").unlink()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(content="0" * 64),
+        lambda m: m["parts"].update(code=7),
+        lambda m: m["tables"]["documents"].update(rows=4),
+        lambda m: m["tables"]["documents"]["parts"][0].update(rows=4),
+        lambda m: m["tables"]["documents"]["parts"].append(m["tables"]["documents"]["parts"][0]),
+        lambda m: m["tables"]["documents"]["columns"][0].update(kind="label"),
+        lambda m: m["tables"]["documents"]["columns"][0].update(x="y"),
+        lambda m: m["tables"]["documents"]["columns"][0].update(name={}),
+        lambda m: m["tables"].pop("documents"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(session, change):
+    artifact = make(MakeConfig(documents=5))
+    damage(session, artifact, change)
+    with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
+        session.store.find(artifact.stage, artifact.fingerprint)
+
+
 @pytest.mark.parametrize("stage, digest", [("..", "../x"), ("make", "../../x"), ("/etc", "x")])
 def test_an_artifact_whose_name_climbs_out_is_none(session, stage, digest):
     with pytest.raises(HallmarkError, match="is no name of an artifact"):
