@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from flows import open_run
 from flows.config import CONFIGS
 from flows.recording import settle
 from tasks.contract import ROOT, UsageError
-from tests.flows.conftest import Hallmark
 from tests.reports import pages
 
 STAGES = [
@@ -183,7 +183,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
 
 
 def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
-    elsewhere = Hallmark(tmp_path / "elsewhere")
+    elsewhere = replace(smoke, store=tmp_path / "elsewhere")
     mine = tmp_path / "my.toml"
     mine.write_text(f'store = "{smoke.store}"\n' + (CONFIGS / "smoke.toml").read_text())
     audited = ("audit", f"{smoke.first}@0", "--only", "bias")
