@@ -3,7 +3,7 @@
     hallmark run CONFIG --until pack           # where Hallmark is installed whole
     python -m benchmarks.gpu_run --packed FOLDER --tokenizer FILE --work FOLDER [--steps 3000]
 
-FOLDER holds train.parquet and validation.parquet of the ``pack`` stage, FILE its tokenizer.json.
+FOLDER holds the tables train and validation of the ``pack`` stage, FILE is the tokenizer.json.
 Trains by ``model.training.train`` (bf16, compiled), which goes on where it was stopped; prints the
 validation losses and the lowest, and leaves the log as log.parquet in the work folder. Unlike the
 other two GPU programs it needs the tokenizers library, as the trainer does.
@@ -20,6 +20,7 @@ from benchmarks import gpu
 
 # isort: split
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
@@ -28,7 +29,7 @@ def job_of(options: object, device: str) -> dict[str, object]:
     """The trainer's job; vocabulary and context are read from the inputs."""
     packed, tokenizer = Path(options.packed), options.tokenizer  # type: ignore[attr-defined]
     vocabulary = Tokenizer.from_file(tokenizer).get_vocab_size()
-    context = pq.read_schema(packed / "train.parquet").field("ids").type.list_size
+    context = ds.dataset(packed / "train").schema.field("ids").type.list_size
     rehearse = options.rehearse  # type: ignore[attr-defined]
     sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"]), "vocab_size": vocabulary}
     steps = options.steps  # type: ignore[attr-defined]
@@ -38,7 +39,7 @@ def job_of(options: object, device: str) -> dict[str, object]:
         "validate_every": max(1, steps // 60), "validation_sequences": 512,
         "checkpoint_every": steps, "precision": "auto",
     }  # fmt: skip
-    data = {split: str(packed / f"{split}.parquet") for split in ("train", "validation")}
+    data = {split: str(packed / split) for split in ("train", "validation")}
     return {
         "model": {**sizes, "context": context}, "train": train, "data": data,
         "tokenizer": tokenizer, "work": options.work,  # type: ignore[attr-defined]

@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pyarrow.parquet as pq
+
+from flows import open_run
+from flows.runs import Run
 
 OPTIONS = {
     "pretrain.train.threads": 1,
@@ -108,6 +110,11 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
     return False
 
 
+def step_seconds(run: Run) -> list[float]:
+    """Seconds of each training step of a run."""
+    return run["pretrain"].telemetry("speed")["seconds"].to_pylist()
+
+
 class Training:
     """The command, with a store that has all but the training, and a server."""
 
@@ -132,8 +139,7 @@ class Training:
         seconds = time.monotonic() - self.began
         records = [json.loads(path.read_text()) for path in self.store.glob("runs/*/run.json")]
         [record] = [record for record in records if not record.get("until")]
-        [speed] = self.store.glob("artifacts/pretrain/*/*/speed.parquet")
-        took = pq.read_table(speed)["seconds"].to_pylist()
+        took = step_seconds(open_run(record["run"], str(self.store)))
         return {
             "steps per second": len(took) / sum(took),
             "longest step": max(took),

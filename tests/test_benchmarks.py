@@ -41,8 +41,9 @@ def test_decoding_gives_equal_texts():
 
 
 def test_the_real_run_leaves_its_log_and_says_where_the_loss_was_lowest(tmp_path):
-    write_rows(tmp_path / "train.parquet", toy_rows(60, 16, 40, seed=1))
-    write_rows(tmp_path / "validation.parquet", toy_rows(12, 16, 40, seed=2))
+    for split, rows, seed in (("train", 60, 1), ("validation", 12, 2)):
+        (tmp_path / split).mkdir()
+        write_rows(tmp_path / split / "00000.parquet", toy_rows(rows, 16, 40, seed=seed))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", 40)
     options = ["--packed", tmp_path, "--tokenizer", tokenizer, "--work", tmp_path / "work"]
     done = bench("gpu_run", "--rehearse", "--steps", "20", "--batch", "8", *map(str, options))
