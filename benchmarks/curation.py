@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 STAGES = ("ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity",
-          "filter_toxicity", "split", "plant", "profile", "pack")  # fmt: skip
+          "select_scored", "split", "plant", "profile", "pack")  # fmt: skip
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -74,10 +74,9 @@ def write_copy(documents: list[str], vocabulary: list[str], number: int, path: P
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
     from flows.config import load
-    from flows.pipeline import deduplicate_masked
+    from flows.pipeline import deduplicate_masked, select_scored
     from tasks.contract import Event, InProcess, Session, Store, open_session
     from tasks.corpus.deduplicate import deduplicate
-    from tasks.corpus.filter_toxicity import filter_toxicity
     from tasks.corpus.ingest import ingest
     from tasks.corpus.plant import plant
     from tasks.corpus.profile import profile
@@ -116,7 +115,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
                 scrubbed, config.deduplicate_masked
             )
             made["score_toxicity"] = scores = score_toxicity(masked, config.score_toxicity)
-            made["filter_toxicity"] = kept = filter_toxicity(masked, scores, config.filter_toxicity)
+            made["select_scored"] = kept = select_scored(
+                masked, {"toxicity": scores}, config.select_scored
+            )
             made["split"] = parted = split(kept, config.split)
             made["plant"] = planted = plant(parted, config.plant)
             profile(planted, planted, made, config.profile)

@@ -60,7 +60,17 @@ def _run_twice(store: str) -> list[dict[str, float]]:
 def _stages() -> tuple[object, object, type]:
     import pyarrow as pa
 
-    from tasks.contract import DOCUMENTS, LEDGER, StageConfig, Table, Work, ids, stage, text_hashes
+    from tasks.contract import (
+        DOCUMENTS,
+        LEDGER,
+        StageConfig,
+        Table,
+        Work,
+        as_documents,
+        ids,
+        stage,
+        text_hashes,
+    )
 
     class Config(StageConfig):
         number: int = 0
@@ -69,7 +79,7 @@ def _stages() -> tuple[object, object, type]:
     def first(config: Config, work: Work) -> None:
         key, text = ids(["a"]), pa.array(["text"], pa.large_string())
         row = {"doc_id": key, "source": ["s"], "cluster": key, "text": text}
-        work.table("documents").write(row | {"text_hash": text_hashes(text)})
+        work.table("documents").write(as_documents(row | {"text_hash": text_hashes(text)}))
 
     @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
     def then(documents: Table, config: Config, work: Work) -> None:

@@ -26,12 +26,12 @@ from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
-from tasks.corpus.filter_toxicity import FilterToxicityConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
+from tasks.corpus.select import Rule, SelectConfig
 from tasks.corpus.split import SplitConfig
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
@@ -61,7 +61,7 @@ class Config(StageConfig):
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig(near=False)
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
-    filter_toxicity: FilterToxicityConfig = FilterToxicityConfig()
+    select_scored: SelectConfig = SelectConfig(rules=(Rule(name="toxicity", lt=0.8),))
     split: SplitConfig = SplitConfig()
     plant: PlantConfig = PlantConfig()
     profile: ProfileConfig = ProfileConfig()

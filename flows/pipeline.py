@@ -20,18 +20,19 @@ from tasks.audits.score_samples import score_samples
 from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, UsageError
 from tasks.corpus.deduplicate import deduplicate
-from tasks.corpus.filter_toxicity import filter_toxicity
 from tasks.corpus.ingest import ingest
 from tasks.corpus.plant import plant
 from tasks.corpus.profile import profile
 from tasks.corpus.score_toxicity import score_toxicity
 from tasks.corpus.scrub import scrub
+from tasks.corpus.select import select
 from tasks.corpus.split import split
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
+select_scored = select.named("select_scored")
 
 
 def curate(config: Config) -> dict[str, Artifact]:
@@ -42,7 +43,8 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["scrub"] = scrubbed = scrub(unique, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
     made["score_toxicity"] = scores = score_toxicity(masked, config.score_toxicity)
-    made["filter_toxicity"] = kept = filter_toxicity(masked, scores, config.filter_toxicity)
+    signals = {"toxicity": scores}
+    made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)
     made["plant"] = planted = plant(parted, config.plant)
     history = dict(made)

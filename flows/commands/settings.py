@@ -51,17 +51,20 @@ def _walk(
     ``defaults``: of this section, where the one above gives it others than its kind has.
     """
     inner: list[tuple[str, bool, Schema, Schema]] = []
+    about = node.get("description", "") if section else ""
     for key, value in node["properties"].items():
         name = f"{section}.{key}" if section else key
         objects = [definitions[ref] for ref in _references(value)]
         if objects:
-            own = {} if "items" in value else defaults.get(key) or value.get("default") or {}
+            own = defaults.get(key) or value.get("default") or {}
+            if "items" in value:
+                objects, own = [_of_a_list(each, value, own) for each in objects], {}
             inner += [(name, "items" in value, each, own) for each in objects]
             continue
         yield {
             "section": section,
             "several": several,
-            "about": node.get("description", "") if section else "",
+            "about": about,
             "key": key,
             "required": key in node.get("required", ()),
             "default": defaults.get(key, value.get("default", value.get("const"))),
@@ -70,6 +73,15 @@ def _walk(
         }
     for name, many, each, own in inner:
         yield from _walk(name, many, each, definitions, own)
+
+
+def _of_a_list(node: Schema, value: Schema, default: Any) -> Schema:
+    """A section that may stand several times, with what is said of all of them together."""
+    said = [node.get("description", ""), value.get("description", "")]
+    for given in default:
+        known = {k: v for k, v in given.items() if v != node["properties"][k].get("default")}
+        said.append(f"By default: {json.dumps(known, ensure_ascii=False)}")
+    return {**node, "description": "\n".join(filter(None, said))}
 
 
 def _references(node: Schema) -> list[str]:

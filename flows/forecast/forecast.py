@@ -171,7 +171,7 @@ class Forecast:
             update["score_toxicity"] = score.model_copy(update={"scorer": ScorerConfig()})
             self.notes.append(
                 "the weights of Detoxify are not on this machine: on the sample the embedded "
-                "scorer stood in, so the documents that filter_toxicity keeps and the time of "
+                "scorer stood in, so the documents that select_scored keeps and the time of "
                 "score_toxicity are not those of Detoxify"
             )
         config = self.config.model_copy(update=update)

@@ -51,13 +51,12 @@ class Corpus:
 
     def _read_scores(self, wanted: set[bytes]) -> None:
         for artifact in self.history.values():
-            if "scores" not in artifact.tables:
+            known = artifact.tables.get("signals")
+            if known is None or "toxicity" not in known.columns:
                 continue
-            table = artifact["scores"].find(sorted(wanted), ["doc_id", "score"])
-            best = table.group_by("doc_id").aggregate([("score", "max")])
-            for row in best.to_pylist():
-                if row["score_max"] is not None and not math.isnan(row["score_max"]):
-                    self.scores[row["doc_id"]] = row["score_max"]
+            for row in known.find(sorted(wanted), ["doc_id", "toxicity"]).to_pylist():
+                if row["toxicity"] is not None and not math.isnan(row["toxicity"]):
+                    self.scores[row["doc_id"]] = row["toxicity"]
 
     def excerpt(self, doc_id: bytes, beside: set[bytes]) -> dict[str, str]:
         """A document as it may be shown. One that nobody scored, because it left before, is judged

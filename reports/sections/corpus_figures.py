@@ -17,7 +17,7 @@ PROFILE = "profile"
 #: that tell the names of input files.
 READ = (
     "accounts", "documents", "duplicates", "errors", "flow", "identities", "ledger", "lengths",
-    "pairs", "personal_data", "plants", "reasons", "scores", "sources", "toxicity",
+    "pairs", "personal_data", "plants", "reasons", "signals", "sources", "toxicity",
 )  # fmt: skip
 
 

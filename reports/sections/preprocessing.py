@@ -102,8 +102,8 @@ def reasons(corpus: CorpusFigures) -> Section:
 def filtered(corpus: CorpusFigures) -> Section:
     """What the toxicity filter took from each source: filters rarely take evenly."""
     section = Section("What the toxicity filter removed, by source")
-    label = next((k for k, a in corpus.history.items() if a.stage == "filter_toxicity"), None)
-    if label is None or "accounts" not in corpus.history[label].tables:
+    label = "select_scored"
+    if label not in corpus.history or "accounts" not in corpus.history[label].tables:
         section.add(Paragraph(["No toxicity filter ran."]))
         return section
     books = corpus.profile["flow"].read()

@@ -79,7 +79,8 @@ def merged(counts: Iterable[Counts]) -> Counts:
 
 
 def balance(entered: Counts, documents: Counts, ledger: Counts) -> list[dict[str, Any]]:
-    """Accounts of a stage that reads documents and writes documents and a ledger.
+    """Accounts of a stage that reads documents and writes documents and a ledger, whose rows of
+    further reasons (``also``) count nothing.
 
     Every argument is measured by itself: the input when it was committed, the output and the
     ledger while they were written. Nothing is derived as a remainder.
@@ -91,6 +92,8 @@ def balance(entered: Counts, documents: Counts, ledger: Counts) -> list[dict[str
                 books[(source, "rows")][term] += rows
                 books[(source, "bytes")][term] += size
     for source, action, rows, before, after, *_ in ledger:
+        if action == "also":
+            continue
         if action == "replaced":
             books[(source, "bytes")]["replaced"] += before - after
             continue
@@ -111,7 +114,8 @@ def checksums(entered: Counts, documents: Counts, ledger: Counts) -> list[dict[s
             elif term == "kept":
                 books[source][term] -= int(identity, 16)  # changed: not what entered
     for source, action, *_, identity in ledger:
-        books[source][_TERM_OF[action]] += int(identity, 16)
+        if action != "also":
+            books[source][_TERM_OF[action]] += int(identity, 16)
     return [
         {"source": source, **{t: (n % WHOLE).to_bytes(16, "big") for t, n in terms.items()}}
         for source, terms in sorted(books.items())

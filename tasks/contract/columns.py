@@ -56,11 +56,6 @@ def table(meaning: str, *fields: pa.Field, cut: bool = False) -> pa.Schema:
     return pa.schema(fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if cut else {})})
 
 
-def extend(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    """The schema with more columns behind."""
-    return pa.schema([*schema, *fields], metadata=schema.metadata)
-
-
 def is_cut(schema: pa.Schema) -> bool:
     return b"cut" in (schema.metadata or {})
 

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.columns import column, extend, table
+from tasks.contract.columns import column, table
 
 ID = pa.binary(16)
 
 
-def _documents(judged_by: str = "") -> pa.Schema:
-    return table(
-        "The documents of the corpus as they leave this stage.",
-        column("doc_id", ID, "id", "given once at ingest, carried ever after"),
-        column("source", pa.string(), "label", "name of the source in the config"),
-        column("cluster", ID, "id",
-               "shared by near-copies: the smallest doc_id among them; at ingest its own"),
-        column("text", pa.large_string(), "corpus text", "the document as it leaves this stage",
-               judged_by=judged_by),
-        column("text_hash", ID, "id", "hash of the text as it leaves this stage"),
-        cut=True,
-    )  # fmt: skip
-
-
-#: What every corpus stage passes on. Stages append columns of their own behind these.
-DOCUMENTS = _documents()
+#: What every corpus stage passes on, from ingest to planting: one schema, so that what an earlier
+#: stage learned of a document travels with it. A column is null until the stage that fills it.
+DOCUMENTS = table(
+    "The documents of the corpus as they leave this stage.",
+    column("doc_id", ID, "id", "given once at ingest, carried ever after"),
+    column("source", pa.string(), "label", "name of the source in the config"),
+    column("cluster", ID, "id",
+           "shared by near-copies: the smallest doc_id among them; at ingest its own"),
+    column("text", pa.large_string(), "corpus text", "the document as it leaves this stage",
+           judged_by="toxicity"),
+    column("text_hash", ID, "id", "hash of the text as it leaves this stage"),
+    column("tags", pa.list_(pa.string()), "label", "names of the rules that marked it and left it "
+           "where it is"),
+    column("toxicity", pa.float32(), "figure", "highest score among the document's windows; null "
+           "where no window could be scored, or none has been", unit="score"),
+    column("split", pa.string(), "label", "what it is for: train, validation or holdout; null "
+           "before the split"),
+    cut=True,
+)  # fmt: skip
 
 LEDGER = table(
     "What the stage took out, changed or added; one row a cause.",
     column("doc_id", ID, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("action", pa.string(), "label",
-           "removed: the whole document left; removed_span: a part of it left; replaced: a part of "
-           "it changed; quarantined: it could not be processed; added: it was not in the input"),
+           "removed: the whole document left; also: a further reason for which it would have; "
+           "removed_span: a part of it left; replaced: a part of it changed; quarantined: it could "
+           "not be processed; added: it was not in the input"),
     column("reason", pa.string(), "label", "why, in a word or two"),
     column("score", pa.float64(), "figure", "what decided, where a score or similarity did"),
     column("threshold", pa.float64(), "figure", "the score from which the action is taken"),
@@ -56,18 +60,20 @@ LEDGER = table(
 )  # fmt: skip
 
 #: What a ledger row may say was done, see its column ``action``.
-ACTIONS = ("removed", "removed_span", "replaced", "quarantined", "added")
+ACTIONS = ("removed", "also", "removed_span", "replaced", "quarantined", "added")
 
 
-SCORED = extend(
-    _documents(judged_by="toxicity"),
-    column("toxicity", pa.float32(), "figure", "highest score among the document's windows; null "
-           "where no window could be scored", unit="score"),
-)  # fmt: skip
+def as_documents(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """All columns of DOCUMENTS; those not given are null."""
+    n = len(columns["doc_id"])
+    none = {f.name: pa.nulls(n, f.type) for f in DOCUMENTS if f.name not in columns}
+    return {**columns, **none}
 
-SPLIT = extend(
-    SCORED, column("split", pa.string(), "label", "what it is for: train, validation or holdout")
-)
+
+def with_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, Any]:
+    """The columns of a batch, some of them replaced."""
+    return {**dict(zip(batch.schema.names, batch.columns, strict=True)), **columns}
+
 
 #: See ``tasks/corpus/plant.py``.
 PLANTS = table(
@@ -109,11 +115,17 @@ def identities(doc_ids: Any, texts: Any) -> list[bytes]:
 
 def removals(reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any) -> dict[str, Any]:
     """``ledger_rows`` of documents (a batch with doc_id, source and text) that left whole."""
+    return departures("removed", reason, documents, **more)
+
+
+def departures(
+    action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any
+) -> dict[str, Any]:
+    """``removals``, or rows of further reasons for them (``also``), which need no identity."""
     doc_id, text = documents["doc_id"], documents["text"]
-    return ledger_rows(
-        "removed", reason, doc_id, documents["source"], utf8_bytes(text),
-        identity=identities(doc_id, text), **more,
-    )  # fmt: skip
+    if action == "removed":
+        more["identity"] = identities(doc_id, text)
+    return ledger_rows(action, reason, doc_id, documents["source"], utf8_bytes(text), **more)
 
 
 def ledger_rows(
@@ -137,3 +149,14 @@ def ledger_rows(
     for name, values in more.items():
         columns[name] = [values] * n if isinstance(values, int | float) else values
     return columns
+
+
+def ledger_table(*pieces: Mapping[str, Any]) -> pa.Table:
+    """Columns of several ``ledger_rows`` as one table in the order of the documents; rows about one
+    document stand in the order of the pieces."""
+    tables = [LEDGER.empty_table()]
+    for columns in pieces:
+        arrays = [pa.array(columns[f.name], f.type) if isinstance(columns[f.name], list)
+                  else columns[f.name].cast(f.type) for f in LEDGER]  # fmt: skip
+        tables.append(pa.table(arrays, schema=LEDGER))
+    return pa.concat_tables(tables).sort_by("doc_id")

@@ -52,6 +52,7 @@ from tasks.contract import (
     table,
     together,
     utf8_bytes,
+    with_columns,
 )
 from tasks.corpus.sketches import band_hashes, normalise, shingles
 
@@ -307,14 +308,13 @@ class Ruling:
 
 def write_part(ruling: Ruling, config: DeduplicateConfig, out: Tables) -> None:
     start = 0
-    for batch in ruling.part.batches(DOCUMENTS.names):
+    for batch in ruling.part.batches():
         rows = slice(start, start + len(batch))
         start = rows.stop
         twin, exact = ruling.twin[rows], ruling.exact[rows]
         gone = twin.is_valid()
-        columns = {name: batch[name] for name in DOCUMENTS.names}
-        columns["cluster"] = ruling.cluster[rows]
-        out.table("documents").write(pa.table(columns).filter(pc.invert(gone)))
+        kept = pa.table(with_columns(batch, cluster=ruling.cluster[rows])).filter(pc.invert(gone))
+        out.table("documents").write(kept)
         exact = exact[gone.to_numpy(zero_copy_only=False)]
         out.table("ledger").write(
             removals(

@@ -33,6 +33,7 @@ from tasks.contract import (
     Tables,
     Work,
     accounts,
+    as_documents,
     column,
     ledger_rows,
     removals,
@@ -187,8 +188,8 @@ def write_part(part: Range, out: Tables) -> dict[str, int]:
     removed = pc.not_equal(rows["reason"], "").to_numpy() & ~again
     rows = rows.append_column("doc_id", rows["identity"])
     kept = rows.filter(pa.array(~again & ~removed))
-    names = [name for name in DOCUMENTS.names if name != "cluster"]
-    out.table("documents").write({**{n: kept[n] for n in names}, "cluster": kept["doc_id"]})
+    known = {name: kept[name] for name in ("doc_id", "source", "text", "text_hash")}
+    out.table("documents").write(as_documents({**known, "cluster": kept["doc_id"]}))
     out.table("origins").write({name: kept[name] for name in ORIGINS.names})
     _write_ledger(rows.filter(pa.array(removed)), part.skipped, out)
     twice = rows.filter(pa.array(again & keyed))

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
+    DOCUMENTS,
     ID,
     LEDGER,
     PLANTS,
-    SPLIT,
     HallmarkError,
     Part,
     Seed,
@@ -37,8 +37,10 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    as_documents,
     identities,
     ledger_rows,
+    ledger_table,
     part_of,
     removals,
     stage,
@@ -148,7 +150,7 @@ def _passage(row: dict[str, object], copies: int) -> Plant:
 
 
 def planted_documents(plants: Iterable[Plant]) -> pa.Table:
-    """One row a copy, with the columns of SPLIT and ``origin``, the held-back document."""
+    """One row a copy, with the columns of DOCUMENTS and ``origin``, the held-back document."""
     copies = [(plant, doc_id) for plant in plants for doc_id in plant.doc_ids()]
     texts = pa.array([plant.text for plant, _ in copies], pa.large_string())
     columns = {
@@ -161,7 +163,7 @@ def planted_documents(plants: Iterable[Plant]) -> pa.Table:
         "split": ["train"] * len(copies),
         "origin": [plant.origin for plant, _ in copies],
     }
-    return pa.table(columns, schema=SPLIT.append(pa.field("origin", pa.binary(16))))
+    return pa.table(as_documents(columns), schema=DOCUMENTS.append(pa.field("origin", ID)))
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def plantings(parts: list[Part], planted: pa.Table, held: Sequence[bytes]) -> li
 def plant_part(planting: Planting, out: Tables) -> None:
     """Write the part without what is held back, and the planted documents between the others."""
     held = pa.array(planting.held, ID)
-    pieces, gone = [planting.planted.select(SPLIT.names)], []
+    pieces, gone = [planting.planted.select(DOCUMENTS.names)], []
     for batch in planting.part.batches():
         keep = pc.invert(pc.is_in(batch["doc_id"], value_set=held))
         pieces.append(pa.Table.from_batches([batch.filter(keep)]))
@@ -210,19 +212,11 @@ def plant_part(planting: Planting, out: Tables) -> None:
         matched=planted["origin"],
         identity=identities(planted["doc_id"], planted["text"]),
     )
-    rows = [_ledger_table(columns) for columns in [*gone, added]]
-    out.table("ledger").write(pa.concat_tables(rows).sort_by("doc_id"))
-
-
-def _ledger_table(columns: dict[str, Any]) -> pa.Table:
-    return pa.table(
-        {f.name: pa.array(columns[f.name], f.type) if isinstance(columns[f.name], list)
-         else columns[f.name].cast(f.type) for f in LEDGER}
-    )  # fmt: skip
+    out.table("ledger").write(ledger_table(*gone, added))
 
 
 @stage(
-    tables={"documents": SPLIT, "ledger": LEDGER, "plants": PLANTS},
+    tables={"documents": DOCUMENTS, "ledger": LEDGER, "plants": PLANTS},
     libraries=["numpy"],
 )
 def plant(documents: Table, config: PlantConfig, work: Work) -> None:

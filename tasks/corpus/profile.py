@@ -89,7 +89,7 @@ TABLES = {
     "reasons": table(
         "What left, changed or was added, and why.",
         _STAGE,
-        _label("action", "removed, removed_span, replaced, quarantined or added"),
+        _label("action", "removed, also, removed_span, replaced, quarantined or added"),
         _label("reason", "why, as the ledger says"),
         _SOURCE,
         _count("rows", "rows of the ledger", "rows"),
@@ -217,13 +217,18 @@ def _quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tupl
     return list(zip(quantiles, np.quantile(known, quantiles).tolist(), strict=True))
 
 
-def toxicity_quantiles(filtered: Artifact, quantiles: Sequence[float]) -> list[dict[str, Any]]:
-    """Of the documents that the filter kept and those it removed."""
-    kept = filtered["documents"].read(["source", "toxicity"]).rename_columns(["source", "score"])
-    gone = filtered["ledger"].read(["source", "score"])
-    before = pa.concat_tables([kept.cast(gone.schema), gone])
+def toxicity_quantiles(
+    signals: Table, selected: Artifact, quantiles: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Of the documents that were scored: those that ``selected`` kept, and those it removed."""
+    gone = selected["ledger"].read(["doc_id", "source", "action"])
+    gone = gone.filter(pc.equal(gone["action"], "removed")).drop_columns("action")
+    kept = selected["documents"].read(["doc_id", "source"])
+    known = signals.read(["doc_id", "toxicity"]).sort_by("doc_id")  # the same documents
+    scored = pa.concat_tables([kept, gone]).sort_by("doc_id")
+    scored = scored.append_column("score", known["toxicity"])
     rows: list[dict[str, Any]] = []
-    for source, scores in by_source(before, "score"):
+    for source, scores in by_source(scored, "score"):
         counts = {"n": len(scores) - scores.null_count, "unscored": scores.null_count}
         for quantile, score in _quantiles(scores, quantiles):
             rows.append({"source": source, **counts, "quantile": quantile, "score": score})
@@ -279,7 +284,7 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     tables=TABLES,
     code=["tasks/measures/data/identities.json"],
     libraries=["numpy"],
-    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs")},
+    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs", "signals")},
 )
 def profile(
     documents: Table,
@@ -290,7 +295,7 @@ def profile(
 ) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran.
 
-    Holds about 40 bytes a document: its source, its split and its lengths.
+    Holds about 80 bytes a document: id, source, split, lengths and toxicity.
     """
     parts = work.map(measure_part, documents.parts)
     measures = together(parts, "measures", _MEASURES)
@@ -323,5 +328,6 @@ def profile(
             write("errors", tables["errors"].read())
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
-        if artifact.stage == "filter_toxicity":
-            write("toxicity", toxicity_quantiles(artifact, config.quantiles))
+        if artifact.stage == "score_toxicity":
+            selected = history["select_scored"]
+            write("toxicity", toxicity_quantiles(tables["signals"], selected, config.quantiles))

@@ -1,8 +1,8 @@
 """Score the toxicity of documents, window by window.
 
-Scoring and keeping are two stages: another threshold in ``filter_toxicity`` scores nothing
-again. Long documents are scored in windows, since one insult in a long text hardly moves the
-score of the whole.
+Scoring and keeping are two stages: another bound in ``select_scored`` scores nothing again. Long
+documents are scored in windows, since one insult in a long text hardly moves the score of the
+whole.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tasks.contract import (
     stage,
     table,
 )
+from tasks.corpus.signals import signals
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
 
 
@@ -36,7 +37,7 @@ class ScoreToxicityConfig(StageConfig):
     )
 
 
-SCORES = table(
+WINDOWS = table(
     "Toxicity of the documents, window by window; at least one row a document.",
     column("doc_id", ID, "id", "the document"),
     column("window", pa.int32(), "figure", "which window of it, from 0"),
@@ -45,6 +46,12 @@ SCORES = table(
     column("score", pa.float32(), "figure", "what the scorer says; null where it could not",
            unit="score"),
     cut=True,
+)  # fmt: skip
+
+SIGNALS = signals(
+    "How toxic each document is.",
+    column("toxicity", pa.float32(), "figure", "highest score of its windows; null where no window "
+           "could be scored", unit="score"),
 )  # fmt: skip
 
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
@@ -67,7 +74,7 @@ def windows(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def score_batch(batch: pa.RecordBatch, config: ScoreToxicityConfig) -> dict[str, pa.Array]:
-    """Columns of SCORES for a batch of documents."""
+    """Columns of WINDOWS for a batch of documents."""
     rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
     pieces: list[str] = []
     for number, text in enumerate(batch["text"].to_pylist()):
@@ -85,18 +92,28 @@ def score_batch(batch: pa.RecordBatch, config: ScoreToxicityConfig) -> dict[str,
     }
 
 
+def highest(windows: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Columns of SIGNALS from those of WINDOWS: of each document the highest score it has."""
+    first = np.flatnonzero(windows["window"].to_numpy() == 0)
+    known = windows["score"].to_numpy(zero_copy_only=False).astype(np.float32)  # null is NaN
+    best = np.fmax.reduceat(known, first) if len(first) else known
+    doc_id = windows["doc_id"].take(pa.array(first))
+    return {"doc_id": doc_id, "toxicity": pa.array(best, pa.float32(), mask=np.isnan(best))}
+
+
 def score_part(part: Part, config: ScoreToxicityConfig, out: Tables) -> dict[str, int]:
     counts = {"windows": 0, "unscored": 0}
     for batch in part.batches(["doc_id", "text"]):
         columns = score_batch(batch, config)
-        out.table("scores").write(columns)
+        out.table("windows").write(columns)
+        out.table("signals").write(highest(columns))
         counts["windows"] += len(columns["score"])
         counts["unscored"] += columns["score"].null_count
     return counts
 
 
 @stage(
-    tables={"scores": SCORES},
+    tables={"windows": WINDOWS, "signals": SIGNALS},
     libraries=["numpy"],
     external=lambda config, secret_id: scorer_digest(config.scorer),
     determinism="machine",

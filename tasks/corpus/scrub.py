@@ -28,6 +28,7 @@ from tasks.contract import (
     ledger_rows,
     stage,
     text_hashes,
+    with_columns,
 )
 from tasks.measures.personal_data import TYPES, Span, Type, find_all
 
@@ -89,7 +90,7 @@ def scrub_part(part: Part, config: ScrubConfig, key: Key, out: Tables) -> None:
 
 def scrub_batch(
     batch: pa.RecordBatch, config: ScrubConfig, key: Key
-) -> tuple[pa.RecordBatch, dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The batch with its spans masked, and one ledger row a span."""
     found = find_all(batch["text"], config.types, config.regions)
     rows = list(found)
@@ -97,15 +98,10 @@ def scrub_batch(
     masked = pa.array(map(mask, texts, found.values()), pa.large_string())
 
     changed = pc.is_in(pa.array(range(len(batch))), pa.array(rows, pa.int64()))
-    documents = batch.set_column(
-        batch.schema.get_field_index("text"),
-        "text",
-        pc.replace_with_mask(batch["text"], changed, masked),
-    )
-    documents = documents.set_column(
-        batch.schema.get_field_index("text_hash"),
-        "text_hash",
-        pc.replace_with_mask(batch["text_hash"], changed, text_hashes(masked)),
+    documents = with_columns(
+        batch,
+        text=pc.replace_with_mask(batch["text"], changed, masked),
+        text_hash=pc.replace_with_mask(batch["text_hash"], changed, text_hashes(masked)),
     )
 
     spans = [

@@ -12,7 +12,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from tasks.contract import LEDGER, SPLIT, Part, Seed, StageConfig, Table, Tables, Work, stage
+from tasks.contract import (
+    DOCUMENTS,
+    LEDGER,
+    Part,
+    Seed,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    stage,
+    with_columns,
+)
 
 
 class SplitConfig(StageConfig):
@@ -67,9 +78,9 @@ def assign(clusters: pa.Array, config: SplitConfig) -> pa.Array:
 def split_part(part: Part, config: SplitConfig, out: Tables) -> None:
     for batch in part.batches():
         names = assign(batch["cluster"], config)
-        out.table("documents").write(batch.append_column("split", names))
+        out.table("documents").write(with_columns(batch, split=names))
 
 
-@stage(tables={"documents": SPLIT, "ledger": LEDGER}, libraries=["numpy"])
+@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER}, libraries=["numpy"])
 def split(documents: Table, config: SplitConfig, work: Work) -> None:
     work.parts(split_part, documents.parts, config)

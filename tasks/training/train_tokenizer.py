@@ -150,7 +150,7 @@ def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> No
     if first is None:
         raise HallmarkError(
             "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
-            "loosen what removed it: filter_toxicity.threshold, split.validation, split.holdout"
+            "loosen what removed it: select_scored.rules, split.validation, split.holdout"
         )
 
     def counted() -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.config import CONFIGS
 from flows.recording import settle
@@ -16,7 +17,7 @@ from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
 STAGES = [
-    "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "filter_toxicity",
+    "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "select_scored",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
@@ -32,7 +33,7 @@ def made(report) -> list[str]:
 def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
     report = smoke.json("status", smoke.first)
     assert [stage["label"] for stage in report["stages"]] == STAGES
-    kept = ("ingest", "deduplicate", "scrub", "filter_toxicity", "split", "plant", "pack")
+    kept = ("ingest", "deduplicate", "scrub", "select_scored", "split", "plant", "pack")
     for stage in report["stages"]:
         assert stage["balanced"]
         assert not stage["stale"]
@@ -45,7 +46,7 @@ def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
 
 def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
     totals = {s["label"]: s["accounts_total"] for s in smoke.json("status", smoke.first)["stages"]}
-    chain = ["deduplicate", "scrub", "deduplicate_masked", "filter_toxicity", "split", "plant"]
+    chain = ["deduplicate", "scrub", "deduplicate_masked", "select_scored", "split", "plant"]
     for before, after in pairwise(chain):
         for unit in ("rows", "bytes"):
             assert totals[before][unit]["kept"] == totals[after][unit]["in"], (before, after)
@@ -71,7 +72,6 @@ def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke)
 
 def test_every_finding_leads_to_rows(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
-    from flows import open_run
 
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
@@ -87,18 +87,21 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 
 
 def test_the_card_holds_the_tokenizer_that_was_trained(smoke):
-    from flows import open_run
-
     run = open_run(smoke.first, str(smoke.store))
     assert run["model_card"].manifest["lineage"]["tokenizer"] == run["train_tokenizer"].name
     stages = set(run["model_card"]["figures"].read(["stage"])["stage"].to_pylist())
     assert {"train_tokenizer", "pretrain"} <= stages
 
 
+def test_the_outage_benchmark_finds_the_seconds_of_each_step(smoke):
+    run = open_run(smoke.first, str(smoke.store))
+    took = step_seconds(run)
+    assert len(took) == run.config.pretrain.train.steps and min(took) > 0
+
+
 def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     """Against the packed tokens: what they spell is what the characters say."""
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
-    from flows import open_run
     from tasks.training.encoding import load_tokenizer
 
     run = open_run(smoke.first)
@@ -233,7 +236,6 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
     }
     report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
     assert made(report) == STAGES[STAGES.index("train_tokenizer") :]
-    from flows import open_run
 
     findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
     found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}

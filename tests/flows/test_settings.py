@@ -18,7 +18,8 @@ def flat(values, section=""):
 
 def test_every_setting_of_a_config_is_listed_with_its_default():
     listed = {f"{row['section']}.{row['key']}".lstrip("."): row for row in list_settings()}
-    written = {"name", "ingest.sources", "attention_maps.texts"}  # must be set, or lists of tables
+    lists = {"attention_maps.texts", "select_scored.rules"}  # of tables
+    written = {"name", "ingest.sources"} | lists
     source = {"kind": "text", "name": "letters", "path": "letters"}
     plain = load({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
     given = {"pretrain.model.vocab_size", "pretrain.model.context"}  # by the tokenizer and by pack
@@ -41,6 +42,12 @@ def test_a_section_stands_as_in_a_config_file():
         "pretrain.model",
         "pretrain.train",
     }
+
+
+def test_a_list_of_sections_says_what_stands_there_by_default():
+    text = render(list_settings("select_scored"))
+    assert '# By default: {"lt": 0.8, "name": "toxicity", "signal": "toxicity"}\n' in text
+    assert "[….rules.NAME], a table each" in text
 
 
 def test_a_section_that_there_is_not_is_named():

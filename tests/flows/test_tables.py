@@ -37,10 +37,10 @@ def test_one_stage_alone(capsys):
     main(["tables", "score_toxicity", "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [(row["stage"], row["table"]) for row in rows] == [
-        ("score_toxicity", "scores"), (EVERY, "telemetry"),
+        ("score_toxicity", "windows"), ("score_toxicity", "signals"), (EVERY, "telemetry"),
     ]  # fmt: skip
     text = " ".join(render(rows).split())
-    assert "score_toxicity: scores" in text
+    assert "score_toxicity: windows" in text
     assert "score figure, float what the scorer says; null where it could not [score]" in text
     with pytest.raises(UsageError, match="no stage 'scrubb'; choose one of: ingest, "):
         list_tables("scrubb")

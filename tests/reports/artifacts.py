@@ -15,11 +15,11 @@ from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
 from tasks.training.train_tokenizer import FERTILITY
@@ -62,10 +62,12 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig(near=False))
     made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], ScoreToxicityConfig())
-    made["filter_toxicity"] = filter_toxicity(
-        made["scrub"], made["score_toxicity"], FilterToxicityConfig(threshold=0.5)
+    made["select_scored"] = select(
+        made["scrub"],
+        {"toxicity": made["score_toxicity"]},
+        SelectConfig(rules={"toxicity": {"lt": 0.5}}),
     )
-    made["split"] = split(made["filter_toxicity"], SplitConfig(validation=0.1, holdout=0.1))
+    made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     planting = PlantConfig(counts=(0, 2), canaries=3, passages=0, records=2)
     made["plant"] = plant(made["split"], planting)
     return made

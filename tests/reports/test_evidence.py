@@ -7,7 +7,7 @@ from reports.page.evidence import Corpus, render_rows
 from reports.page.figures import Book
 from reports.page.masking import Masker
 from tasks.contract import NoConfig, Work, column, ids, stage, table
-from tasks.corpus.score_toxicity import SCORES
+from tasks.corpus.score_toxicity import SIGNALS
 from tests.reports import pages
 from tests.reports.artifacts import UNJUDGED
 from tests.tasks.corpora import given
@@ -39,12 +39,11 @@ def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
     assert "not scored" in known.excerpt(ALONE, {ALONE})["text"]  # the rows do not say so
 
 
-@stage(tables={"scores": SCORES})
+@stage(tables={"signals": SIGNALS})
 def failed_scores(config: NoConfig, work: Work) -> None:
-    """Of three documents: one window fails, or all; null and NaN alike."""
-    names = [f"document {i}" for i in (0, 0, 1, 2)]
-    columns = {"doc_id": ids(names), "window": [0, 1, 0, 0], "start": [0] * 4, "end": [1] * 4}
-    work.table("scores").write(columns | {"score": [0.25, None, None, float("nan")]})
+    """Of three documents one has a score; of the others all windows failed, null and NaN alike."""
+    names = ids(f"document {i}" for i in range(3))
+    work.table("signals").write({"doc_id": names, "toxicity": [0.25, None, float("nan")]})
 
 
 def test_a_score_that_failed_is_none(session):

@@ -7,13 +7,12 @@ import pyarrow as pa
 
 from tasks.contract import (
     DOCUMENTS,
-    SCORED,
-    SPLIT,
     Artifact,
     StageConfig,
     Table,
     Tables,
     Work,
+    as_documents,
     ids,
     part_of,
     stage,
@@ -63,24 +62,25 @@ def columns(config: GivenConfig) -> dict[str, object]:
     }
 
 
-def write(columns: dict[str, object], config: GivenConfig, schema: pa.Schema, work: Work) -> None:
-    work.parts(write_cut, cut(pa.table(columns, schema=schema), config.parts))
+def write(columns: dict[str, object], config: GivenConfig, work: Work) -> None:
+    table = pa.table(as_documents(columns), schema=DOCUMENTS)
+    work.parts(write_cut, cut(table, config.parts))
 
 
 @stage(tables={"documents": DOCUMENTS})
 def given_documents(config: GivenConfig, work: Work) -> None:
-    write(columns(config), config, DOCUMENTS, work)
+    write(columns(config), config, work)
 
 
-@stage(tables={"documents": SCORED})
+@stage(tables={"documents": DOCUMENTS})
 def given_scored(config: GivenConfig, work: Work) -> None:
-    write(columns(config) | {"toxicity": list(config.toxicity)}, config, SCORED, work)
+    write(columns(config) | {"toxicity": list(config.toxicity)}, config, work)
 
 
-@stage(tables={"documents": SPLIT})
+@stage(tables={"documents": DOCUMENTS})
 def given_split(config: GivenConfig, work: Work) -> None:
     more = {"toxicity": list(config.toxicity), "split": list(config.splits)}
-    write(columns(config) | more, config, SPLIT, work)
+    write(columns(config) | more, config, work)
 
 
 def given(

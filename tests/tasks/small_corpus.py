@@ -7,12 +7,13 @@ import random
 import pyarrow as pa
 
 from tasks.contract import (
-    SPLIT,
+    DOCUMENTS,
     Artifact,
     StageConfig,
     Table,
     Work,
     accounts,
+    as_documents,
     ids,
     stage,
     text_hashes,
@@ -25,7 +26,7 @@ class CorpusConfig(StageConfig):
     parts: int = 1
 
 
-@stage(tables={"documents": SPLIT, "accounts": accounts.ACCOUNTS})
+@stage(tables={"documents": DOCUMENTS, "accounts": accounts.ACCOUNTS})
 def small_corpus(config: CorpusConfig, work: Work) -> None:
     sources, splits, texts = zip(*config.rows, strict=True)
     doc_id = ids(f"{number} {text}" for number, text in enumerate(texts))
@@ -36,10 +37,9 @@ def small_corpus(config: CorpusConfig, work: Work) -> None:
         "cluster": doc_id,
         "text": column,
         "text_hash": text_hashes(column),
-        "toxicity": pa.nulls(len(texts), pa.float32()),
         "split": pa.array(splits),
     }
-    work.parts(write_cut, cut(pa.table(columns, schema=SPLIT), config.parts))
+    work.parts(write_cut, cut(pa.table(as_documents(columns), schema=DOCUMENTS), config.parts))
 
 
 def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:

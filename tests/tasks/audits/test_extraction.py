@@ -28,13 +28,14 @@ from tasks.audits.extraction import (
 from tasks.audits.findings import evidence
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import (
+    DOCUMENTS,
     PLANTS,
-    SPLIT,
     HallmarkError,
     NoConfig,
     Session,
     Store,
     Work,
+    as_documents,
     external,
     ids,
     open_session,
@@ -159,7 +160,7 @@ def plants_table(path, config, texts=()):
     return pa.Table.from_pylist(rows, schema=PLANTS)
 
 
-@stage(tables={"plants": PLANTS, "documents": SPLIT})
+@stage(tables={"plants": PLANTS, "documents": DOCUMENTS})
 def fake_corpus(config: NoConfig, work: Work) -> None:
     work.table("plants").write(
         plants_table(work, PlantConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
@@ -169,15 +170,17 @@ def fake_corpus(config: NoConfig, work: Work) -> None:
     n = len(texts)
     doc_ids = ids(map(str, range(n)))
     work.table("documents").write(
-        {
-            "doc_id": doc_ids,
-            "source": ["planted/canary" if i % 5 == 0 else "s" for i in range(n)],
-            "cluster": doc_ids,
-            "text": texts,
-            "text_hash": text_hashes(pa.array(texts)),
-            "toxicity": [0.0] * n,
-            "split": [("train", "holdout", "validation")[i % 3] for i in range(n)],
-        }
+        as_documents(
+            {
+                "doc_id": doc_ids,
+                "source": ["planted/canary" if i % 5 == 0 else "s" for i in range(n)],
+                "cluster": doc_ids,
+                "text": texts,
+                "text_hash": text_hashes(pa.array(texts)),
+                "toxicity": [0.0] * n,
+                "split": [("train", "holdout", "validation")[i % 3] for i in range(n)],
+            }
+        )
     )
 
 

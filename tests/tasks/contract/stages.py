@@ -22,6 +22,7 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    as_documents,
     identities,
     ids,
     ledger_rows,
@@ -54,8 +55,9 @@ def made_documents(config: MakeConfig) -> pa.Table:
     texts = pa.array([f"{config.word} {key}" for key in keys], pa.large_string())
     doc_ids = ids(keys)
     source = ["even" if i % 2 == 0 else "odd" for i in range(config.documents)]
-    columns = [doc_ids, source, doc_ids, texts, text_hashes(texts)]
-    return pa.table(columns, DOCUMENTS.names).sort_by("doc_id")
+    known = {"doc_id": doc_ids, "source": source, "cluster": doc_ids, "text": texts}
+    columns = as_documents(known | {"text_hash": text_hashes(texts)})
+    return pa.table(columns, schema=DOCUMENTS).sort_by("doc_id")
 
 
 def make_part(number: int, config: MakeConfig, out: Tables) -> None:

@@ -81,11 +81,11 @@ EDITS = {
         "return common / (len(both) - common + 0)",
         {"deduplicate"},
     ),
-    "a kernel that two stages use": (
+    "a kernel that three stages use": (
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant"},
+        {"split", "plant", "select"},
     ),
     "the contract": (
         "tasks/contract/writer.py",

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import DOCUMENTS, LEDGER, column, ids, ledger_rows, table, text_hashes
+from tasks.contract import (
+    DOCUMENTS,
+    LEDGER,
+    as_documents,
+    column,
+    ids,
+    ledger_rows,
+    table,
+    text_hashes,
+)
 from tasks.contract.accounts import balance
 from tasks.contract.columns import plain
 from tasks.contract.writer import GROUP_BYTES, ROW_GROUP, Tables, TableWriter, row_bytes
@@ -19,7 +28,15 @@ N = 3 * ROW_GROUP + 17
 KEYS = ids(str(i) for i in range(N))
 TEXTS = pa.array([f"tëxt {i % 97}" * (i % 5) for i in range(N)], pa.large_string())
 ROWS = pa.table(
-    [KEYS, pa.array([f"s{i % 3}" for i in range(N)]), KEYS, TEXTS, text_hashes(TEXTS)],
+    as_documents(
+        {
+            "doc_id": KEYS,
+            "source": pa.array([f"s{i % 3}" for i in range(N)]),
+            "cluster": KEYS,
+            "text": TEXTS,
+            "text_hash": text_hashes(TEXTS),
+        }
+    ),
     schema=plain(DOCUMENTS),
 )
 
@@ -108,12 +125,13 @@ def test_row_groups_are_bounded_in_bytes_and_one_huge_row_stands_alone(tmp_path)
     big = [GROUP_BYTES // 3] * 7 + [3 * GROUP_BYTES] + [10] * 5
     texts = pa.array(["x" * size for size in big], pa.large_string())
     keys = KEYS.slice(0, len(big))
-    rows = pa.table([keys, ["s"] * len(big), keys, texts, keys], schema=plain(DOCUMENTS))
+    known = {"doc_id": keys, "source": ["s"] * len(big), "cluster": keys, "text": texts}
+    rows = pa.table(as_documents(known | {"text_hash": keys}), schema=plain(DOCUMENTS))
     written(tmp_path / "d.parquet", [], rows)
     sizes = row_bytes(rows)
     assert groups(tmp_path / "d.parquet") == expected_groups(sizes, ROW_GROUP, GROUP_BYTES)
     assert groups(tmp_path / "d.parquet") == [2, 2, 2, 1, 1, 5]
-    assert np.array_equal(sizes, [size + 16 * 3 + 1 for size in big])
+    assert np.array_equal(sizes, [size + 16 * 3 + 1 + 4 for size in big])
     one_by_one, _ = written(tmp_path / "e.parquet", range(1, len(big)), rows)
     assert one_by_one == hashlib.sha256((tmp_path / "d.parquet").read_bytes()).hexdigest()
 

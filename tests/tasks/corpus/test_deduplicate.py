@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import DOCUMENTS, Processes, Work, ids, text_hashes
+from tasks.contract import DOCUMENTS, Processes, Work, as_documents, ids, text_hashes
 from tasks.corpus.deduplicate import (
     DeduplicateConfig,
     band_hashes,
@@ -88,7 +88,7 @@ def table(folder, texts, clusters=None, parts=1):
         "text": column,
         "text_hash": text_hashes(column),
     }
-    return table_in(folder / "made", pa.table(columns, schema=DOCUMENTS), parts)
+    return table_in(folder / "made", pa.table(as_documents(columns), schema=DOCUMENTS), parts)
 
 
 class Result:

@@ -11,13 +11,13 @@ import pytest
 
 from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.corpus.ingest import ingest
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 
 SECRET = b"one secret for all stores here"
@@ -66,8 +66,10 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     again = deduplicate.named("deduplicate_masked")
     made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig(near=False))
     made["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
-    config = FilterToxicityConfig(threshold=threshold)
-    made["filter_toxicity"] = kept = filter_toxicity(masked, scores, config)
+    config = SelectConfig(rules={"toxicity": {"lt": threshold}})
+    made["select_scored"] = kept = select.named("select_scored")(
+        masked, {"toxicity": scores}, config
+    )
     made["split"] = parted = split(kept, SplitConfig())
     planting = PlantConfig(counts=(0, 2), canaries=3, passages=2, records=2)
     made["plant"] = planted = plant(parted, planting)
@@ -94,7 +96,7 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
 
 def digests(made):
     found = {label: a["documents"].digest for label, a in made.items() if "documents" in a.tables}
-    return found | {"scores": made["score_toxicity"]["scores"].digest}
+    return found | {"windows": made["score_toxicity"]["windows"].digest}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +111,7 @@ def test_the_corpus_is_one_worth_the_name(first):
     _, _, made, seen = first
     assert seen == list(made)
     assert len(made["ingest"]["documents"].parts) >= 8
-    for label in ("deduplicate", "scrub", "filter_toxicity", "plant"):
+    for label in ("deduplicate", "scrub", "select_scored", "plant"):
         assert made[label]["ledger"].rows > 0
     assert made["ingest"]["documents"].rows == 300
 
@@ -161,7 +163,7 @@ def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
     ("settings", "expected"),
     [
         # The ledger holds the threshold, and the profile counts reasons out of it.
-        ({"threshold": 0.71}, ["filter_toxicity", "profile"]),
+        ({"threshold": 0.71}, ["select_scored", "profile"]),
         ({"quantiles": (0.0, 1.0)}, ["profile"]),
     ],
 )

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
-from tasks.corpus.filter_toxicity import FilterToxicityConfig, filter_toxicity
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, identity_terms, mentions, profile
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tests.tasks.corpora import given
 
@@ -58,8 +58,8 @@ def run(mapper=None):
     history = {"side": side_tables(SideConfig())}
     history["scrub"] = masked = scrub(documents, ScrubConfig())
     history["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
-    threshold = FilterToxicityConfig(threshold=0.7)
-    history["filter_toxicity"] = kept = filter_toxicity(masked, scores, threshold)
+    rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
+    history["select_scored"] = kept = select(masked, {"toxicity": scores}, rules)
     history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))
     planting = PlantConfig(counts=(0, 2), canaries=3, passages=0, records=1)
     history["plant"] = planted = plant(parted, planting)
@@ -107,7 +107,7 @@ def test_flow_holds_the_accounts_of_every_stage_in_order(profiled):
             books = rows(artifact, "accounts")
             expected += [{"order": order, "stage": label, **book} for book in books]
     assert rows(made, "flow") == expected
-    assert {row["stage"] for row in expected} == {"scrub", "filter_toxicity", "split", "plant"}
+    assert {row["stage"] for row in expected} == {"scrub", "select_scored", "split", "plant"}
 
 
 def test_reasons_count_the_ledgers(profiled):
@@ -122,7 +122,7 @@ def test_reasons_count_the_ledgers(profiled):
     found = {(r["stage"], r["action"], r["reason"], r["source"]): r for r in rows(made, "reasons")}
     assert {key: row["rows"] for key, row in found.items()} == expected
     assert {key: row["bytes"] for key, row in found.items()} == size
-    assert {key[0] for key in found} == {"scrub", "filter_toxicity", "plant"}
+    assert {key[0] for key in found} == {"scrub", "select_scored", "plant"}
 
 
 def test_personal_data_counts_spans_and_documents(profiled):
@@ -141,13 +141,13 @@ def test_personal_data_counts_spans_and_documents(profiled):
 def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     history, made = profiled
     best = {}
-    for row in rows(history["score_toxicity"], "scores"):
+    for row in rows(history["score_toxicity"], "windows"):
         best[row["doc_id"]] = max(best.get(row["doc_id"], 0), row["score"])
     found = [r for r in rows(made, "toxicity") if r["source"] == ""]
     expected = np.quantile(np.array(list(best.values()), np.float64), ProfileConfig().quantiles)
     np.testing.assert_allclose([r["score"] for r in found], expected)
     assert {r["n"] for r in found} == {len(TEXTS)}
-    assert history["filter_toxicity"]["ledger"].rows > 0
+    assert history["select_scored"]["ledger"].rows > 0
 
 
 def test_side_tables_are_counted(profiled):

@@ -1,0 +1,282 @@
+"""Rules over signals: every bound, the first reason and the further ones, tags and caps."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given as given_values
+from hypothesis import strategies as st
+
+from flows.config import load
+from tasks.contract import HallmarkError, StageConfig, Table, UsageError, Work, column, stage
+from tasks.corpus.select import Rule, SelectConfig, marked, select
+from tasks.corpus.signals import signals
+from tests.tasks.corpora import given
+
+MEASURES = signals(
+    "For tests.",
+    column("words", pa.int32(), "figure", "how many words"),
+    column("share", pa.float64(), "figure", "some share"),
+    column("language", pa.string(), "label", "which language"),
+    column("odd", pa.bool_(), "figure", "yes or no"),
+)
+TOXICITIES = signals("For tests.", column("toxicity", pa.float32(), "figure", "how toxic"))
+
+
+class MeasuresConfig(StageConfig):
+    words: tuple[int | None, ...]
+    share: tuple[float | None, ...] = ()
+    language: tuple[str | None, ...] = ()
+    odd: tuple[bool | None, ...] = ()
+    backwards: bool = False
+
+
+@stage(tables={"signals": MEASURES})
+def measures(documents: Table, config: MeasuresConfig, work: Work) -> None:
+    n = len(config.words)
+    values = {name: getattr(config, name) or (None,) * n for name in MEASURES.names[1:]}
+    ids = documents.read()["doc_id"].to_pylist()
+    ids = ids[::-1] if config.backwards else ids
+    work.table("signals").write({"doc_id": ids, **values})
+
+
+class ToxicitiesConfig(StageConfig):
+    toxicity: tuple[float | None, ...]
+
+
+@stage(tables={"signals": TOXICITIES})
+def toxicities(documents: Table, config: ToxicitiesConfig, work: Work) -> None:
+    columns = {"doc_id": documents.read()["doc_id"], "toxicity": config.toxicity}
+    work.table("signals").write(columns)
+
+
+def selected(rules, seed=0, texts=None, **values):
+    n = len(next(iter(values.values())))
+    documents = given(texts or [f"text {i}" for i in range(n)])
+    made = measures(documents, MeasuresConfig(**{"words": (0,) * n, **values}))
+    return select(documents, {"quality": made}, SelectConfig(rules=rules, seed=seed))
+
+
+def kept(made):
+    return [int(text.split()[1]) for text in made["documents"].read()["text"].to_pylist()]
+
+
+def ids_of(n):
+    return given([f"text {i}" for i in range(n)])["documents"].read()["doc_id"].to_pylist()
+
+
+def ledger(made, *names):
+    return [tuple(row[n] for n in names) for row in made["ledger"].read().to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("bound", "passes"),
+    [
+        ({"ge": 2}, [2, 3, 4]),
+        ({"gt": 2}, [3, 4]),
+        ({"le": 2}, [0, 1, 2]),
+        ({"lt": 2}, [0, 1]),
+        ({"ge": 1, "lt": 3}, [1, 2]),
+        ({"gt": 1, "le": 3}, [2, 3]),
+    ],
+)
+def test_each_bound_keeps_what_it_says(session, bound, passes):
+    made = selected({"words": bound}, words=(0, 1, 2, 3, 4))
+    assert kept(made) == passes
+    for reason, score, threshold in ledger(made, "reason", "score", "threshold"):
+        low = min(bound.get("ge", math.inf), bound.get("gt", math.inf))
+        high = max(bound.get("le", -math.inf), bound.get("lt", -math.inf))
+        assert reason == "words"
+        assert threshold == (high if score > passes[-1] else low)
+
+
+@given_values(
+    st.lists(st.one_of(st.none(), st.floats(-3, 3), st.just(math.nan)), min_size=1, max_size=20),
+    st.dictionaries(st.sampled_from(["ge", "gt", "le", "lt"]), st.integers(-2, 2), min_size=1),
+)
+def test_bounds_are_those_of_python(values, bounds):
+    rule = Rule(name="x", **bounds)
+    array = pa.array(values, pa.float64(), from_pandas=False)
+    holds = {"ge": lambda v, b: v >= b, "gt": lambda v, b: v > b,
+             "le": lambda v, b: v <= b, "lt": lambda v, b: v < b}  # fmt: skip
+    expected = [
+        None
+        if value is None or math.isnan(value)
+        else not all(holds[name](value, bound) for name, bound in bounds.items())
+        for value in values
+    ]
+    assert rule.broken(array).to_pylist() == expected
+    limits = rule.limits(array).to_pylist()
+    for value, breaks, limit in zip(values, expected, limits, strict=True):
+        assert (limit is not None) == bool(breaks)
+        if breaks:
+            assert any(b == limit and not holds[n](value, b) for n, b in bounds.items())
+
+
+def test_the_first_rule_is_the_reason_and_the_others_are_said_too(session):
+    rules = {"short": {"signal": "words", "ge": 5}, "symbols": {"signal": "share", "le": 0.5},
+             "long": {"signal": "words", "le": 9}}  # fmt: skip
+    made = selected(rules, words=(1, 7, 12, 3), share=(0.75, 0.25, 1.0, None))
+    assert kept(made) == [1]
+    by_text = ids_of(4)
+    names = ("doc_id", "action", "reason", "score", "threshold")
+    assert sorted(ledger(made, *names)) == sorted(
+        [
+            (by_text[0], "removed", "short", 1.0, 5.0),
+            (by_text[0], "also", "symbols", 0.75, 0.5),
+            (by_text[2], "removed", "symbols", 1.0, 0.5),
+            (by_text[2], "also", "long", 12.0, 9.0),
+            (by_text[3], "removed", "short", 3.0, 5.0),
+        ]
+    )
+    identities = [identity is not None for (identity,) in ledger(made, "identity")]
+    assert identities == [action == "removed" for (action,) in ledger(made, "action")]
+    rows = {b["unit"]: b for b in made["accounts"].read().to_pylist()}["rows"]
+    assert (rows["in"], rows["kept"], rows["removed_rows"]) == (4, 1, 3)
+
+
+def test_rows_of_the_ledger_stand_in_the_order_of_documents_and_rules(session):
+    rules = {name: {"signal": "words", "ge": 5} for name in "dacb"}
+    made = selected(rules, words=(1,) * 50)
+    rows = ledger(made, "doc_id", "action", "reason")
+    assert rows == [
+        (doc_id, "removed" if name == "d" else "also", name)
+        for doc_id in sorted(ids_of(50))
+        for name in "dacb"
+    ]
+
+
+def test_labels_and_flags(session):
+    languages = ("en", "de", None, "fr")
+    wanted = selected({"language": {"any_of": ["en", "de"]}}, language=languages)
+    assert kept(wanted) == [0, 1, 2]
+    assert ledger(wanted, "reason", "score", "threshold") == [("language", None, None)]
+    unwanted = {"language": {"none_of": ["en", "de"], "unknown": "remove"}}
+    assert kept(made := selected(unwanted, language=languages)) == [3]
+    assert sorted(ledger(made, "reason")) == [
+        ("language",), ("language",), ("language unknown",)]  # fmt: skip
+    assert kept(selected({"odd": {"lt": 1}}, odd=(True, False, None))) == [1, 2]
+
+
+@pytest.mark.parametrize("unknown", ["keep", "remove"])
+def test_what_has_no_value_is_unknown_and_never_zero(session, unknown):
+    made = selected({"share": {"lt": 0.5, "unknown": unknown}}, share=(None, 0.25, math.nan))
+    assert kept(made) == ([0, 1, 2] if unknown == "keep" else [1])
+    if unknown == "remove":
+        (first, *_), _ = ledger(made, "reason", "score")
+        assert first == "share unknown"
+        assert ledger(made, "threshold") == [(None,), (None,)]
+    told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+    assert told["unknown share"] == 2
+
+
+def test_a_tag_leaves_the_document_and_joins_the_tags_that_it_has(session):
+    rules = {"few": {"signal": "words", "ge": 5, "action": "tag"},
+             "many": {"signal": "share", "le": 0.5, "action": "tag"}}  # fmt: skip
+    texts = [f"text {i}" for i in range(3)]
+    documents = given(texts)
+    made = measures(documents, MeasuresConfig(words=(1, 7, 2), share=(1.0, 0.0, 0.0)))
+    once = select(documents, {"quality": made}, SelectConfig(rules=rules))
+    assert once["documents"].read()["tags"].to_pylist() == [["few", "many"], None, ["few"]]
+    assert once["ledger"].rows == 0
+    again = measures(once["documents"], MeasuresConfig(words=(9, 1, 1)))
+    rules = {"later": {"signal": "words", "ge": 5, "action": "tag"}}
+    twice = select(once, {"quality": again}, SelectConfig(rules=rules))
+    assert twice["documents"].read()["tags"].to_pylist() == [
+        ["few", "many"], ["later"], ["few", "later"]]  # fmt: skip
+
+
+@given_values(st.lists(st.tuples(st.lists(st.sampled_from("ab"), max_size=2), st.booleans(),
+                                 st.booleans()), max_size=12))  # fmt: skip
+def test_tags_are_merged_as_lists_are(rows):
+    tags = pa.array([before or None for before, *_ in rows], pa.list_(pa.string()))
+    hits = [("x", np.array([x for _, x, _ in rows], bool)),
+            ("y", np.array([y for *_, y in rows], bool))]  # fmt: skip
+    expected = [[*before, *["x"] * x, *["y"] * y] or None for before, x, y in rows]
+    assert marked(tags, hits).to_pylist() == expected
+
+
+def test_a_cap_keeps_a_share_that_ids_decide(session):
+    words = tuple(i % 2 for i in range(4000))
+    rule = {"odd": {"signal": "words", "lt": 1, "action": "cap", "share": 0.25}}
+    made = selected(rule, words=words)
+    odd = [i for i in kept(made) if i % 2]
+    assert len([i for i in kept(made) if not i % 2]) == 2000
+    assert abs(len(odd) / 2000 - 0.25) < 0.04  # four standard errors
+    assert {reason for (reason,) in ledger(made, "reason")} == {"odd"}
+    some = selected(rule, words=words[:1000])
+    assert kept(some) == [i for i in kept(made) if i < 1000]  # not what else there is
+    assert kept(selected(rule, words=words, seed=1)) != kept(made)
+
+
+def test_a_signal_named_like_a_column_is_carried_on(session):
+    documents = given(["text 0", "text 1"])
+    scores = toxicities(documents, ToxicitiesConfig(toxicity=(0.25, 0.875)))
+    made = select(documents, {"toxicity": scores}, SelectConfig())
+    assert made["documents"].read()["toxicity"].to_pylist() == [0.25, 0.875]
+
+
+def test_signals_of_other_documents_are_refused(session):
+    config = SelectConfig(rules={"words": {"ge": 1}})
+    documents = given(["text 0", "text 1"])
+    few = measures(given(["text 0"]), MeasuresConfig(words=(1,)))
+    for made in (few, measures(documents, MeasuresConfig(words=(1, 1), backwards=True))):
+        with pytest.raises(HallmarkError, match=r"documents of .* and signals of .* not about the"):
+            select(documents, {"quality": made}, config)
+    with pytest.raises(HallmarkError, match="not cut alike"):
+        made = measures(given(["text 0", "text 1"], parts=2), MeasuresConfig(words=(1, 1)))
+        select(given(["text 0", "text 1"], parts=2), {"quality": made}, config)
+
+
+def test_a_signal_that_is_not_there_or_of_another_kind_is_named(session):
+    for rules, words in (
+        (
+            {"lines": {"ge": 1}},
+            r"rule 'lines': there is no signal 'lines'; there are: words",
+        ),
+        ({"language": {"ge": 1}}, r"rule 'language': signal 'language' is of type string"),
+        ({"words": {"any_of": ["a"]}}, r"rule 'words': signal 'words' is of type int32"),
+    ):
+        with pytest.raises(HallmarkError, match=words):
+            selected(rules, words=(1,), language=("en",))
+    documents = given(["text 0"])
+    made = measures(documents, MeasuresConfig(words=(1,)))
+    with pytest.raises(HallmarkError, match="two stages have a signal 'words'"):
+        select(documents, {"a": made, "b": made}, SelectConfig(rules={"words": {"ge": 1}}))
+
+
+def config_of(rules):
+    sources = [{"kind": "text", "name": "s", "path": "x"}]
+    tree = {"name": "x", "ingest": {"sources": sources}, "select_scored": {"rules": rules}}
+    return load(tree).select_scored
+
+
+def test_rules_are_written_as_tables_and_keep_their_order():
+    config = config_of({"b": {"signal": "words", "ge": 1}, "toxicity": {"lt": 0.5}})
+    assert [(r.name, r.signal) for r in config.rules] == [("b", "words"), ("toxicity", "toxicity")]
+    assert SelectConfig.model_validate(config.model_dump(mode="json")) == config
+    other = config_of({"toxicity": {"lt": 0.5}, "b": {"signal": "words", "ge": 1}})
+    assert other.model_dump(mode="json") != config.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"x": {}}, "needs a bound"),
+        ({"x": {"ge": 1, "any_of": ["a"]}}, "bounds for numbers and for labels"),
+        ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "bounds for numbers and for labels"),
+        ({"x": {"ge": 1, "share": 0.5}}, 'share goes with action = "cap"'),
+        ({"x": {"ge": 1, "action": "cap"}}, 'share goes with action = "cap"'),
+        ({"x": {"ge": 1, "action": "drop"}}, "action"),
+        ({"x": {"ge": 1, "unknown": "zero"}}, "unknown"),
+        ({"x": {"ge": math.nan}}, "ge"),
+        ({"x": 5}, "rules"),
+        ({"../x": {"ge": 1}}, "name"),
+        ([{"name": "x", "ge": 1}, {"name": "x", "le": 1}], "two rules have one name"),
+    ],
+)
+def test_a_rule_that_says_nothing_sound_is_refused_with_its_place(rules, words):
+    with pytest.raises(UsageError, match=r"select_scored\.rules|select_scored: ") as error:
+        config_of(rules)
+    assert words in str(error.value)
