@@ -30,8 +30,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import zstandard
 
-STAGES = ("ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity",
-          "select_scored", "split", "plant", "profile", "pack")  # fmt: skip
+STAGES = ("ingest", "deduplicate", "language", "select", "scrub", "deduplicate_masked",
+          "score_toxicity", "select_scored", "split", "plant", "profile", "pack")  # fmt: skip
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -78,10 +78,12 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from tasks.contract import Event, InProcess, Session, Store, open_session
     from tasks.corpus.deduplicate import deduplicate
     from tasks.corpus.ingest import ingest
+    from tasks.corpus.language import language
     from tasks.corpus.plant import plant
     from tasks.corpus.profile import profile
     from tasks.corpus.score_toxicity import score_toxicity
     from tasks.corpus.scrub import scrub
+    from tasks.corpus.select import select
     from tasks.corpus.split import split
     from tasks.training.pack import pack
     from tasks.training.train_tokenizer import train_tokenizer
@@ -110,11 +112,15 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
         try:
             made["ingest"] = raw = ingest(config.ingest)
             made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
-            made["scrub"] = scrubbed = scrub(unique, config.scrub)
+            made["language"] = spoken = language(unique, config.language)
+            made["select"] = chosen = select(unique, {"language": spoken}, config.select)
+            made["scrub"] = scrubbed = scrub(chosen, config.scrub)
             made["deduplicate_masked"] = masked = deduplicate_masked(
                 scrubbed, config.deduplicate_masked
             )
-            made["score_toxicity"] = scores = score_toxicity(masked, config.score_toxicity)
+            made["score_toxicity"] = scores = score_toxicity(
+                masked, spoken["signals"], config.score_toxicity
+            )
             made["select_scored"] = kept = select_scored(
                 masked, {"toxicity": scores}, config.select_scored
             )

@@ -26,6 +26,7 @@ from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
+from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.reading.inputs import IngestConfig
@@ -58,6 +59,8 @@ class Config(StageConfig):
 
     ingest: IngestConfig
     deduplicate: DeduplicateConfig = DeduplicateConfig()
+    language: LanguageConfig = LanguageConfig()
+    select: SelectConfig = SelectConfig()
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig(near=False)
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()

@@ -21,6 +21,7 @@ from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, UsageError
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.ingest import ingest
+from tasks.corpus.language import language
 from tasks.corpus.plant import plant
 from tasks.corpus.profile import profile
 from tasks.corpus.score_toxicity import score_toxicity
@@ -40,9 +41,12 @@ def curate(config: Config) -> dict[str, Artifact]:
     made: dict[str, Artifact] = {}
     made["ingest"] = raw = ingest(config.ingest)
     made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
-    made["scrub"] = scrubbed = scrub(unique, config.scrub)
+    made["language"] = spoken = language(unique, config.language)
+    made["select"] = chosen = select(unique, {"language": spoken}, config.select)
+    made["scrub"] = scrubbed = scrub(chosen, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
-    made["score_toxicity"] = scores = score_toxicity(masked, config.score_toxicity)
+    languages = spoken["signals"]
+    made["score_toxicity"] = scores = score_toxicity(masked, languages, config.score_toxicity)
     signals = {"toxicity": scores}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)

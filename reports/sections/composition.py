@@ -134,10 +134,10 @@ def toxicity(corpus: CorpusFigures) -> Section:
         )  # fmt: skip
         section.add(
             Paragraph(
-                [scored, " were scored; ", unscored, " could not be. ",
-                 f"The scorer is {scorer(corpus) or 'not known'}. A score is an estimate: "
-                 "scorers are known to call dialects and mentions of minorities toxic that "
-                 "are not."]
+                [scored, " were scored; ", unscored, " could not be, or are in languages that the "
+                 f"scorer was not made for. The scorer is {scorer(corpus) or 'not known'}. A score "
+                 "is an estimate: scorers are known to call dialects and mentions of minorities "
+                 "toxic that are not."]
             )
         )  # fmt: skip
     return section

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.contract import ID, HallmarkError, Part, column, table
 
@@ -17,6 +18,23 @@ from tasks.contract import ID, HallmarkError, Part, column, table
 def signals(meaning: str, *fields: pa.Field) -> pa.Schema:
     """Schema of a stage's table ``signals``."""
     return table(meaning, column("doc_id", ID, "id", "the document"), *fields, cut=True)
+
+
+def looked_up(signals: Part, name: str, documents: Part) -> pa.ChunkedArray:
+    """A signal's values for the documents of a part, in their order, where the signals were made of
+    these and more: documents may have left since.
+
+    Raises HallmarkError where they say nothing of one of the documents.
+    """
+    rows = signals.read(["doc_id", name])
+    ids = documents.read(["doc_id"])["doc_id"]
+    at = pc.index_in(ids, value_set=rows["doc_id"].combine_chunks())
+    if at.null_count:
+        raise HallmarkError(
+            f"{signals} says nothing of {at.null_count} of {documents}: it must have been made of "
+            f"the same corpus"
+        )
+    return rows[name].take(at)
 
 
 def of_part(documents: Part, tables: Mapping[str, Part]) -> pa.Table:

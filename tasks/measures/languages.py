@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,15 +21,24 @@ CONFIDENCE = 0.5
 SAMPLE = 1000
 
 
-def languages(texts: pa.Array) -> pa.Array:
-    """ISO 639 code of the language of each text, or UNDETERMINED; "zxx" is no language, as code.
+def estimate(texts: pa.Array | pa.ChunkedArray, characters: int = SAMPLE) -> tuple[Any, Any]:
+    """The most likely language of each text and its probability: (n,) string and (n,) float32.
 
-    By naive Bayes over byte n-grams, trained on 140 languages (Lui & Baldwin 2011; py3langid).
+    ISO 639 codes; "zxx" is no language, as code. By naive Bayes over byte n-grams, trained on 140
+    languages (Lui & Baldwin 2011; py3langid).
     """
-    identifier = _identifier()
-    guesses = map(identifier.classify, pc.utf8_slice_codeunits(texts, 0, SAMPLE).to_pylist())
-    names = (code if sure >= CONFIDENCE else UNDETERMINED for code, sure in guesses)
-    return pa.array(names, pa.string())
+    classify = _identifier().classify
+    found = [classify(t) for t in pc.utf8_slice_codeunits(texts, 0, characters).to_pylist()]
+    codes = pa.array([code for code, _ in found], pa.string())
+    return codes, pa.array([float(sure) for _, sure in found], pa.float32())
+
+
+def languages(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """ISO 639 code of the language of each text, see ``estimate``, or UNDETERMINED."""
+    codes, sure = estimate(texts)
+    return pc.if_else(
+        pc.greater_equal(sure, pa.scalar(CONFIDENCE, pa.float32())), codes, UNDETERMINED
+    )
 
 
 @cache

@@ -100,6 +100,19 @@ def scorer_digest(config: ScorerConfig, secret_id: str = "") -> dict[str, str]:
     return {"scorer": _detoxify_name(config), "digest": digest, "base": base, **libraries}
 
 
+#: Of Detoxify's models: the languages of the comments that they were trained on.
+_LANGUAGES = {
+    "original": ("en",),
+    "unbiased": ("en",),
+    "multilingual": ("en", "es", "fr", "it", "pt", "ru", "tr"),
+}
+
+
+def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:
+    """ISO 639 codes of the languages that a scorer was made for."""
+    return ("en",) if config.kind == "linear" else _LANGUAGES[config.model]
+
+
 @cache
 def _open(config: ScorerConfig) -> Scorer:
     return Linear() if config.kind == "linear" else DetoxifyScorer(config)

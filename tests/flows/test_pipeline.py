@@ -17,7 +17,8 @@ from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
 STAGES = [
-    "ingest", "deduplicate", "scrub", "deduplicate_masked", "score_toxicity", "select_scored",
+    "ingest", "deduplicate", "language", "select", "scrub", "deduplicate_masked",
+    "score_toxicity", "select_scored",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
@@ -33,7 +34,7 @@ def made(report) -> list[str]:
 def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
     report = smoke.json("status", smoke.first)
     assert [stage["label"] for stage in report["stages"]] == STAGES
-    kept = ("ingest", "deduplicate", "scrub", "select_scored", "split", "plant", "pack")
+    kept = ("ingest", "deduplicate", "select", "scrub", "select_scored", "split", "plant", "pack")
     for stage in report["stages"]:
         assert stage["balanced"]
         assert not stage["stale"]
@@ -46,7 +47,15 @@ def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
 
 def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
     totals = {s["label"]: s["accounts_total"] for s in smoke.json("status", smoke.first)["stages"]}
-    chain = ["deduplicate", "scrub", "deduplicate_masked", "select_scored", "split", "plant"]
+    chain = [
+        "deduplicate",
+        "select",
+        "scrub",
+        "deduplicate_masked",
+        "select_scored",
+        "split",
+        "plant",
+    ]
     for before, after in pairwise(chain):
         for unit in ("rows", "bytes"):
             assert totals[before][unit]["kept"] == totals[after][unit]["in"], (before, after)

@@ -29,7 +29,7 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
 
 def test_stages_stand_in_the_order_of_the_pipeline():
     order = list(dict.fromkeys(row["stage"] for row in list_tables()))
-    assert order[:3] == ["ingest", "deduplicate", "scrub"] and order[-1] == EVERY
+    assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY
     assert order.index("plant") < order.index("pretrain") < order.index("model_card")
 
 

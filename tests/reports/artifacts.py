@@ -61,7 +61,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     }
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig(near=False))
     made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
-    made["score_toxicity"] = score_toxicity(made["scrub"], ScoreToxicityConfig())
+    made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     made["select_scored"] = select(
         made["scrub"],
         {"toxicity": made["score_toxicity"]},

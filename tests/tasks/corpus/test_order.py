@@ -12,6 +12,7 @@ import pytest
 from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.ingest import ingest
+from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.inputs import IngestConfig
@@ -62,10 +63,14 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     """The stages of the corpus, as the pipeline strings them together."""
     made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
-    made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
+    made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
+    made["select"] = select(made["deduplicate"], {"language": spoken}, SelectConfig())
+    made["scrub"] = scrub(made["select"], ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
     made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig(near=False))
-    made["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
+    made["score_toxicity"] = scores = score_toxicity(
+        masked, spoken["signals"], ScoreToxicityConfig()
+    )
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["select_scored"] = kept = select.named("select_scored")(
         masked, {"toxicity": scores}, config
@@ -96,7 +101,7 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
 
 def digests(made):
     found = {label: a["documents"].digest for label, a in made.items() if "documents" in a.tables}
-    return found | {"windows": made["score_toxicity"]["windows"].digest}
+    return found | {name: made[name]["signals"].digest for name in ("language", "score_toxicity")}
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def run(mapper=None):
     )
     history = {"side": side_tables(SideConfig())}
     history["scrub"] = masked = scrub(documents, ScrubConfig())
-    history["score_toxicity"] = scores = score_toxicity(masked, ScoreToxicityConfig())
+    history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
     history["select_scored"] = kept = select(masked, {"toxicity": scores}, rules)
     history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))

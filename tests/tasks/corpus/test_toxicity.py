@@ -31,7 +31,7 @@ def test_windows_cover_the_text_and_are_never_too_long(text, length):
 
 def test_the_worst_window_of_a_long_document_counts(session):
     texts = [MILD * 60, MILD * 30 + RUDE + " " + MILD * 30, RUDE, ""]
-    scores = score_toxicity(given(texts), ScoreToxicityConfig())["windows"].read().to_pylist()
+    scores = score_toxicity(given(texts), None, ScoreToxicityConfig())["windows"].read().to_pylist()
     documents = given(texts)["documents"].read()["doc_id"].to_pylist()
     by_document = [[r for r in scores if r["doc_id"] == d] for d in documents]
     assert [len(rows) for rows in by_document] == [4, 4, 1, 1]
@@ -49,14 +49,16 @@ def test_scores_do_not_depend_on_workers(tmp_path):
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
-            contents.append(score_toxicity(given(texts, parts=4), ScoreToxicityConfig()).content)
+            contents.append(
+                score_toxicity(given(texts, parts=4), None, ScoreToxicityConfig()).content
+            )
     assert contents[0] == contents[1]
 
 
 def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path)
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
-    made = score_toxicity(given([MILD, ""]), ScoreToxicityConfig(scorer=scorer))
+    made = score_toxicity(given([MILD, ""]), None, ScoreToxicityConfig(scorer=scorer))
     first, second = made["windows"].read()["score"].to_pylist()
     assert 0 < first < 1
     assert second is None
@@ -72,7 +74,7 @@ def test_another_threshold_scores_nothing_again(session):
     session.listener = lambda event: seen.append((event.kind, event.label))
     documents = given([RUDE, MILD])
     for threshold in (0.5, 0.75):
-        scores = score_toxicity(documents, ScoreToxicityConfig())
+        scores = score_toxicity(documents, None, ScoreToxicityConfig())
         rules = SelectConfig(rules={"toxicity": {"lt": threshold}})
         made = select(documents, {"toxicity": scores}, rules)
         assert made["documents"].read()["text"].to_pylist() == [MILD]
@@ -99,6 +101,6 @@ def test_the_highest_window_that_has_a_score_is_the_signal():
 
 def test_no_documents_are_no_error(session):
     documents = given([])
-    scores = score_toxicity(documents, ScoreToxicityConfig())
+    scores = score_toxicity(documents, None, ScoreToxicityConfig())
     assert scores["signals"].rows == 0
     assert select(documents, {"toxicity": scores}, SelectConfig())["documents"].rows == 0

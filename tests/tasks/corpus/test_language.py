@@ -1,0 +1,89 @@
+"""The language of documents, and whom a scorer is asked about."""
+
+import pytest
+
+from tasks.contract import HallmarkError
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.select import SelectConfig, select
+from tests.tasks.corpora import given
+from tests.tasks.measures.test_languages import TEXTS
+
+LONG = {name: " ".join([text] * 5) for name, text in TEXTS.items()}
+#: Article 1 of the Universal Declaration of Human Rights in Hawaiian: nothing rude is in it.
+HAWAIIAN = (
+    "Hānau kūʻokoʻa ʻia nā kānaka apau loa, a ua kau like ka hanohano a me nā pono kīvila "
+    "maluna o kākou pākahi. Ua hāʻawi ʻia mai iā kākou ka noʻonoʻo pono a me ka ʻike pono, no "
+    "laila, e aloha kākou kekahi i kekahi."
+)
+
+
+def test_each_document_has_a_language_or_none(session):
+    made = language(given([*TEXTS.values(), "ok", ""]), LanguageConfig())
+    rows = made["signals"].read()
+    assert rows["language"].to_pylist() == [*TEXTS, None, None]
+    assert all(p >= 0.5 for p in rows["language_probability"].to_pylist()[: len(TEXTS)])
+    assert all(p < 0.5 for p in rows["language_probability"].to_pylist()[len(TEXTS) :])
+
+
+def test_settings_decide_how_sure_and_from_how_much(session):
+    texts = [TEXTS["fr"] + " " + LONG["ru"], TEXTS["en"]]
+    made = language(given(texts), LanguageConfig(characters=80))
+    assert made["signals"].read()["language"].to_pylist() == ["fr", "en"]
+    made = language(given(texts), LanguageConfig(characters=1000))
+    assert made["signals"].read()["language"].to_pylist() == ["ru", "en"]
+    made = language(given(["ok"]), LanguageConfig(confidence=0))
+    assert made["signals"].read()["language"].null_count == 0
+
+
+def scored(texts, **config):
+    documents = given(texts)
+    spoken = language(documents, LanguageConfig())
+    made = score_toxicity(documents, spoken["signals"], ScoreToxicityConfig(**config))
+    return made, made["signals"].read()["toxicity"].to_pylist()
+
+
+def test_a_scorer_is_asked_about_its_own_languages_and_what_is_too_short_to_tell(session):
+    texts = [LONG["en"], LONG["de"], HAWAIIAN, "you idiot", "x = y"]
+    made, (english, german, hawaiian, short, code) = scored(texts)
+    assert german is None and hawaiian is None
+    assert None not in (english, short, code) and short > 0.5 > english
+    told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+    assert told["other languages"] == 2
+    rows = made["windows"].read().to_pylist()
+    assert [(r["start"], r["end"]) for r in rows] == [(0, len(text)) for text in texts]
+
+
+def test_whom_a_scorer_is_asked_about_is_a_setting(session):
+    texts = [LONG["en"], LONG["de"], "ok"]
+    known = [score is not None for score in scored(texts, languages=("de",))[1]]
+    assert known == [False, True, True]
+    assert scored(texts, too_short=0)[1][2] is None
+
+
+def test_what_the_scorer_does_not_know_is_kept_and_said(session):
+    """Asked all the same, the embedded scorer finds it ten times as toxic as English prose."""
+    documents = given([HAWAIIAN])
+    rules = SelectConfig(rules={"toxicity": {"lt": 0.2}})
+    spoken = language(documents, LanguageConfig())["signals"]
+    for languages, rows in ((spoken, 1), (None, 0)):
+        scores = score_toxicity(documents, languages, ScoreToxicityConfig())
+        made = select(documents, {"toxicity": scores}, rules)
+        assert made["documents"].rows == rows
+
+
+def test_languages_follow_documents_that_others_have_left(session):
+    texts = [LONG["en"], LONG["de"], LONG["fr"]]
+    documents = given(texts, parts=2)
+    spoken = language(documents, LanguageConfig())
+    some = select(documents, {"language": spoken},
+                  SelectConfig(rules={"language": {"none_of": ["de"]}}))  # fmt: skip
+    made = score_toxicity(some, spoken["signals"], ScoreToxicityConfig(languages=("fr",)))
+    texts = some["documents"].read().to_pylist()
+    scores = made["signals"].read().to_pylist()
+    assert [(r["doc_id"], r["toxicity"] is not None) for r in scores] == [
+        (r["doc_id"], r["text"] == LONG["fr"]) for r in texts
+    ]
+    with pytest.raises(HallmarkError, match=r"signals of .* says nothing of 1 of documents of"):
+        fewer = language(given(texts=[LONG["en"]], parts=1), LanguageConfig())
+        score_toxicity(given([LONG["de"], LONG["en"]]), fewer["signals"], ScoreToxicityConfig())
