@@ -118,9 +118,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             made["deduplicate_masked"] = masked = deduplicate_masked(
                 scrubbed, config.deduplicate_masked
             )
-            made["score_toxicity"] = scores = score_toxicity(
-                masked, spoken["signals"], config.score_toxicity
-            )
+            made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
             made["select_scored"] = kept = select_scored(
                 masked, {"toxicity": scores}, config.select_scored
             )

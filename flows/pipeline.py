@@ -45,8 +45,7 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["select"] = chosen = select(unique, {"language": spoken}, config.select)
     made["scrub"] = scrubbed = scrub(chosen, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
-    languages = spoken["signals"]
-    made["score_toxicity"] = scores = score_toxicity(masked, languages, config.score_toxicity)
+    made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
     signals = {"toxicity": scores}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)

@@ -163,12 +163,12 @@ def score_part(pair: tuple[Part, ...], config: ScoreToxicityConfig, out: Tables)
     determinism="machine",
 )
 def score_toxicity(
-    documents: Table, language: Table | None, config: ScoreToxicityConfig, work: Work
+    documents: Table, signals: Table | None, config: ScoreToxicityConfig, work: Work
 ) -> None:
-    """``language``: the signals of the stage of that name; without them all are scored."""
+    """``signals``: those of the stage ``language``; without them all documents are scored."""
     if config.scorer.kind == "detoxify":
         work.mapper = InProcess()  # a network uses all cores, or the one device, by itself
-    tables = [documents] if language is None else [documents, language]
+    tables = [documents] if signals is None else [documents, signals]
     done = work.parts(score_part, aligned(*tables), config)
     for name, unit in (
         ("windows", "windows"),

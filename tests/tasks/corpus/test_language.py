@@ -39,7 +39,7 @@ def test_settings_decide_how_sure_and_from_how_much(session):
 def scored(texts, **config):
     documents = given(texts)
     spoken = language(documents, LanguageConfig())
-    made = score_toxicity(documents, spoken["signals"], ScoreToxicityConfig(**config))
+    made = score_toxicity(documents, spoken, ScoreToxicityConfig(**config))
     return made, made["signals"].read()["toxicity"].to_pylist()
 
 
@@ -65,7 +65,7 @@ def test_what_the_scorer_does_not_know_is_kept_and_said(session):
     """Asked all the same, the embedded scorer finds it ten times as toxic as English prose."""
     documents = given([HAWAIIAN])
     rules = SelectConfig(rules={"toxicity": {"lt": 0.2}})
-    spoken = language(documents, LanguageConfig())["signals"]
+    spoken = language(documents, LanguageConfig())
     for languages, rows in ((spoken, 1), (None, 0)):
         scores = score_toxicity(documents, languages, ScoreToxicityConfig())
         made = select(documents, {"toxicity": scores}, rules)
@@ -78,7 +78,7 @@ def test_languages_follow_documents_that_others_have_left(session):
     spoken = language(documents, LanguageConfig())
     some = select(documents, {"language": spoken},
                   SelectConfig(rules={"language": {"none_of": ["de"]}}))  # fmt: skip
-    made = score_toxicity(some, spoken["signals"], ScoreToxicityConfig(languages=("fr",)))
+    made = score_toxicity(some, spoken, ScoreToxicityConfig(languages=("fr",)))
     texts = some["documents"].read().to_pylist()
     scores = made["signals"].read().to_pylist()
     assert [(r["doc_id"], r["toxicity"] is not None) for r in scores] == [
@@ -86,4 +86,4 @@ def test_languages_follow_documents_that_others_have_left(session):
     ]
     with pytest.raises(HallmarkError, match=r"signals of .* says nothing of 1 of documents of"):
         fewer = language(given(texts=[LONG["en"]], parts=1), LanguageConfig())
-        score_toxicity(given([LONG["de"], LONG["en"]]), fewer["signals"], ScoreToxicityConfig())
+        score_toxicity(given([LONG["de"], LONG["en"]]), fewer, ScoreToxicityConfig())
