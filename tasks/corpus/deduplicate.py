@@ -21,13 +21,14 @@ a - b - c may join a and c that are less alike; it grows through kept documents 
 pairs only, never through candidates or through documents that were removed.
 
 Memory: 8 × ``bands`` + 150 bytes a document. Shingles stay in files that are mapped at need: 8
-bytes on disk for each distinct shingle.
+bytes on disk for each of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -54,7 +55,7 @@ from tasks.contract import (
     utf8_bytes,
     with_columns,
 )
-from tasks.corpus.sketches import band_hashes, normalise, shingles
+from tasks.corpus.sketches import band_hashes, distinct, normalise, shingles
 
 
 class DeduplicateConfig(StageConfig):
@@ -101,7 +102,7 @@ SKETCHES = pa.schema(
         ("exact", ID),  # hash of the normalised text
         ("bytes", pa.int64()),
         ("bands", pa.list_(pa.uint64())),  # a hash a band; empty without near
-        ("shingles", pa.list_(pa.uint64())),  # distinct, ascending
+        ("shingles", pa.list_(pa.uint64())),  # in the order of the text, copies among them
     ]
 )
 
@@ -134,6 +135,10 @@ def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
 
 
 # Who stays ---------------------------------------------------------------------------------------
+
+
+#: Sets of shingles that are held in memory; those of others are read and sorted once more.
+HELD = 1024
 
 
 @dataclass
@@ -233,12 +238,18 @@ def _judge_near(
     config: DeduplicateConfig,
     verdict: Verdict,
 ) -> None:
+    @lru_cache(maxsize=HELD)
+    def shingle_set(place: int) -> np.ndarray:
+        return distinct(sets[place])
+
     kept: dict[int, list[int]] = defaultdict(list)  # bucket -> kept documents, best first
     for document in sorted(buckets, key=lambda place: rank[place]):
         met = {other for bucket in buckets[document] for other in kept[bucket]}
         best, twin = 0.0, -1
         for other in sorted(met, key=lambda place: rank[place]):
-            similarity = jaccard(sets[other], sets[document], config.cluster_threshold)
+            similarity = jaccard(
+                shingle_set(other), shingle_set(document), config.cluster_threshold
+            )
             if similarity >= config.cluster_threshold:
                 verdict.pairs.append((other, document, similarity))
             if similarity > best:
@@ -363,7 +374,7 @@ def _copied(values: pa.Array) -> pa.Array:
 
 @stage(
     tables={"documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS},
-    libraries=["rensa", "numpy", "scipy"],
+    libraries=["numpy", "scipy"],
     determinism="exact",
 )
 def deduplicate(documents: Table, config: DeduplicateConfig, work: Work) -> None:

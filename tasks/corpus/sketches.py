@@ -6,6 +6,7 @@ Pure functions over Arrow columns; what is done with them is in ``deduplicate.py
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,37 +16,59 @@ NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanma
 
 
 def normalise(texts: pa.Array) -> pa.Array:
-    """NFKC, lower case, one space for any white space, none at the ends."""
-    plain = pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))
-    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(plain))
+    """NFKC, lower case, one space for any white space, none at the ends; a fixed point of itself.
+
+    Each text by itself: what stands beside it in a batch changes nothing.
+    """
+    plain = pc.utf8_lower(texts)
+    other = pc.invert(pc.string_is_ascii(texts))
+    if pc.any(other).as_py():
+        plain = pc.replace_with_mask(plain, other, _folded(texts.filter(other)))
+    return _spaced_once(plain)
+
+
+def _folded(texts: pa.Array) -> pa.Array:
+    """NFKC and lower case, until neither changes a text: what is lower case may compose anew."""
+    while not (folded := pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))).equals(texts):
+        texts = folded
+    return texts
+
+
+def _spaced_once(texts: pa.Array) -> pa.Array:
+    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts))
     return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
 
 
 def shingles(texts: pa.Array, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct 64-bit shingle hashes of normalised texts.
+    """64-bit shingle hashes of normalised texts, in the order of the text, copies among them.
 
-    Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``,
-    ascending; no text is without any.
+    Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
+    without any. MinHash needs them neither distinct nor sorted.
     """
-    if pc.any(pc.match_substring_regex(texts, NO_SPACES)).as_py():
-        texts = normalise(pc.replace_substring_regex(texts, NO_SPACES, r" \1 "))
-    words = pc.utf8_split_whitespace(texts)
-    offsets = words.offsets.to_numpy().astype(np.int64)  # (n + 1,)
-    hashes = _word_hashes(words.values)[offsets[0] : offsets[-1]]  # (words,)
-    offsets -= offsets[0]
-    counts = np.diff(offsets)
-    # Shingle i begins at word i; those that would run over the end of their text are left out,
-    # but for the first of a short text, which ends where the text does.
-    text = np.repeat(np.arange(len(counts)), counts)  # (words,)
-    left = offsets[1:][text] - np.arange(len(hashes))  # words from here to the end of the text
-    whole = left >= np.minimum(length, counts[text])
-    mixed = np.zeros(len(hashes), np.uint64)
+    spaceless = pc.match_substring_regex(texts, NO_SPACES)
+    if pc.any(spaceless).as_py():
+        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
+        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
+    words = pc.split_pattern(texts, " ")
+    ends = words.offsets.to_numpy().astype(np.int64)  # (n + 1,)
+    hashes = _word_hashes(words.values)[ends[0] : ends[-1]]  # (words,)
+    ends -= ends[0]
+    counts = np.diff(ends)
+    found = np.maximum(counts - length + 1, 1)  # shingles of each text
+    offsets = np.concatenate([[0], np.cumsum(found)])  # (n + 1,)
+    first = np.arange(offsets[-1]) + np.repeat(ends[:-1] - offsets[:-1], found)  # word of each
+    padded = np.concatenate([hashes, np.zeros(length, np.uint64)])
+    mixed = np.zeros(len(first), np.uint64)
     for step in range(length):
-        inside = left > step
-        word = np.zeros(len(hashes), np.uint64)
-        word[inside] = hashes[np.flatnonzero(inside) + step]
-        mixed = _mix(mixed, word)
-    return _distinct(mixed[whole], text[whole], len(counts))
+        mixed = _mix(mixed, padded[first + step])
+    # A shorter text is one shingle of all its words, and ran into the next one above.
+    short = np.flatnonzero(counts < length)
+    whole = np.zeros(len(short), np.uint64)
+    for step in range(length):
+        inside = step < counts[short]
+        whole = _mix(whole, np.where(inside, padded[ends[short] + step], np.uint64(0)))
+    mixed[offsets[short]] = whole
+    return mixed, offsets
 
 
 def _word_hashes(words: pa.Array) -> np.ndarray:
@@ -63,26 +86,66 @@ def _mix(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(32))
 
 
-def _distinct(hashes: np.ndarray, text: np.ndarray, texts: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.lexsort((hashes, text))
-    hashes, text = hashes[order], text[order]
-    first = np.ones(len(hashes), bool)
-    first[1:] = (hashes[1:] != hashes[:-1]) | (text[1:] != text[:-1])
-    counts = np.bincount(text[first], minlength=texts)
-    return hashes[first], np.concatenate([[0], np.cumsum(counts)])
+def distinct(hashes: np.ndarray) -> np.ndarray:
+    """The set of a text's shingles, ascending."""
+    return np.unique(hashes)
+
+
+#: Hashes worked on at a time, so that they stay in the processor's cache.
+BLOCK = 1 << 15
 
 
 def band_hashes(
     hashes: np.ndarray, offsets: np.ndarray, count: int, rows: int, seed: int
 ) -> np.ndarray:
-    """(n, count) uint64: one hash for the ``rows`` minima of each of ``count`` bands."""
-    import rensa
+    """(n, count) uint64: one hash for the ``rows`` minima of each of ``count`` bands.
 
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
-        hashes, offsets.astype(np.uint64), count * rows, seed
-    )
-    minima = np.array(matrix.to_rows(), np.uint64).reshape(-1, count, rows)
-    bands = np.zeros(minima.shape[:2], np.uint64)
+    Each minimum is over another permutation of 32 bits, an exclusive or and a product with an odd
+    number modulo 2^32 (Dietzfelbinger et al. 1997): which texts meet is decided by chance close
+    enough to the formula (tested), and every pair that does is compared in full.
+    """
+    draw = np.random.default_rng(seed)
+    odd = draw.integers(0, 1 << 32, count * rows, dtype=np.uint32) | np.uint32(1)
+    mask = draw.integers(0, 1 << 32, count * rows, dtype=np.uint32)
+    minima = _minima((hashes >> np.uint64(32)).astype(np.uint32), offsets, odd, mask)
+    bands = np.zeros((len(offsets) - 1, count), np.uint64)
     for row in range(rows):
-        bands = _mix(bands, minima[:, :, row])
+        bands = _mix(bands, minima[row::rows].T.astype(np.uint64))
     return bands
+
+
+def _minima(
+    hashes: np.ndarray, offsets: np.ndarray, odd: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """(permutations, n) uint32: the least of each text's hashes under each permutation.
+
+    Texts of about one length are worked on together, a column each, the shorter ones filled up with
+    their last hash: the processor then compares many texts at once.
+    """
+    sizes = np.diff(offsets)
+    minima = np.empty((len(odd), len(sizes)), np.uint32)
+    for texts, length in _alike(sizes):
+        place = np.minimum(np.arange(length)[:, None], sizes[texts] - 1)  # (length, texts)
+        here = hashes[offsets[texts] + place]
+        held = np.empty_like(here)
+        least = np.empty((len(odd), len(texts)), np.uint32)
+        for number in range(len(odd)):
+            np.bitwise_xor(here, mask[number], out=held)
+            np.multiply(held, odd[number], out=held)
+            np.minimum.reduce(held, axis=0, out=least[number])
+        minima[:, texts] = least
+    return minima
+
+
+def _alike(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """Texts whose sizes differ by an eighth at most, with the largest of the sizes: as many as have
+    BLOCK hashes together, or one text."""
+    order = np.argsort(sizes, kind="stable")
+    ordered = sizes[order]
+    stop = len(order)
+    while stop:
+        length = int(ordered[stop - 1])
+        start = int(np.searchsorted(ordered, length - length // 8, side="left"))
+        start = max(start, stop - max(1, BLOCK // length))
+        yield order[start:stop], length
+        stop = start

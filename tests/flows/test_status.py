@@ -42,11 +42,12 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
     monkeypatch.setattr(
         tasks.contract.stages,
         "library_versions",
-        lambda names: true(names) | ({"rensa": "99"} if "rensa" in names else {}),
+        lambda names: true(names) | ({"scipy": "99"} if "scipy" in names else {}),
     )
     reasons = stale(status_of(run))
-    assert any(r.startswith("library: rensa ") and "→ 99" in r for r in reasons["deduplicate"])
-    assert "may change with deduplicate" in reasons["scrub"]
+    assert any(r.startswith("library: scipy ") and "→ 99" in r for r in reasons["deduplicate"])
+    assert "may change with deduplicate" in reasons["select"]
+    assert "may change with select" in reasons["scrub"]
     assert "ingest" not in reasons
 
 

@@ -133,7 +133,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     ("library", "expected"),
     [
         ("pyarrow", set(OURS)),
-        ("rensa", {"deduplicate"}),
+        ("scipy", {"deduplicate", *AUDITS}),
         ("phonenumbers", {"scrub", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),

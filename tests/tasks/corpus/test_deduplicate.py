@@ -2,11 +2,9 @@
 
 import hashlib
 import random
-import unicodedata
 from itertools import combinations, count
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,15 +15,12 @@ from pydantic import ValidationError
 from tasks.contract import DOCUMENTS, Processes, Work, as_documents, ids, text_hashes
 from tasks.corpus.deduplicate import (
     DeduplicateConfig,
-    band_hashes,
     deduplicate,
-    jaccard,
-    normalise,
-    shingles,
 )
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tests.tasks.corpora import table_in
+from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
@@ -34,19 +29,6 @@ THOROUGH = {"bands": 128, "rows": 1}
 
 
 # The oracle --------------------------------------------------------------------------------------
-
-
-def plain(text):
-    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
-
-
-def shingle_set(text, length=5):
-    words = plain(text).split() or [""]
-    return {tuple(words[i : i + length]) for i in range(max(1, len(words) - length + 1))}
-
-
-def similarity(left, right):
-    return len(left & right) / len(left | right)
 
 
 def oracle(documents, threshold, cluster_threshold):
@@ -194,25 +176,6 @@ def test_any_small_corpus(tmp_path_factory, texts, thresholds):
     )
 
 
-#: Where Arrow and Python agree: of five letters here Arrow's lower case is the simple one or of
-#: a newer Unicode. Scripts without spaces, further up, have a test of their own.
-letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0558\u058b\u058c")
-
-
-@settings(deadline=None)
-@given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
-def test_normalisation_and_shingles(texts, length):
-    """Number of distinct shingles and similarities, against tuples of words."""
-    got = normalise(pa.array(texts, pa.large_string()))
-    assert got.to_pylist() == [plain(text) for text in texts]
-    hashes, offsets = shingles(got, length)
-    sets = [shingle_set(text, length) for text in texts]
-    assert np.diff(offsets).tolist() == [len(s) for s in sets]
-    first = hashes[: offsets[1]]
-    for i, other in enumerate(sets):
-        assert jaccard(first, hashes[offsets[i] : offsets[i + 1]]) == similarity(sets[0], other)
-
-
 # What has bitten others --------------------------------------------------------------------------
 
 
@@ -248,24 +211,6 @@ def test_scripts_without_spaces(run):
     result = run([base, base + "了", other])
     assert sorted(result.texts) == sorted([base + "了", other])
     assert result.ledger[0]["score"] == (len(base) - 4) / (len(base) - 3)
-
-
-def test_a_band_agrees_as_often_as_the_formula_says():
-    """3,000 pairs at a known similarity; the share that meets, within 4 standard errors."""
-    chance = np.random.default_rng(5)
-    pairs, size = 3000, 200
-    for bands, rows, common in ((14, 8, 165), (20, 5, 140), (32, 4, 100), (32, 4, 60)):
-        s = common / (2 * size - common)
-        sets = []
-        for _ in range(pairs):
-            pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
-            sets += [np.sort(pool[:size]), np.sort(pool[-size:])]
-        ends = np.arange(2 * pairs + 1) * size
-        found = band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
-        share = (found[::2] == found[1::2]).any(axis=1).mean()
-        expected = 1 - (1 - s**rows) ** bands
-        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / pairs) + 0.01
-        assert all(jaccard(a, b) == s for a, b in zip(sets[:20:2], sets[1:20:2], strict=True))
 
 
 def test_unrelated_documents_are_never_chained(run):

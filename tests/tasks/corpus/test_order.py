@@ -68,9 +68,7 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     made["scrub"] = scrub(made["select"], ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
     made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig(near=False))
-    made["score_toxicity"] = scores = score_toxicity(
-        masked, spoken["signals"], ScoreToxicityConfig()
-    )
+    made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["select_scored"] = kept = select.named("select_scored")(
         masked, {"toxicity": scores}, config

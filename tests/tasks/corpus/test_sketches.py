@@ -1,0 +1,97 @@
+"""Sketches of texts against plain Python: normalisation, shingles, minima, and who meets whom."""
+
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tasks.corpus.deduplicate import jaccard
+from tasks.corpus.sketches import band_hashes, distinct, normalise, shingles
+
+
+def plain(text):
+    """Normalised, in Python."""
+    while (folded := unicodedata.normalize("NFKC", text).lower()) != text:
+        text = folded
+    return " ".join(text.split())
+
+
+def shingle_set(text, length=5):
+    words = plain(text).split() or [""]
+    return {tuple(words[i : i + length]) for i in range(max(1, len(words) - length + 1))}
+
+
+def similarity(left, right):
+    return len(left & right) / len(left | right)
+
+
+#: Where Arrow and Python agree: of five letters here Arrow's lower case is the simple one or of
+#: a newer Unicode. Scripts without spaces, further up, have a test of their own.
+letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0558\u058b\u058c")
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
+def test_normalisation_and_shingles(texts, length):
+    """Number of distinct shingles and similarities, against tuples of words."""
+    got = normalise(pa.array(texts, pa.large_string()))
+    assert got.to_pylist() == [plain(text) for text in texts]
+    hashes, offsets = shingles(got, length)
+    sets = [shingle_set(text, length) for text in texts]
+    found = [distinct(hashes[i:j]) for i, j in pairwise(offsets)]
+    assert [len(s) for s in found] == [len(s) for s in sets]
+    for here, other in zip(found, sets, strict=True):
+        assert jaccard(found[0], here) == similarity(sets[0], other)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("aA\u0130Hh\u0331\u1e96\u03a3\ufb01 漢\u3000", max_size=8), max_size=6))
+@example(["H\u0331", "x"])  # composes only after lower-casing
+def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
+    column = pa.array(texts, pa.large_string())
+    once = normalise(column)
+    assert normalise(once).equals(once)
+    assert once.to_pylist() == [normalise(column[i : i + 1])[0].as_py() for i in range(len(texts))]
+    hashes, offsets = shingles(once, 3)
+    for i in range(len(texts)):
+        alone, _ = shingles(once[i : i + 1], 3)
+        assert alone.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=60), st.integers(0, 9))
+def test_a_text_has_its_bands_whatever_stands_beside_it(sizes, seed):
+    """Texts are worked on by their lengths; each gets what it would get alone."""
+    chance = np.random.default_rng(seed)
+    sizes = [*sizes, 40_000] if seed == 0 else sizes  # longer than a block
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    hashes = chance.integers(0, 1 << 63, offsets[-1], dtype=np.uint64)
+    found = band_hashes(hashes, offsets, 3, 2, seed=1)
+    for i, (start, stop) in enumerate(pairwise(offsets)):
+        alone = band_hashes(hashes[start:stop], np.array([0, stop - start]), 3, 2, seed=1)
+        assert alone.tolist() == found[i : i + 1].tolist()
+        again = np.concatenate([hashes[start:stop], hashes[start:stop][::-1]])
+        twice = band_hashes(again, np.array([0, len(again)]), 3, 2, seed=1)
+        assert twice.tolist() == alone.tolist()  # of a set: neither order nor copies count
+    assert not np.array_equal(found, band_hashes(hashes, offsets, 3, 2, seed=2))
+
+
+def test_a_band_agrees_as_often_as_the_formula_says():
+    """3,000 pairs at a known similarity; the share that meets, within 4 standard errors."""
+    chance = np.random.default_rng(5)
+    pairs, size = 3000, 200
+    for bands, rows, common in ((14, 8, 165), (20, 5, 140), (32, 4, 100), (32, 4, 60)):
+        s = common / (2 * size - common)
+        sets = []
+        for _ in range(pairs):
+            pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
+            sets += [np.sort(pool[:size]), np.sort(pool[-size:])]
+        ends = np.arange(2 * pairs + 1) * size
+        found = band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
+        share = (found[::2] == found[1::2]).any(axis=1).mean()
+        expected = 1 - (1 - s**rows) ** bands
+        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / pairs) + 0.01
+        assert all(jaccard(a, b) == s for a, b in zip(sets[:20:2], sets[1:20:2], strict=True))
