@@ -30,8 +30,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import zstandard
 
-STAGES = ("ingest", "deduplicate", "language", "select", "scrub", "deduplicate_masked",
-          "score_toxicity", "select_scored", "split", "plant", "profile", "pack")  # fmt: skip
+STAGES = ("ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
+          "deduplicate_masked", "score_toxicity", "select_scored", "split", "plant", "profile",
+          "pack")  # fmt: skip
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -77,6 +78,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from flows.pipeline import deduplicate_masked, select_scored
     from tasks.contract import Event, InProcess, Session, Store, open_session
     from tasks.corpus.deduplicate import deduplicate
+    from tasks.corpus.deduplicate_near import deduplicate_near
     from tasks.corpus.ingest import ingest
     from tasks.corpus.language import language
     from tasks.corpus.plant import plant
@@ -113,8 +115,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             made["ingest"] = raw = ingest(config.ingest)
             made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
             made["language"] = spoken = language(unique, config.language)
-            made["select"] = chosen = select(unique, {"language": spoken}, config.select)
-            made["scrub"] = scrubbed = scrub(chosen, config.scrub)
+            made["select"] = picked = select(unique, {"language": spoken}, config.select)
+            made["deduplicate_near"] = apart = deduplicate_near(picked, config.deduplicate_near)
+            made["scrub"] = scrubbed = scrub(apart, config.scrub)
             made["deduplicate_masked"] = masked = deduplicate_masked(
                 scrubbed, config.deduplicate_masked
             )

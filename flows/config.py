@@ -26,6 +26,7 @@ from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.deduplicate import DeduplicateConfig
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
@@ -61,8 +62,9 @@ class Config(StageConfig):
     deduplicate: DeduplicateConfig = DeduplicateConfig()
     language: LanguageConfig = LanguageConfig()
     select: SelectConfig = SelectConfig()
+    deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()
     scrub: ScrubConfig = ScrubConfig()
-    deduplicate_masked: DeduplicateConfig = DeduplicateConfig(near=False)
+    deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
     select_scored: SelectConfig = SelectConfig(rules=(Rule(name="toxicity", lt=0.8),))
     split: SplitConfig = SplitConfig()

@@ -20,6 +20,7 @@ from tasks.audits.score_samples import score_samples
 from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, UsageError
 from tasks.corpus.deduplicate import deduplicate
+from tasks.corpus.deduplicate_near import deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
 from tasks.corpus.plant import plant
@@ -43,7 +44,8 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
     made["language"] = spoken = language(unique, config.language)
     made["select"] = chosen = select(unique, {"language": spoken}, config.select)
-    made["scrub"] = scrubbed = scrub(chosen, config.scrub)
+    made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
+    made["scrub"] = scrubbed = scrub(apart, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
     signals = {"toxicity": scores}

@@ -17,7 +17,8 @@ PROFILE = "profile"
 #: that tell the names of input files.
 READ = (
     "accounts", "documents", "duplicates", "errors", "flow", "identities", "ledger", "lengths",
-    "pairs", "personal_data", "plants", "reasons", "signals", "sources", "toxicity",
+    "pairs", "personal_data", "plants", "reasons", "search", "signals", "sources",
+    "toxicity",
 )  # fmt: skip
 
 

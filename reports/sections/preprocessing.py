@@ -151,4 +151,28 @@ def duplicates(corpus: CorpusFigures) -> Section:
         section.add(Grid("Verified pairs of near copies", columns, rows, frozenset({2})))
     else:
         section.add(Paragraph(["No pair of near copies was found."]))
+    for label, artifact in corpus.history.items():
+        if "search" in artifact.tables:
+            section.add(searched(corpus, label))
     return section
+
+
+def searched(corpus: CorpusFigures, label: str) -> Paragraph:
+    """How near copies were looked for, and what may have been missed."""
+
+    def figure(column: str, what: str, unit: str) -> Figure:
+        source = (label, "search")
+        return corpus.book.figure(f"{label}-{column}", what, unit, source, column=column)
+
+    return Paragraph(
+        [
+            f"{label} compared ",
+            figure("compared", "pairs compared", "pairs"),
+            " and removed only what was verified. Two documents at the threshold are compared with "
+            "probability ",
+            figure("chance", "chance that a pair at the threshold is compared", "share"),
+            "; for ",
+            figure("limited", "documents with candidates not compared", "documents"),
+            " that stayed a limit on the work left a candidate uncompared.",
+        ]
+    )

@@ -1,12 +1,13 @@
 """Sketches of texts: normalised, cut into shingles, and hashed into bands for MinHash-LSH.
 
-Pure functions over Arrow columns; what is done with them is in ``deduplicate.py``.
+Pure functions over Arrow columns; what is done with them is in ``deduplicate_near.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -39,20 +40,18 @@ def _spaced_once(texts: pa.Array) -> pa.Array:
     return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
 
 
-def shingles(texts: pa.Array, length: int) -> tuple[np.ndarray, np.ndarray]:
+def shingles(
+    texts: pa.Array, length: int, of: Literal["words", "characters"] = "words"
+) -> tuple[np.ndarray, np.ndarray]:
     """64-bit shingle hashes of normalised texts, in the order of the text, copies among them.
+
+    In scripts that leave no space between words every character counts as a word. A text that is
+    shorter than a shingle is one by itself.
 
     Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
     without any. MinHash needs them neither distinct nor sorted.
     """
-    spaceless = pc.match_substring_regex(texts, NO_SPACES)
-    if pc.any(spaceless).as_py():
-        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
-        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
-    words = pc.split_pattern(texts, " ")
-    ends = words.offsets.to_numpy().astype(np.int64)  # (n + 1,)
-    hashes = _word_hashes(words.values)[ends[0] : ends[-1]]  # (words,)
-    ends -= ends[0]
+    hashes, ends = _characters(texts) if of == "characters" else _words(texts)
     counts = np.diff(ends)
     found = np.maximum(counts - length + 1, 1)  # shingles of each text
     offsets = np.concatenate([[0], np.cumsum(found)])  # (n + 1,)
@@ -60,15 +59,35 @@ def shingles(texts: pa.Array, length: int) -> tuple[np.ndarray, np.ndarray]:
     padded = np.concatenate([hashes, np.zeros(length, np.uint64)])
     mixed = np.zeros(len(first), np.uint64)
     for step in range(length):
-        mixed = _mix(mixed, padded[first + step])
+        mixed = mix(mixed, padded[first + step])
     # A shorter text is one shingle of all its words, and ran into the next one above.
     short = np.flatnonzero(counts < length)
     whole = np.zeros(len(short), np.uint64)
     for step in range(length):
         inside = step < counts[short]
-        whole = _mix(whole, np.where(inside, padded[ends[short] + step], np.uint64(0)))
+        whole = mix(whole, np.where(inside, padded[ends[short] + step], np.uint64(0)))
     mixed[offsets[short]] = whole
     return mixed, offsets
+
+
+def _words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
+    spaceless = pc.match_substring_regex(texts, NO_SPACES)
+    if pc.any(spaceless).as_py():
+        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
+        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
+    words = pc.split_pattern(texts, " ")
+    ends = words.offsets.to_numpy().astype(np.int64)
+    return _word_hashes(words.values)[ends[0] : ends[-1]], ends - ends[0]
+
+
+def _characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """As ``_words``, a hash for each code point."""
+    joined = "".join(texts.to_pylist()).encode("utf-32-le")
+    points = np.frombuffer(joined, "<u4").astype(np.uint64)
+    lengths = pc.utf8_length(texts).to_numpy().astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return mix(points, np.uint64(0x2545F4914F6CDD1D)), ends
 
 
 def _word_hashes(words: pa.Array) -> np.ndarray:
@@ -80,15 +99,10 @@ def _word_hashes(words: pa.Array) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[known.indices.to_numpy()]
 
 
-def _mix(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def mix(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
     """Fold one array of uint64 into another; the order of folding counts."""
     mixed = (left ^ right) * np.uint64(0x9E3779B97F4A7C15)  # wraps
     return mixed ^ (mixed >> np.uint64(32))
-
-
-def distinct(hashes: np.ndarray) -> np.ndarray:
-    """The set of a text's shingles, ascending."""
-    return np.unique(hashes)
 
 
 #: Hashes worked on at a time, so that they stay in the processor's cache.
@@ -98,7 +112,7 @@ BLOCK = 1 << 15
 def band_hashes(
     hashes: np.ndarray, offsets: np.ndarray, count: int, rows: int, seed: int
 ) -> np.ndarray:
-    """(n, count) uint64: one hash for the ``rows`` minima of each of ``count`` bands.
+    """(n, count) uint32: one hash for the ``rows`` minima of each of ``count`` bands.
 
     Each minimum is over another permutation of 32 bits, an exclusive or and a product with an odd
     number modulo 2^32 (Dietzfelbinger et al. 1997): which texts meet is decided by chance close
@@ -110,8 +124,8 @@ def band_hashes(
     minima = _minima((hashes >> np.uint64(32)).astype(np.uint32), offsets, odd, mask)
     bands = np.zeros((len(offsets) - 1, count), np.uint64)
     for row in range(rows):
-        bands = _mix(bands, minima[row::rows].T.astype(np.uint64))
-    return bands
+        bands = mix(bands, minima[row::rows].T.astype(np.uint64))
+    return (bands >> np.uint64(32)).astype(np.uint32)
 
 
 def _minima(

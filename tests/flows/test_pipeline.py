@@ -17,8 +17,8 @@ from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
 STAGES = [
-    "ingest", "deduplicate", "language", "select", "scrub", "deduplicate_masked",
-    "score_toxicity", "select_scored",
+    "ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
+    "deduplicate_masked", "score_toxicity", "select_scored",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
@@ -34,7 +34,10 @@ def made(report) -> list[str]:
 def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
     report = smoke.json("status", smoke.first)
     assert [stage["label"] for stage in report["stages"]] == STAGES
-    kept = ("ingest", "deduplicate", "select", "scrub", "select_scored", "split", "plant", "pack")
+    kept = (
+        "ingest", "deduplicate", "select", "deduplicate_near", "scrub", "select_scored", "split",
+        "plant", "pack",
+    )  # fmt: skip
     for stage in report["stages"]:
         assert stage["balanced"]
         assert not stage["stale"]
@@ -50,6 +53,7 @@ def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
     chain = [
         "deduplicate",
         "select",
+        "deduplicate_near",
         "scrub",
         "deduplicate_masked",
         "select_scored",
@@ -74,9 +78,9 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
 
 def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke):
     report = smoke.json(
-        "run", "smoke", "--until", "scrub", "--set", "deduplicate.threshold=0.8000001"
+        "run", "smoke", "--until", "scrub", "--set", "deduplicate_near.threshold=0.8000001"
     )
-    assert made(report) == ["deduplicate"]
+    assert made(report) == ["deduplicate_near"]
 
 
 def test_every_finding_leads_to_rows(smoke, monkeypatch):

@@ -59,7 +59,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     made = {
         "ingest": given(texts, sources=[sources[i // 5 % len(sources)] for i in range(len(texts))])
     }
-    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig(near=False))
+    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
     made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     made["select_scored"] = select(

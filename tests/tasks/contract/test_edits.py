@@ -76,10 +76,10 @@ EDITS = {
         {"profile", "train_tokenizer", "pretrain"},
     ),
     "a kernel": (
-        "tasks/corpus/deduplicate.py",
-        "return common / (len(both) - common)",
-        "return common / (len(both) - common + 0)",
-        {"deduplicate"},
+        "tasks/corpus/matching.py",
+        "return both / (total - both)",
+        "return both / (total - both + 0)",
+        {"deduplicate_near"},
     ),
     "a kernel that three stages use": (
         "tasks/corpus/split.py",
@@ -133,7 +133,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     ("library", "expected"),
     [
         ("pyarrow", set(OURS)),
-        ("scipy", {"deduplicate", *AUDITS}),
+        ("scipy", {"deduplicate", "deduplicate_near", *AUDITS}),
         ("phonenumbers", {"scrub", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
@@ -64,10 +65,11 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
     made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
-    made["select"] = select(made["deduplicate"], {"language": spoken}, SelectConfig())
-    made["scrub"] = scrub(made["select"], ScrubConfig())
+    made["select"] = chosen = select(made["deduplicate"], {"language": spoken}, SelectConfig())
+    made["deduplicate_near"] = apart = deduplicate_near(chosen, DeduplicateNearConfig())
+    made["scrub"] = scrub(apart, ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
-    made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig(near=False))
+    made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["select_scored"] = kept = select.named("select_scored")(
@@ -114,7 +116,7 @@ def test_the_corpus_is_one_worth_the_name(first):
     _, _, made, seen = first
     assert seen == list(made)
     assert len(made["ingest"]["documents"].parts) >= 8
-    for label in ("deduplicate", "scrub", "select_scored", "plant"):
+    for label in ("deduplicate", "deduplicate_near", "scrub", "select_scored", "plant"):
         assert made[label]["ledger"].rows > 0
     assert made["ingest"]["documents"].rows == 300
 
