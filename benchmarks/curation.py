@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 STAGES = ("ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
-          "deduplicate_masked", "score_toxicity", "select_scored", "split", "plant", "profile",
-          "pack")  # fmt: skip
+          "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split",
+          "plant", "profile", "pack")  # fmt: skip
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -77,6 +77,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from flows.config import load
     from flows.pipeline import deduplicate_masked, select_scored
     from tasks.contract import Event, InProcess, Session, Store, open_session
+    from tasks.corpus.contamination import contamination
     from tasks.corpus.deduplicate import deduplicate
     from tasks.corpus.deduplicate_near import deduplicate_near
     from tasks.corpus.ingest import ingest
@@ -122,9 +123,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
                 scrubbed, config.deduplicate_masked
             )
             made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
-            made["select_scored"] = kept = select_scored(
-                masked, {"toxicity": scores}, config.select_scored
-            )
+            made["contamination"] = shared = contamination(masked, config.contamination)
+            signals = {"toxicity": scores, "contamination": shared}
+            made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
             made["split"] = parted = split(kept, config.split)
             made["plant"] = planted = plant(parted, config.plant)
             profile(planted, planted, made, config.profile)

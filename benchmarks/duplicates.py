@@ -41,7 +41,7 @@ from tasks.contract import Event, Processes, Session, Store, ids, open_session
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.sketches import normalise
+from tasks.measures.words import normalise
 
 SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 OTHERS = Path(__file__).parent / "opponents"

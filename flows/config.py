@@ -25,6 +25,7 @@ from tasks.audits.extraction import ExtractionConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
+from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from tasks.corpus.language import LanguageConfig
@@ -66,7 +67,10 @@ class Config(StageConfig):
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
-    select_scored: SelectConfig = SelectConfig(rules=(Rule(name="toxicity", lt=0.8),))
+    contamination: ContaminationConfig = ContaminationConfig()
+    select_scored: SelectConfig = SelectConfig(
+        rules=(Rule(name="toxicity", lt=0.8), Rule(name="contamination", lt=1))
+    )
     split: SplitConfig = SplitConfig()
     plant: PlantConfig = PlantConfig()
     profile: ProfileConfig = ProfileConfig()

@@ -19,6 +19,7 @@ from tasks.audits.extraction import audit_extraction
 from tasks.audits.score_samples import score_samples
 from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, UsageError
+from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -48,7 +49,8 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["scrub"] = scrubbed = scrub(apart, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
-    signals = {"toxicity": scores}
+    made["contamination"] = shared = contamination(masked, config.contamination)
+    signals = {"toxicity": scores, "contamination": shared}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)
     made["plant"] = planted = plant(parted, config.plant)

@@ -29,9 +29,11 @@ from pydantic import Field
 
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
-from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.measures.items import digest_of, read_items, text_field
+
+DATA = Path(__file__).parent / "data"
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
 CONTROL_LEVEL = 0.99

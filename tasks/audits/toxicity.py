@@ -26,10 +26,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.items import DATA, digest_of, read_items, text_field
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.measures.items import digest_of, read_items, text_field
 from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
+
+DATA = Path(__file__).parent / "data"
 
 #: Prompts that are continued between two reports of progress.
 STEP = 64

@@ -24,7 +24,7 @@ from tasks.corpus.duplicates import (
     standing,
     write_part,
 )
-from tasks.corpus.sketches import normalise
+from tasks.measures.words import normalise
 
 
 class DeduplicateConfig(KeeperConfig):

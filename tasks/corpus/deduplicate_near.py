@@ -58,7 +58,8 @@ from tasks.corpus.duplicates import (
     write_part,
 )
 from tasks.corpus.matching import Matches, jaccard, match
-from tasks.corpus.sketches import band_hashes, normalise, shingles
+from tasks.corpus.sketches import band_hashes, shingles
+from tasks.measures.words import normalise
 
 
 class DeduplicateNearConfig(KeeperConfig):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.sketches import mix
+from tasks.measures.words import mix
 
 UInt32 = NDArray[np.uint32]
 UInt64 = NDArray[np.uint64]

@@ -53,7 +53,11 @@ from tasks.measures.canaries import Plant, canaries, lots, records
 
 
 class PlantConfig(StageConfig):
-    enabled: bool = Field(default=True, description="false: the corpus stays as it is")
+    enabled: bool = Field(
+        default=False,
+        description="whether anything is planted; a model learns what is, so ask for it where it "
+        "shall be measured (the demo does)",
+    )
     seed: Seed = Field(
         default=0, description="names secrets, passages and how often each is planted"
     )

@@ -1,11 +1,10 @@
-"""Sketches of texts: normalised, cut into shingles, and hashed into bands for MinHash-LSH.
+"""Sketches of normalised texts: cut into shingles, and hashed into bands for MinHash-LSH.
 
 Pure functions over Arrow columns; what is done with them is in ``deduplicate_near.py``.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Literal
 
@@ -13,31 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
-
-
-def normalise(texts: pa.Array) -> pa.Array:
-    """NFKC, lower case, one space for any white space, none at the ends; a fixed point of itself.
-
-    Each text by itself: what stands beside it in a batch changes nothing.
-    """
-    plain = pc.utf8_lower(texts)
-    other = pc.invert(pc.string_is_ascii(texts))
-    if pc.any(other).as_py():
-        plain = pc.replace_with_mask(plain, other, _folded(texts.filter(other)))
-    return _spaced_once(plain)
-
-
-def _folded(texts: pa.Array) -> pa.Array:
-    """NFKC and lower case, until neither changes a text: what is lower case may compose anew."""
-    while not (folded := pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))).equals(texts):
-        texts = folded
-    return texts
-
-
-def _spaced_once(texts: pa.Array) -> pa.Array:
-    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts))
-    return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
+from tasks.measures.words import mix, word_hashes
 
 
 def shingles(
@@ -51,7 +26,7 @@ def shingles(
     Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
     without any. MinHash needs them neither distinct nor sorted.
     """
-    hashes, ends = _characters(texts) if of == "characters" else _words(texts)
+    hashes, ends = _characters(texts) if of == "characters" else word_hashes(texts)
     counts = np.diff(ends)
     found = np.maximum(counts - length + 1, 1)  # shingles of each text
     offsets = np.concatenate([[0], np.cumsum(found)])  # (n + 1,)
@@ -70,39 +45,13 @@ def shingles(
     return mixed, offsets
 
 
-def _words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
-    spaceless = pc.match_substring_regex(texts, NO_SPACES)
-    if pc.any(spaceless).as_py():
-        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
-        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
-    words = pc.split_pattern(texts, " ")
-    ends = words.offsets.to_numpy().astype(np.int64)
-    return _word_hashes(words.values)[ends[0] : ends[-1]], ends - ends[0]
-
-
 def _characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """As ``_words``, a hash for each code point."""
+    """As ``word_hashes``, a hash for each code point."""
     joined = "".join(texts.to_pylist()).encode("utf-32-le")
     points = np.frombuffer(joined, "<u4").astype(np.uint64)
     lengths = pc.utf8_length(texts).to_numpy().astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     return mix(points, np.uint64(0x2545F4914F6CDD1D)), ends
-
-
-def _word_hashes(words: pa.Array) -> np.ndarray:
-    """One uint64 a word; equal words are hashed once."""
-    known = words.dictionary_encode()
-    digests = [
-        hashlib.blake2b(w.encode(), digest_size=8).digest() for w in known.dictionary.to_pylist()
-    ]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[known.indices.to_numpy()]
-
-
-def mix(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
-    """Fold one array of uint64 into another; the order of folding counts."""
-    mixed = (left ^ right) * np.uint64(0x9E3779B97F4A7C15)  # wraps
-    return mixed ^ (mixed >> np.uint64(32))
 
 
 #: Hashes worked on at a time, so that they stay in the processor's cache.

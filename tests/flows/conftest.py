@@ -74,4 +74,6 @@ def smoke(tmp_path_factory) -> Hallmark:
     report = hallmark.json("run", "smoke")
     assert report["status"] == "completed"
     # It stops with this process, behind what Prefect still has to tell it.
-    return replace(hallmark, server=LocalServer().url)
+    server = LocalServer()
+    server.wait()
+    return replace(hallmark, server=server.url)

@@ -18,7 +18,7 @@ from tests.reports import pages
 
 STAGES = [
     "ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
-    "deduplicate_masked", "score_toxicity", "select_scored",
+    "deduplicate_masked", "score_toxicity", "contamination", "select_scored",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",

@@ -18,7 +18,12 @@ def flat(values, section=""):
 
 def test_every_setting_of_a_config_is_listed_with_its_default():
     listed = {f"{row['section']}.{row['key']}".lstrip("."): row for row in list_settings()}
-    lists = {"attention_maps.texts", "select.rules", "select_scored.rules"}
+    lists = {
+        "attention_maps.texts",
+        "contamination.sets",
+        "select.rules",
+        "select_scored.rules",
+    }
     written = {"name", "ingest.sources"} | lists
     source = {"kind": "text", "name": "letters", "path": "letters"}
     plain = load({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")

@@ -68,7 +68,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
         SelectConfig(rules={"toxicity": {"lt": 0.5}}),
     )
     made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
-    planting = PlantConfig(counts=(0, 2), canaries=3, passages=0, records=2)
+    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=2)
     made["plant"] = plant(made["split"], planting)
     return made
 

@@ -102,7 +102,9 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
     texts = [f"Letter {i} from {'jane@corp.example ' * (i % 3)}" + "word " * 60 for i in range(90)]
     sources = [("books", "web")[i % 2] for i in range(90)]
     before = given(texts, sources=sources, kind="split", parts=parts)
-    planted = plant(before, PlantConfig(counts=(0, 2), canaries=3, passages=2, records=2))
+    planted = plant(
+        before, PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
+    )
     assert checksums(planted) == expected(before, planted)
     assert sum(row["added"] > 0 for row in checksums(planted).values()) == 3
     before = given(texts, sources=sources, parts=parts)

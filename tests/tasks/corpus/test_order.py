@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
+from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -72,11 +73,11 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
-    made["select_scored"] = kept = select.named("select_scored")(
-        masked, {"toxicity": scores}, config
-    )
+    made["contamination"] = shared = contamination(masked, ContaminationConfig())
+    signals = {"toxicity": scores, "contamination": shared}
+    made["select_scored"] = kept = select.named("select_scored")(masked, signals, config)
     made["split"] = parted = split(kept, SplitConfig())
-    planting = PlantConfig(counts=(0, 2), canaries=3, passages=2, records=2)
+    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
     made["plant"] = planted = plant(parted, planting)
     config = ProfileConfig(quantiles=quantiles)
     made["profile"] = profile(planted, planted, dict(made), config)

@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.sketches import band_hashes, normalise, shingles
+from tasks.corpus.sketches import band_hashes, shingles
+from tasks.measures.words import normalise
 
 
 def plain(text):

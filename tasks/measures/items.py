@@ -1,29 +1,29 @@
-"""Reading the items of an audit: prompts and pairs from files of the project or of the user."""
+"""Reading sets of items, such as prompts and pairs, from files of the project or of the user."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tasks.contract import UsageError, file_digest
 
-#: The project's own sets.
-DATA = Path(__file__).parent / "data"
-
 #: Items that one file may hold: an audit keeps them all in memory.
 MOST = 1_000_000
 
 
 def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line of a JSON Lines file, or of each row of a CSV file with a
-    header. Empty lines are passed over. Raises UsageError with the place of a line that cannot be
-    read, and for a file without any item."""
+    """(place, object) of each line of a JSON Lines file, or of each row of a csv or tsv file with a
+    header, plain or packed by gzip. Empty lines are passed over. Raises UsageError with the place
+    of a line that cannot be read, and for a file without any item."""
     check_file(path, what)
     count = 0
-    with path.open(encoding="utf-8", newline="") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
         try:
             for place, item in _rows(path, file):
                 count += 1
@@ -32,15 +32,16 @@ def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield place, item
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is not UTF-8 text behind item {count}: {error}") from error
-        except csv.Error as error:
+        except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}, behind item {count}: {error}") from error
     if not count:
         raise UsageError(f"{path} holds no {what}: it is empty")
 
 
 def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    if path.suffix == ".csv":
-        reader = csv.DictReader(file, strict=True)
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind in (".csv", ".tsv"):
+        reader = csv.DictReader(file, delimiter="," if kind == ".csv" else "\t", strict=True)
         for row in reader:
             yield f"{path}, line {reader.line_num}", row
         return
@@ -58,8 +59,10 @@ def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def text_field(place: str, item: dict[str, Any], name: str) -> str:
-    """A field that must be text with something in it."""
-    value = item.get(name)
+    """A field that must be text with something in it; "a.b" is the field b of the object a."""
+    value: Any = item
+    for part in [name] if name in item else name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{place} has no text in {name!r}, but {repr(value)[:60]}")
     try:
@@ -71,7 +74,7 @@ def text_field(place: str, item: dict[str, Any], name: str) -> str:
 
 def check_file(path: Path, what: str) -> None:
     if not path.is_file():
-        raise UsageError(f"there is no file {path} with the {what} of the audit; correct the path")
+        raise UsageError(f"there is no file {path} with the {what}; correct the path")
 
 
 def digest_of(path: Path | None, what: str) -> dict[str, str]:

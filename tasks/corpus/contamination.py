@@ -1,0 +1,152 @@
+"""Contamination: which documents hold text of the sets that models are measured with.
+
+The sets are named in the config, so that a corpus and what was kept out of it are pinned together;
+a rule over the signal ``contamination`` removes what holds any of it. Sets that come later are
+compared by the audits with the same function (``tasks/measures/overlap.py``) and change no corpus.
+
+Memory: 16 bytes for each word of the sets, in every worker.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from tasks.contract import (
+    ID,
+    Part,
+    PlainName,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    column,
+    stage,
+    table,
+)
+from tasks.corpus.signals import signals
+from tasks.measures.items import check_file, digest_of, read_items, text_field
+from tasks.measures.overlap import Index, index, overlaps
+
+
+class HeldOut(StageConfig):
+    """A set of items that the corpus shall not hold."""
+
+    name: PlainName = Field(description="names the set in tables")
+    path: Path = Field(description="a file of items: jsonl, csv or tsv, plain or packed by gzip")
+    fields: tuple[str, ...] = Field(
+        ("text",), min_length=1, description="the fields that hold text, each an item of its own"
+    )
+
+
+class ContaminationConfig(StageConfig):
+    sets: tuple[HeldOut, ...] = Field(default=(), description="what the corpus shall not hold")
+    words: int = Field(
+        13, ge=1, le=100, description="so many words in a row are an overlap; of an item that is "
+        "shorter all of them"
+    )  # fmt: skip
+    least: int = Field(
+        4, ge=1, le=100, description="items of fewer words are not looked for, and are counted"
+    )
+
+    @model_validator(mode="after")
+    def _named_apart(self) -> ContaminationConfig:
+        names = [held.name for held in self.sets]
+        if len(set(names)) < len(names):
+            raise ValueError("two sets have one name")
+        if self.least > self.words:
+            raise ValueError("least must not be above words")
+        return self
+
+
+SIGNALS = signals(
+    "How much of the sets to keep apart each document holds.",
+    column("contamination", pa.int32(), "figure", "items of the sets that it overlaps",
+           unit="items"),
+)  # fmt: skip
+
+HITS = table(
+    "Which item of which set overlaps which document.",
+    column("doc_id", ID, "id", "the document"),
+    column("set", pa.string(), "label", "the set"),
+    column("item", pa.int64(), "figure", "number of the item in its set, from 0"),
+    cut=True,
+)
+
+SETS = table(
+    "The sets that were looked for.",
+    column("set", pa.string(), "label", "the set"),
+    column("items", pa.int64(), "figure", "its items", unit="items"),
+    column("short", pa.int64(), "figure", "of these too short to be looked for", unit="items"),
+    column("documents", pa.int64(), "figure", "documents that overlap any of it",
+           unit="documents"),
+)  # fmt: skip
+
+
+def load(held: HeldOut, words: int, least: int) -> Index:
+    """The items of a set. Raises UsageError with the place of what cannot be read."""
+    check_file(held.path, f"items of {held.name}")
+    return _load(held, words, least, held.path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _load(held: HeldOut, words: int, least: int, changed: int) -> Index:
+    """Read once in a process for as long as the file stays as it is."""
+    items = [
+        text_field(place, item, field)
+        for place, item in read_items(held.path, f"items of {held.name}")
+        for field in held.fields
+    ]
+    return index(items, words, least)
+
+
+def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, int]:
+    """Returns how many documents of the part overlap each set."""
+    known = {held.name: load(held, config.words, config.least) for held in config.sets}
+    documents = dict.fromkeys(known, 0)
+    for batch in part.batches(["doc_id", "text"]):
+        count = np.zeros(len(batch), np.int32)
+        pieces = [pa.schema(HITS).empty_table()]
+        for name, looked_for in known.items():
+            owner, item = overlaps(batch["text"], looked_for)
+            count += np.bincount(owner, minlength=len(batch)).astype(np.int32)
+            documents[name] += len(np.unique(owner))
+            doc_ids = batch["doc_id"].take(pa.array(owner))
+            names = pa.array([name] * len(owner), pa.string())
+            pieces.append(pa.table({"doc_id": doc_ids, "set": names, "item": item}))
+        hits = pa.concat_tables(pieces)
+        out.table("hits").write(hits.sort_by([("doc_id", "ascending"), ("set", "ascending"),
+                                              ("item", "ascending")]))  # fmt: skip
+        out.table("signals").write({"doc_id": batch["doc_id"], "contamination": count})
+    return documents
+
+
+def _external(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for held in config.sets:
+        found |= digest_of(held.path, f"items of {held.name}")
+    return found
+
+
+@stage(
+    tables={"signals": SIGNALS, "hits": HITS, "sets": SETS},
+    libraries=["numpy"],
+    external=_external,
+    determinism="exact",
+)
+def contamination(documents: Table, config: ContaminationConfig, work: Work) -> None:
+    done = work.parts(mark_part, documents.parts, config)
+    for held in config.sets:
+        known = load(held, config.words, config.least)
+        work.table("sets").write(
+            {
+                "set": [held.name],
+                "items": [known.items],
+                "short": [known.short],
+                "documents": [sum(part.value[held.name] for part in done)],
+            }
+        )

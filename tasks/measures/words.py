@@ -1,0 +1,61 @@
+"""Texts normalised and cut into words, and words hashed: what copies and overlaps are found by."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
+
+
+def normalise(texts: pa.Array) -> pa.Array:
+    """NFKC, lower case, one space for any white space, none at the ends; a fixed point of itself.
+
+    Each text by itself: what stands beside it in a batch changes nothing.
+    """
+    plain = pc.utf8_lower(texts)
+    other = pc.invert(pc.string_is_ascii(texts))
+    if pc.any(other).as_py():
+        plain = pc.replace_with_mask(plain, other, _folded(texts.filter(other)))
+    return _spaced_once(plain)
+
+
+def _folded(texts: pa.Array) -> pa.Array:
+    """NFKC and lower case, until neither changes a text: what is lower case may compose anew."""
+    while not (folded := pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))).equals(texts):
+        texts = folded
+    return texts
+
+
+def _spaced_once(texts: pa.Array) -> pa.Array:
+    words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts))
+    return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
+
+
+def word_hashes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
+    spaceless = pc.match_substring_regex(texts, NO_SPACES)
+    if pc.any(spaceless).as_py():
+        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
+        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
+    words = pc.split_pattern(texts, " ")
+    ends = words.offsets.to_numpy().astype(np.int64)
+    return _hashed(words.values)[ends[0] : ends[-1]], ends - ends[0]
+
+
+def _hashed(words: pa.Array) -> np.ndarray:
+    """One uint64 a word; equal words are hashed once."""
+    known = words.dictionary_encode()
+    digests = [
+        hashlib.blake2b(w.encode(), digest_size=8).digest() for w in known.dictionary.to_pylist()
+    ]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[known.indices.to_numpy()]
+
+
+def mix(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
+    """Fold one array of uint64 into another; the order of folding counts."""
+    mixed = (left ^ right) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+    return mixed ^ (mixed >> np.uint64(32))

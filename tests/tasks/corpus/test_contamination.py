@@ -1,0 +1,92 @@
+"""Documents that hold text of the sets that models are measured with: found, said, left out."""
+
+import gzip
+import json
+import random
+
+import pytest
+
+from tasks.contract import UsageError
+from tasks.corpus.contamination import ContaminationConfig, contamination
+from tasks.corpus.select import SelectConfig, select
+from tests.tasks.corpora import given
+
+CHANCE = random.Random(4)
+ITEMS = [" ".join(f"w{CHANCE.randrange(10**6)}" for _ in range(20)) for _ in range(5)]
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """One set of two fields, packed, and one of short sentences."""
+    long = tmp_path / "long.jsonl.gz"
+    rows = [{"prompt": {"text": i}, "rest": f"{i[::-1]} more words here"} for i in ITEMS]
+    long.write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in rows).encode()))
+    short = tmp_path / "short.tsv"
+    short.write_text("id\tsent\n1\tThe cat sat on it.\n2\tNo.\n")
+    return (
+        {"name": "long", "path": long, "fields": ["prompt.text", "rest"]},
+        {"name": "short", "path": short, "fields": ["sent"]},
+    )
+
+
+def test_overlaps_are_counted_named_and_removed(session, sets):
+    part = " ".join(ITEMS[2].split()[3:16])
+    texts = [f"before {part} after", f"He wrote: the CAT sat on it! {ITEMS[0]}", "nothing", ""]
+    documents = given(texts, parts=2)
+    made = contamination(documents, ContaminationConfig(sets=sets))
+    entered = documents["documents"].read().to_pylist()
+    by_text = {row["doc_id"]: row["text"] for row in entered}
+    signals = made["signals"].read().to_pylist()
+    assert [by_text[r["doc_id"]] for r in signals] == [row["text"] for row in entered]
+    assert {by_text[r["doc_id"]]: r["contamination"] for r in signals} == dict(
+        zip(texts, (1, 2, 0, 0), strict=True)
+    )
+    hits = {(by_text[r["doc_id"]], r["set"], r["item"]) for r in made["hits"].read().to_pylist()}
+    assert hits == {(texts[0], "long", 4), (texts[1], "long", 0), (texts[1], "short", 0)}
+    assert made["sets"].read().to_pylist() == [
+        {"set": "long", "items": 10, "short": 0, "documents": 2},
+        {"set": "short", "items": 2, "short": 1, "documents": 1},
+    ]
+    kept = select(
+        documents, {"contamination": made}, SelectConfig(rules={"contamination": {"lt": 1}})
+    )
+    assert sorted(kept["documents"].read()["text"].to_pylist()) == ["", "nothing"]
+    ledger = kept["ledger"].read().to_pylist()
+    assert {(r["reason"], r["score"]) for r in ledger} == {
+        ("contamination", 1),
+        ("contamination", 2),
+    }
+
+
+def test_an_edited_set_is_looked_for_anew(session, sets):
+    documents = given(["the cat sat on it", "the dog sat on it"])
+    config = ContaminationConfig(sets=sets[1:])
+    before = contamination(documents, config)
+    sets[1]["path"].write_text("id\tsent\n1\tThe dog sat on it.\n")
+    after = contamination(documents, config)
+    assert before.fingerprint != after.fingerprint
+    found = [made["signals"].read()["contamination"].to_pylist() for made in (before, after)]
+    assert found in ([[1, 0], [0, 1]], [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("id\tsent\n1\t\n", "line 2 has no text in 'sent'"),
+        ("id\tother\n1\tx\n", "line 2 has no text in 'sent'"),
+        ("", "holds no items of short"),
+        (None, "there is no file"),
+    ],
+)
+def test_a_set_that_cannot_be_read_is_named(session, sets, content, says):
+    path = sets[1]["path"]
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=says):
+        contamination(given(["a"]), ContaminationConfig(sets=sets[1:]))
+
+
+def test_two_sets_of_one_name_are_refused(sets):
+    with pytest.raises(ValueError, match="two sets have one name"):
+        ContaminationConfig(sets=[sets[0], {**sets[1], "name": "long"}])
