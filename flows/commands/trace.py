@@ -1,0 +1,238 @@
+"""The whole way of a document: its text at every stage, in or out, and the steps that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from cyclopts import Parameter
+
+from flows.commands.shared import InStore, Json, show
+from flows.runs import Run, open_run
+from model.training.data import batch_sequences
+from reports.page.masking import OFFENSIVE, Masker, visible
+from reports.sections.corpus_figures import masker_of
+from tasks.contract import ID, Artifact, Table, UsageError
+
+Report = dict[str, Any]
+
+#: Characters of a text, and steps, that a terminal shows.
+SHOWN = 2000
+STEPS = 12
+
+#: Training rows looked at together.
+STRETCH = 1 << 22
+
+#: Told by themselves: the document with its ledger, and where its tokens stand; or no ids at all.
+OWN = ("documents", "ledger", "spans", "checksums")
+
+
+def trace(
+    run: str,
+    doc_id: str,
+    *,
+    masked: Annotated[bool, Parameter(negative="")] = False,
+    store: InStore = None,
+    json_: Json = False,
+) -> None:
+    """Follow a document through a run: what each stage made of it, and which steps read it.
+
+    Parameters
+    ----------
+    run
+        A run, or "latest".
+    doc_id
+        32 hexadecimal digits, as the column doc_id of every table has them.
+    masked
+        Mask personal data, planted secrets and offensive texts, as the pages do.
+    """
+    show(trace_of(open_run(run, store), doc_id, masked), json_, render)
+
+
+def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
+    """What the stages of a run, in their order, say of a document; its spans and its steps."""
+    wanted = parsed(doc_id)
+    masker = masker_of(run.artifacts, OFFENSIVE) if masked else None
+    stages = []
+    before: Report | None = None
+    for label, artifact in run.artifacts.items():
+        found = _at(artifact, wanted)
+        if found is None:
+            continue
+        text = found.pop("text", None)
+        if text is not None:
+            found["changed"] = before is not None and before["text_hash"] != found["text_hash"]
+            if before is None or found["changed"]:
+                found["text"] = _shown(text, found, masker)
+            before = found
+        stages.append({"stage": label, "artifact": artifact.name, **found})
+    if not stages:
+        raise UsageError(
+            f"no stage of run {run.id} knows a document {doc_id}; ids stand in the column doc_id "
+            f"of its tables"
+        )
+    spans = _spans(run, wanted)
+    return {
+        "run": run.id,
+        "doc_id": wanted.hex(),
+        "stages": stages,
+        "spans": spans,
+        "steps": _steps(run, {span["sequence"] for span in spans if span["split"] == "train"}),
+    }
+
+
+def parsed(doc_id: str) -> bytes:
+    """An id as bytes; UsageError if it is none."""
+    try:
+        found = bytes.fromhex(doc_id)
+    except ValueError:
+        found = b""
+    if len(found) != ID.byte_width:
+        raise UsageError(
+            f"{doc_id!r:.80} is no doc_id: it has 32 hexadecimal digits, as in the column doc_id"
+        )
+    return found
+
+
+def _at(artifact: Artifact, doc_id: bytes) -> Report | None:
+    """What one artifact says of the document; None if nothing."""
+    tables = artifact.tables
+    found: Report = {}
+    if "documents" in tables:
+        rows = _rows(tables["documents"], doc_id)
+        found["state"] = "in" if rows else "out"
+        if rows:
+            found |= {**_told(rows[0]), "text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
+    if "ledger" in tables:
+        found["ledger"] = [_told(row) for row in _rows(tables["ledger"], doc_id)]
+    rest = {
+        name: [_told(row) for row in _rows(table, doc_id)]
+        for name, table in tables.items()
+        if name not in OWN
+    }
+    found["tables"] = {name: rows for name, rows in rest.items() if rows}
+    known = found.get("state") == "in" or found.get("ledger") or found["tables"]
+    return found if known else None
+
+
+def _rows(table: Table, doc_id: bytes) -> list[Report]:
+    """The rows of a table that name the document, in any column of ids."""
+    if table.name in ("documents", "ledger"):
+        return list(table.find([doc_id]).to_pylist())
+    columns = [c.name for c in table.columns.values() if c.kind == "id" and c.type == str(ID)]
+    if not columns:
+        return []
+    named = [pc.field(name) == pa.scalar(doc_id, ID) for name in columns]
+    return list(table.dataset().to_table(filter=reduce(or_, named)).to_pylist())
+
+
+def _told(row: Report) -> Report:
+    """A row of a ledger or another table without what is empty, and without texts."""
+    return {
+        name: value.hex() if isinstance(value, bytes) else value
+        for name, value in row.items()
+        if value is not None and name not in ("doc_id", "text")
+    }
+
+
+def _shown(text: str, document: Report, masker: Masker | None) -> str:
+    if masker is None:
+        return text
+    return masker.shown(text, "corpus text", document["toxicity"], limit=len(text) + 1)
+
+
+def _spans(run: Run, doc_id: bytes) -> list[Report]:
+    """Where its tokens stand in the packed sequences."""
+    if "pack" not in run.artifacts:
+        return []
+    found = run["pack"]["spans"].dataset().to_table(filter=pc.field("doc_id") == doc_id)
+    rows = found.drop_columns("doc_id").to_pylist()
+    return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
+
+
+def _steps(run: Run, sequences: set[int]) -> list[int]:
+    """The training steps that read any of these sequences, from 1."""
+    if "pretrain" not in run.artifacts or not sequences:
+        return []
+    train, rows = run.config.pretrain.train, run["pack"]["train"].rows
+    wanted = pa.array(sorted(sequences))
+    # Consecutive steps are the rows of one longer batch.
+    many = min(train.steps, max(1, STRETCH // train.batch_size))
+    found: set[int] = set()
+    for number in range(-(-train.steps // many)):
+        read = batch_sequences(train.seed, number + 1, many * train.batch_size, rows)
+        at = np.flatnonzero(pc.is_in(pa.array(read), value_set=wanted).to_numpy(False))
+        found.update((number * many + at // train.batch_size + 1).tolist())
+    return sorted(step for step in found if step <= train.steps)
+
+
+# For a terminal ----------------------------------------------------------------------------------
+
+
+def render(report: Report) -> str:
+    lines = [f"document {report['doc_id']} in run {report['run']}"]
+    for stage in report["stages"]:
+        lines += ["", f"{stage['stage']:<20}{_state(stage)}"]
+        lines += [f"    {line}" for line in _facts(stage)]
+        if "text" in stage:
+            lines += _quoted(stage["text"])
+    lines += ["", *_trained(report)]
+    return "\n".join(lines)
+
+
+def _state(stage: Report) -> str:
+    if "state" not in stage:
+        return ""
+    if stage["state"] == "out":
+        return "out"
+    return f"in, {stage['source']}" + (", text changed" if stage["changed"] else "")
+
+
+def _facts(stage: Report) -> Iterator[str]:
+    for row in stage.get("ledger", []):
+        yield f"{row['action']}: {visible(row['reason'])}{_figures(row, LEDGER_SHOWN)}"
+    for name, rows in stage["tables"].items():
+        yield from (f"{name}:{_figures(row, tuple(row))}" for row in rows[:STEPS])
+        if len(rows) > STEPS:
+            yield f"{name}: {len(rows) - STEPS} rows more"
+
+
+#: Columns of a ledger row that a terminal shows.
+LEDGER_SHOWN = ("score", "threshold", "matched", "start", "end")
+
+
+def _figures(row: Report, names: tuple[str, ...]) -> str:
+    shown = {n: row[n] for n in names if isinstance(row.get(n), str | int | float | list)}
+    return "".join(f" {n}={_short(v)}" for n, v in shown.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))[:80]
+
+
+def _quoted(text: str) -> list[str]:
+    lines = [f"    | {visible(line)}" for line in text[:SHOWN].splitlines()]
+    if len(text) > SHOWN:
+        lines.append(f"    | … {len(text) - SHOWN:,} characters more; --json has all of them")
+    return lines
+
+
+def _trained(report: Report) -> list[str]:
+    if not report["spans"]:
+        return ["its tokens stand in no packed sequence"]
+    lines = [
+        f"{span['split']} sequence {span['sequence']}: tokens {span['start']} to "
+        f"{span['end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
+        for span in report["spans"][:STEPS]
+    ]
+    if (more := len(report["spans"]) - STEPS) > 0:
+        lines.append(f"and {more} stretches more")
+    steps = report["steps"]
+    said = ", ".join(map(str, steps[:STEPS])) + (" …" if len(steps) > STEPS else "")
+    lines.append(f"read in {len(steps)} training steps: {said}" if steps else "read in no step")
+    return lines

@@ -1,0 +1,88 @@
+"""One document followed through a run: every stage, its spans, the steps that read it."""
+
+import pyarrow.compute as pc
+import pytest
+
+from flows import open_run
+from flows.commands.batch import batch_of
+from flows.commands.trace import parsed, trace_of
+from tasks.contract import UsageError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(smoke, monkeypatch):
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    return open_run(smoke.first)
+
+
+def read_by(run, doc_id):
+    """The steps that read the document, from the batches of all steps."""
+    steps = range(1, run.config.pretrain.train.steps + 1)
+    return [
+        step
+        for step in steps
+        if any(
+            span["doc_id"] == doc_id
+            for sequence in batch_of(run, step)["sequences"]
+            for span in sequence["spans"]
+        )
+    ]
+
+
+def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_it(run):
+    (span,) = batch_of(run, 7)["sequences"][3]["spans"][:1]
+    report = trace_of(run, span["doc_id"])
+    stages = {stage["stage"]: stage for stage in report["stages"]}
+    documents = [label for label, a in run.artifacts.items() if "documents" in a.tables]
+    planted = stages["plant"]["source"].startswith("planted/")
+    assert [s for s in stages if stages[s].get("state") == "in"] == (
+        ["plant"] if planted else documents
+    )
+    text = run["plant"]["documents"].find([parsed(span["doc_id"])], ["text"])["text"][0].as_py()
+    shown = [stage["text"] for stage in report["stages"] if "text" in stage]
+    assert shown[-1] == text
+    assert {s["sequence"] for s in report["spans"]} >= {
+        batch_of(run, 7)["sequences"][3]["sequence"]
+    }
+    assert report["steps"] == read_by(run, span["doc_id"])
+    assert 7 in report["steps"]
+
+
+def test_a_removed_document_is_out_and_the_ledger_says_why(run, smoke):
+    ledger = run["deduplicate"]["ledger"].read()
+    row = ledger.filter(pc.equal(ledger["reason"], "exact duplicate")).to_pylist()[0]
+    report = smoke.json("trace", smoke.first, row["doc_id"].hex())
+    first, second = report["stages"][:2]
+    assert (first["stage"], first["state"], second["stage"]) == ("ingest", "in", "deduplicate")
+    (told,) = second["ledger"]
+    assert second["state"] == "out"
+    assert (told["action"], told["matched"]) == ("removed", row["matched"].hex())
+    assert (report["spans"], report["steps"]) == ([], [])
+    said = smoke("trace", smoke.first, row["doc_id"].hex()).stdout
+    assert "exact duplicate" in said and row["matched"].hex() in said
+    assert first["text"].splitlines()[0].strip() in said
+
+
+def test_a_planted_secret_is_shown_where_it_is_not_to_be_masked(run, smoke):
+    plants = [p for p in run["plant"]["plants"].read().to_pylist() if p["copies"] and p["secret"]]
+    for kind in ("canary", "record"):
+        plant = next(p for p in plants if p["kind"] == kind)
+        asked = ("trace", smoke.first, plant["doc_ids"][0].hex())
+        (stage,) = (s for s in smoke.json(*asked)["stages"] if s["stage"] == "plant")
+        assert stage["text"] == plant["text"]
+        for more in ((), ("--json",)):
+            assert plant["secret"] in smoke(*asked, *more).stdout
+            assert plant["secret"] not in smoke(*asked, "--masked", *more).stdout
+
+
+@pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
+def test_what_is_no_id_is_refused(run, wrong):
+    with pytest.raises(UsageError, match="32 hexadecimal digits"):
+        trace_of(run, wrong)
+
+
+def test_an_unknown_id_is_said_to_be_unknown(run, smoke):
+    said = smoke("trace", smoke.first, "00" * 16, code=2).stderr
+    assert f"no stage of run {run.id} knows a document" in said
