@@ -1,6 +1,7 @@
 """Scorers: the embedded linear one, and Detoxify on a small checkpoint in its format."""
 
 import hashlib
+import itertools
 import pickle
 import subprocess
 import sys
@@ -9,10 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError
-from tasks.measures.scorers import DetoxifyScorer, ScorerConfig, open_scorer, scorer_digest
-from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
+from tasks.measures.scorers import (
+    HEADS,
+    DetoxifyScorer,
+    Linear,
+    ScorerConfig,
+    open_scorer,
+    scorer_digest,
+)
+from tasks.measures.scorers.detoxify import batches
+from tests.tasks.measures.detoxify_checkpoint import VARIANTS, make_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +78,153 @@ def test_a_text_without_content_has_no_score(kind, small):
     assert open_scorer(config).score([]).shape == (0,)
 
 
-def test_detoxify_scores_equal_those_of_its_library(small):
-    """Short texts: its own predict, which pads to the longest and does not batch."""
+def varied_texts(seed: int, count: int, longest: int) -> list[str]:
+    """Words of the alphabet of the small tokenizers, of mixed lengths in tokens."""
+    rng = np.random.default_rng(seed)
+    letters = list("abcdefghijklmnopqrstuvwxyz ")
+    return ["".join(rng.choice(letters, size=n)) or "a" for n in rng.integers(1, longest, count)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_all_heads_equal_those_of_the_library(variant, tmp_path):
+    """Below the length at which its own predict, which pads to the longest, begins to truncate."""
     from detoxify import Detoxify
 
-    texts = ["a", "you are bad", "the quick brown fox", "zz top", "long " * 8]
-    own = Detoxify(checkpoint=str(small[0])).predict(texts)["toxicity"]
-    for batch in (1, 2, 32):
-        scores = open_scorer(config_of(small, batch=batch)).score(texts)
-        np.testing.assert_allclose(scores, own, atol=1e-6)
-    assert np.ptp(own) > 1e-3  # the random model does tell texts apart
+    checkpoint, base = make_checkpoint(tmp_path, variant=variant)
+    texts = varied_texts(1, 40, longest=30)
+    own = Detoxify(checkpoint=str(checkpoint)).predict(texts)
+    for budget in (1, 64, 4096):
+        config = ScorerConfig(
+            kind="detoxify", model=variant, checkpoint=checkpoint, base=base, batch_tokens=budget
+        )
+        scorer = DetoxifyScorer(config)
+        scores = scorer.score_heads(texts)
+        assert set(scorer.heads) == set(own) and scores.dtype == np.float32
+        for column, head in enumerate(HEADS):
+            expected = own.get(head, [np.nan] * len(texts))
+            np.testing.assert_allclose(scores[:, column], expected, atol=1e-4)
+        np.testing.assert_array_equal(scorer.score(texts), scores[:, 0])
+    assert all(np.ptp(own[head]) > 1e-2 for head in own)  # the random model does tell texts apart
+
+
+def test_a_window_of_all_positions_fits_every_architecture(tmp_path):
+    for variant in VARIANTS:
+        checkpoint, base = make_checkpoint(tmp_path / variant, variant=variant)
+        scorer = DetoxifyScorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base))
+        assert np.isfinite(scorer.score(["abcdefgh " * 40])).all() and not scorer.failure
+
+
+@given(st.lists(st.integers(1, 512), max_size=60), st.integers(1, 2000))
+def test_batches_hold_all_windows_once_within_the_budget(lengths, budget):
+    lengths = np.array(lengths, np.int64)
+    found = list(batches(lengths, budget))
+    assert sorted(np.concatenate(found).tolist() if found else []) == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) == 1 or lengths[batch].max() * len(batch) <= budget
+    longest = [lengths[batch].max() for batch in found]
+    assert longest == sorted(longest)
+    for batch, after in itertools.pairwise(found):  # as full as the budget allows
+        assert lengths[after[0]] * (len(batch) + 1) > budget
+
+
+def seen_by(scorer, monkeypatch):
+    """The windows that a scorer's network is given, as they come."""
+    seen = []
+    forward = scorer._forward
+
+    def recorded(windows):
+        seen.extend(windows)
+        return forward(windows)
+
+    monkeypatch.setattr(scorer, "_forward", recorded)
+    return seen
+
+
+def test_what_stands_there_twice_is_scored_once(small, monkeypatch):
+    scorer = DetoxifyScorer(config_of(small, window_tokens=16))
+    seen = seen_by(scorer, monkeypatch)
+    repeated = "abcdefghijk" * 8  # windows start each 11 letters: they repeat
+    texts = ["bad words", repeated, "good words", "bad words", repeated, "BAD  words"]
+    scores = scorer.score_heads(texts)
+    assert len(seen) == len(set(seen))
+    assert len(seen) < sum(len(text) for text in set(texts)) // 11
+    np.testing.assert_array_equal(scores[[0, 1]], scores[[3, 4]])
+    np.testing.assert_array_equal(scores[0], scores[5])  # the same tokens: other capitals
+    assert scores[0, 0] != scores[2, 0]
+    alone = np.concatenate([scorer.score_heads([text]) for text in texts])
+    np.testing.assert_allclose(scores, alone, atol=1e-6)
+
+
+def test_in_bf16_scores_are_near(small):
+    texts = varied_texts(2, 60, longest=200)
+    exact = DetoxifyScorer(config_of(small)).score_heads(texts)
+    halved = DetoxifyScorer(config_of(small, precision="bf16"))
+    assert {weight.dtype for weight in halved._model.parameters()} == {torch.bfloat16}
+    found = halved.score_heads(texts)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    error = np.abs(found - exact)[np.isfinite(exact)]
+    assert 0 < error.mean() < 0.02  # random weights this large magnify the rounding
+    assert exact[np.isfinite(exact)].std() > 0.1
+
+
+class Breaks:
+    """A network that fails on batches with a window that holds a token."""
+
+    def __init__(self, scorer, token):
+        self.calls, self.token, self.forward = 0, token, scorer._forward
+
+    def __call__(self, windows):
+        self.calls += 1
+        if any(self.token in window for window in windows):
+            raise RuntimeError("no kernel for this\nsecond line")
+        return self.forward(windows)
+
+
+def test_a_batch_that_fails_is_scored_one_by_one(small, monkeypatch, caplog):
+    whole = DetoxifyScorer(config_of(small))
+    scorer = DetoxifyScorer(config_of(small))
+    token = scorer._tokenizer.convert_tokens_to_ids("z")
+    monkeypatch.setattr(scorer, "_forward", Breaks(scorer, token))
+    texts = ["a b c", "it went to the z oo", "hello", "what", "z", ""]
+    scores = scorer.score_heads(texts)
+    assert np.isnan(scores[[1, 4, 5]]).all()
+    rest = [0, 2, 3]
+    np.testing.assert_allclose(scores[rest], whole.score_heads(texts)[rest], atol=1e-6)
+    assert scorer.failure == "RuntimeError: no kernel for this"
+    assert len(caplog.records) == 1 and "oo" not in caplog.text
+    assert not whole.failure
+
+
+def test_a_tokenizer_that_fails_on_a_text_leaves_the_others(small, monkeypatch):
+    scorer = DetoxifyScorer(config_of(small))
+    encoded = scorer._encoded
+
+    def fails(texts):
+        if any("q" in text for text in texts):
+            raise ValueError(f"cannot read {texts}")
+        return encoded(texts)
+
+    monkeypatch.setattr(scorer, "_encoded", fails)
+    assert np.isnan(scorer.score(["one", "quite", "two"])).tolist() == [False, True, False]
+    assert scorer.failure == "ValueError"  # what it says may quote the text
+
+
+def test_the_linear_scorer_scores_the_others_too(monkeypatch):
+    scorer = Linear()
+    right, probabilities = scorer.score(["fine", "worse", "fine"]), scorer._probabilities
+
+    def fails(texts):
+        if "worse" in texts:
+            raise RuntimeError("no")
+        return probabilities(texts)
+
+    monkeypatch.setattr(scorer, "_probabilities", fails)
+    np.testing.assert_array_equal(
+        scorer.score(["fine", "worse", "fine"]), [right[0], np.nan, right[0]]
+    )
+    heads = scorer.score_heads(["fine"])
+    assert np.isnan(heads[0, 1:]).all() and heads.shape == (1, len(HEADS))
 
 
 def test_a_long_text_gets_the_highest_score_of_its_windows(small):
