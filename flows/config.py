@@ -36,6 +36,7 @@ from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig
 from tasks.corpus.split import SplitConfig
+from tasks.measures.scorers import HEADS
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
@@ -100,6 +101,25 @@ class Config(StageConfig):
                 f"pretrain.train.objective {wanted} trains the architecture {architecture}, and "
                 f"pretrain.model.architecture is {trained}: set one of them to fit the other"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rules_of_the_cascade(self) -> Config:
+        """What a cascade clears has no score: only under the bound for which its recall is measured
+        may a rule keep that."""
+        cascade = self.score_toxicity.cascade
+        if cascade is None:
+            return self
+        for rule in self.select_scored.rules:
+            fits = Rule(name=rule.name, signal="toxicity", lt=cascade.threshold, action=rule.action,
+                        share=rule.share)  # fmt: skip
+            if rule.signal in HEADS and rule != fits:
+                raise ValueError(
+                    f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
+                    f"clears have no score, and what it misses is measured at its threshold "
+                    f"alone; with it, rules may say toxicity lt = {cascade.threshold:g}, and "
+                    f"nothing of other heads, bounds or the unknown"
+                )
         return self
 
     @field_validator("schedule")

@@ -166,7 +166,14 @@ class Forecast:
             "ingest": sample.config(self.config.ingest),
             "plant": self._no_planting(),
         }
-        score = self.config.score_toxicity
+        # The recall of a cascade is measured on the corpus: a sample of it shows too little.
+        score = self.config.score_toxicity.model_copy(update={"cascade": None})
+        update["score_toxicity"] = score
+        if self.config.score_toxicity.cascade:
+            self.notes.append(
+                "on the sample every document was scored: whether the cascade of score_toxicity is "
+                "refused, and the time that it saves, only the corpus shows"
+            )
         if needs_download(score.scorer):
             update["score_toxicity"] = score.model_copy(update={"scorer": ScorerConfig()})
             self.notes.append(

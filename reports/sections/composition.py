@@ -140,7 +140,45 @@ def toxicity(corpus: CorpusFigures) -> Section:
                  "toxic that are not."]
             )
         )  # fmt: skip
+    section.add(*cascade(corpus))
     return section
+
+
+def cascade(corpus: CorpusFigures) -> list[Paragraph]:
+    """What a cascade of scorers cleared and may have missed; nothing where there was none."""
+    label = next((k for k, a in corpus.history.items() if a.stage == "score_toxicity"), "")
+    table = corpus.history[label].tables.get("cascade") if label else None
+    if table is None or not table.rows:
+        return []
+    row = table.read().to_pylist()[0]
+
+    def figure(column: str, said: str, unit: str = "documents", **more: Any) -> Inline:
+        return corpus.book.figure(
+            f"cascade-{column}", said, unit, (label, "cascade"), aggregate="last", column=column,
+            **more,
+        )  # fmt: skip
+
+    method = "one-sided Clopper-Pearson bound over documents drawn by a hash of their ids"
+    return [
+        Paragraph(
+            [
+                "Of those not scored ",
+                figure("cleared", "documents cleared by the cheap scorer"),
+                f" were cleared by {row['cheap']}, which found them below "
+                f"{row['clears_below']:g}. Both scorers read ",
+                figure("drawn", "documents drawn to measure the cascade"),
+                ", of which ",
+                figure("toxic", "drawn documents at or above the threshold"),
+                f" were toxic, at {row['threshold']:g} or above; the cheap one would have cleared ",
+                figure("missed", "drawn toxic documents that the cheap scorer would clear"),
+                " of these. So the share of toxic documents that the cascade finds is at least ",
+                figure("bound", "recall of the cascade, lower bound", "share",
+                       n=row["toxic"], method=method),
+                f" with {row['level']:.0%} confidence, an estimate; {row['required']:g} was "
+                f"required.",
+            ]
+        )
+    ]  # fmt: skip
 
 
 def scorer(corpus: CorpusFigures) -> str:

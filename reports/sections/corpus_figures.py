@@ -16,8 +16,8 @@ PROFILE = "profile"
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 READ = (
-    "accounts", "documents", "duplicates", "errors", "flow", "identities", "ledger", "lengths",
-    "pairs", "personal_data", "plants", "reasons", "search", "signals", "sources",
+    "accounts", "cascade", "documents", "duplicates", "errors", "flow", "identities", "ledger",
+    "lengths", "pairs", "personal_data", "plants", "reasons", "search", "signals", "sources",
     "toxicity",
 )  # fmt: skip
 

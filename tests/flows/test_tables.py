@@ -37,11 +37,12 @@ def test_one_stage_alone(capsys):
     main(["tables", "score_toxicity", "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [(row["stage"], row["table"]) for row in rows] == [
-        ("score_toxicity", "windows"), ("score_toxicity", "signals"), (EVERY, "telemetry"),
+        ("score_toxicity", "windows"), ("score_toxicity", "signals"),
+        ("score_toxicity", "cascade"), ("score_toxicity", "sample"), (EVERY, "telemetry"),
     ]  # fmt: skip
     text = " ".join(render(rows).split())
     assert "score_toxicity: windows" in text
-    assert "score figure, float what the scorer says; null where it could not [score]" in text
+    assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
     with pytest.raises(UsageError, match="no stage 'scrubb'; choose one of: ingest, "):
         list_tables("scrubb")
 

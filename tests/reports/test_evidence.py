@@ -43,7 +43,9 @@ def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
 def failed_scores(config: NoConfig, work: Work) -> None:
     """Of three documents one has a score; of the others all windows failed, null and NaN alike."""
     names = ids(f"document {i}" for i in range(3))
-    work.table("signals").write({"doc_id": names, "toxicity": [0.25, None, float("nan")]})
+    none = {name: pa.nulls(3) for name in SIGNALS.names}
+    toxicity = [0.25, None, float("nan")]
+    work.table("signals").write({**none, "doc_id": names, "toxicity": toxicity})
 
 
 def test_a_score_that_failed_is_none(session):

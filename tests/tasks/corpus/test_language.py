@@ -49,7 +49,7 @@ def test_a_scorer_is_asked_about_its_own_languages_and_what_is_too_short_to_tell
     assert german is None and hawaiian is None
     assert None not in (english, short, code) and short > 0.5 > english
     told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
-    assert told["other languages"] == 2
+    assert told["other language"] == 2
     rows = made["windows"].read().to_pylist()
     assert [(r["start"], r["end"]) for r in rows] == [(0, len(text)) for text in texts]
 

@@ -7,9 +7,10 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from tasks.contract import Processes, Session, Store, ids, open_session
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, highest, score_toxicity, windows
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
-from tasks.measures.scorers import ScorerConfig
+from tasks.corpus.windows import highest, windows
+from tasks.measures.scorers import HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -35,11 +36,11 @@ def test_the_worst_window_of_a_long_document_counts(session):
     documents = given(texts)["documents"].read()["doc_id"].to_pylist()
     by_document = [[r for r in scores if r["doc_id"] == d] for d in documents]
     assert [len(rows) for rows in by_document] == [4, 4, 1, 1]
-    worst = max(by_document[1], key=lambda r: r["score"])
+    worst = max(by_document[1], key=lambda r: r["toxicity"])
     assert RUDE in texts[1][worst["start"] : worst["end"]]
-    assert max(r["score"] for r in by_document[0]) < 0.2
-    assert by_document[2][0]["score"] > 0.8
-    assert by_document[3][0]["score"] is None  # an empty text has no score, not zero
+    assert max(r["toxicity"] for r in by_document[0]) < 0.2
+    assert by_document[2][0]["toxicity"] > 0.8
+    assert by_document[3][0]["toxicity"] is None  # an empty text has no score, not zero
 
 
 def test_scores_do_not_depend_on_workers(tmp_path):
@@ -59,7 +60,7 @@ def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     checkpoint, base = make_checkpoint(tmp_path)
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
     made = score_toxicity(given([MILD, ""]), None, ScoreToxicityConfig(scorer=scorer))
-    first, second = made["windows"].read()["score"].to_pylist()
+    first, second = made["windows"].read()["toxicity"].to_pylist()
     assert 0 < first < 1
     assert second is None
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
@@ -92,11 +93,12 @@ def test_the_highest_window_that_has_a_score_is_the_signal():
         {
             "doc_id": ids(map(str, numbers)),
             "window": pa.array(window, pa.int32()),
-            "score": pa.array(score, pa.float32()),
+            **{head: pa.array(score, pa.float32()) for head in HEADS},
         }
     )
     assert found["doc_id"].to_pylist() == ids(map(str, known)).to_pylist()
-    assert found["toxicity"].to_pylist() == [0.75, 0.4375, None, 0.0]
+    for head in HEADS:
+        assert found[head].to_pylist() == [0.75, 0.4375, None, 0.0]
 
 
 def test_no_documents_are_no_error(session):

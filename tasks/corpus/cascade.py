@@ -1,0 +1,172 @@
+"""A cascade of scorers: a cheap one clears documents, a decisive one is asked about the rest.
+
+What that misses is measured on the corpus itself before anything is cleared: both score a sample of
+the documents, drawn by their ids. Of those in it that the decisive scorer finds toxic the share
+that the cheap one would not have cleared estimates the recall; its lower confidence bound must
+reach the recall that the config requires, or the cascade is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import ID, HallmarkError, Seed, StageConfig, column, table
+from tasks.measures.scorers import ScorerConfig, scorer_digest
+
+
+class CascadeConfig(StageConfig):
+    """A cheap scorer before the one that decides; without this section that one scores all."""
+
+    cheap: ScorerConfig = Field(default=ScorerConfig(), description="who is asked first")
+    clears_below: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="documents of which the cheap scorer finds no window at or above this are "
+        "cleared: the other scorer is not asked about them",
+    )
+    threshold: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="documents that are toxic: those that the other scorer finds at or above this; "
+        "rules on toxicity must have the same bound",
+    )
+    recall: float = Field(
+        default=0.9,
+        gt=0,
+        lt=1,
+        description="at least this share of the toxic documents must not be cleared, or the "
+        "cascade is refused",
+    )
+    level: float = Field(
+        default=0.95, ge=0.5, lt=1, description="confidence with which the recall must be shown"
+    )
+    sample: int = Field(
+        default=2000, ge=1, description="documents that both score first, to measure the recall"
+    )
+    seed: Seed = Field(default=0, description="another seed, another sample")
+
+
+CASCADE = table(
+    "What the cascade misses, as measured on a sample; no row without a cascade.",
+    column("cheap", pa.string(), "label", "the scorer that clears, with its digest"),
+    column("documents", pa.int64(), "figure", "documents that were to be scored",
+           unit="documents"),
+    column("drawn", pa.int64(), "figure", "of them drawn by their ids and scored by both",
+           unit="documents"),
+    column("toxic", pa.int64(), "figure", "drawn ones at or above the threshold by the scorer that "
+           "decides", unit="documents"),
+    column("missed", pa.int64(), "figure", "of these such as the cheap scorer would clear",
+           unit="documents"),
+    column("bound", pa.float64(), "figure", "the recall is at least this: one-sided lower bound "
+           "(Clopper & Pearson 1934)", unit="share"),
+    column("level", pa.float64(), "figure", "confidence of the bound", unit="share"),
+    column("required", pa.float64(), "figure", "recall that the config requires", unit="share"),
+    column("clears_below", pa.float64(), "figure", "cheap score below which a document is cleared",
+           unit="score"),
+    column("threshold", pa.float64(), "figure", "score from which a document counts as toxic",
+           unit="score"),
+    column("cleared", pa.int64(), "figure", "documents that nobody but the cheap scorer has scored",
+           unit="documents"),
+)  # fmt: skip
+
+SAMPLE = table(
+    "Documents that were drawn to measure the cascade, with both scores.",
+    column("doc_id", ID, "id", "the document"),
+    column("cheap", pa.float32(), "figure", "highest score of its windows by the cheap scorer; "
+           "null where it was not asked or failed", unit="score"),
+    column("toxicity", pa.float32(), "figure", "the same by the scorer that decides", unit="score"),
+    column("cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What a sample says of a cascade."""
+
+    documents: int  # that were to be scored
+    drawn: int
+    toxic: int  # of those drawn
+    missed: int  # of the toxic ones
+    lowest: float  # the least cheap score of a missed one; NaN without
+
+    def bound(self, level: float) -> float:
+        return lower_bound(self.toxic - self.missed, self.toxic, level)
+
+
+def lower_bound(hits: int, n: int, level: float) -> float:
+    """One-sided lower confidence bound of a share (Clopper & Pearson 1934): the share under which
+    ``hits`` or more of ``n`` have probability 1 - level. 0 for n = 0."""
+    from scipy.special import betaincinv
+
+    return float(betaincinv(hits, n - hits + 1, 1 - level)) if hits else 0.0
+
+
+def drawn_up_to(draws: np.ndarray, count: int) -> float:
+    """The draw up to which documents are in the sample: its ``count`` smallest. draws: (n,) of all
+    documents in question, by their ids; so the sample depends on neither order nor parts."""
+    count = min(count, len(draws))
+    return float(np.partition(draws, count - 1)[count - 1]) if count else -1.0
+
+
+def measured(sample: pa.Table, documents: int, threshold: float) -> Recall:
+    """sample: rows of SAMPLE, drawn from as many documents."""
+    toxic = sample["toxicity"].to_numpy().astype(np.float64) >= threshold
+    cleared = sample["cleared"].to_numpy()
+    cheap = sample["cheap"].to_numpy()[toxic & cleared]
+    lowest = float(cheap.min()) if len(cheap) else math.nan
+    return Recall(documents, len(sample), int(toxic.sum()), int((toxic & cleared).sum()), lowest)
+
+
+def check(found: Recall, config: CascadeConfig) -> None:
+    """HallmarkError if the sample does not show the recall that is required.
+
+    Where it holds all documents nothing is left to be missed.
+    """
+    bound = found.bound(config.level)
+    if bound >= config.recall or found.drawn == found.documents:
+        return
+    # Of n toxic ones and none missed the bound is (1 - level)^(1/n).
+    enough = math.ceil(math.log(1 - config.level) / math.log(config.recall))
+    if found.toxic < enough:
+        advice = (
+            f"no fewer than {enough} toxic ones can show it: raise score_toxicity.cascade.sample"
+        )
+    else:
+        none = found.lowest * 0.995  # three digits of which are no larger, however they round
+        advice = (
+            f"lower score_toxicity.cascade.clears_below, which at {none:.3g} would have cleared "
+            f"none of them"
+        )
+    raise HallmarkError(
+        f"the cascade is refused: of {found.drawn:,} documents drawn {found.toxic:,} are toxic, at "
+        f"{config.threshold:g} or above, and the cheap scorer clears {found.missed:,} of them, so "
+        f"its recall is at least {bound:.3f} with {config.level:.0%} confidence, where "
+        f"{config.recall:g} is required; {advice}, or leave the cascade out"
+    )
+
+
+def row_of(found: Recall, config: CascadeConfig, cleared: int) -> dict[str, list[Any]]:
+    """The row of CASCADE."""
+    known = scorer_digest(config.cheap)
+    row = {
+        "cheap": f"{known['scorer']} ({known['digest'][:12]})",
+        "documents": found.documents,
+        "drawn": found.drawn,
+        "toxic": found.toxic,
+        "missed": found.missed,
+        "bound": found.bound(config.level),
+        "level": config.level,
+        "required": config.recall,
+        "clears_below": config.clears_below,
+        "threshold": config.threshold,
+        "cleared": cleared,
+    }
+    return {name: [value] for name, value in row.items()}

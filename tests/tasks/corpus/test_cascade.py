@@ -1,0 +1,298 @@
+"""A cascade of scorers: what it clears, what it may miss, and when it is refused."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.stats
+from hypothesis import given as given_values
+from hypothesis import strategies as st
+
+from flows.config import Config
+from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.corpus.cascade import CascadeConfig, drawn_up_to, lower_bound
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.score_toxicity import STATUS, ScoreToxicityConfig, score_toxicity
+from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.split import uniform
+from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
+from tests.tasks.corpora import given
+from tests.tasks.corpus.test_language import LONG
+from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
+
+COUNT = 240
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory):
+    checkpoint, base = make_checkpoint(tmp_path_factory.mktemp("detoxify"))
+    return ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, window_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Words of two to a hundred letters in all, some documents of several windows."""
+    rng = np.random.default_rng(5)
+    letters = list("abcdefghijklmnopqrstuvwxyz   ")
+    lengths = [*rng.integers(2, 100, COUNT - 20), *rng.integers(150, 300, 20)]
+    return [f"{n} " + "".join(rng.choice(letters, size=length)) for n, length in enumerate(lengths)]
+
+
+def scores_of(documents, scorer):
+    config = ScoreToxicityConfig(scorer=scorer, window=100)
+    return score_toxicity(documents, None, config)["signals"].read()["toxicity"].to_numpy()
+
+
+def cascaded(scorer, cheap, **settings):
+    settings = {"sample": 80, "recall": 0.5, **settings}
+    return ScoreToxicityConfig(
+        scorer=scorer, window=100, cascade=CascadeConfig(cheap=cheap, **settings)
+    )
+
+
+@pytest.fixture
+def measured(session, scorer, texts):
+    """Documents; a cheap scorer, the same network with small windows; both scores of all."""
+    documents = given(texts, parts=2)
+    cheap = scorer.model_copy(update={"window_tokens": 24})
+    return documents, cheap, scores_of(documents, scorer), scores_of(documents, cheap)
+
+
+def test_the_cascade_says_what_brute_force_finds(measured, scorer):
+    documents, cheap, decisive, low = measured
+    threshold, clears = float(np.quantile(decisive, 0.7)), float(np.quantile(low, 0.5))
+    config = cascaded(scorer, cheap, threshold=threshold, clears_below=clears, recall=0.3)
+    made = score_toxicity(documents, None, config)
+    ids = documents["documents"].read()["doc_id"]
+    drawn = np.zeros(COUNT, bool)
+    drawn[np.argsort(uniform(ids, 0, "cascade"))[:80]] = True
+    toxic, cleared = decisive >= threshold, low < clears
+    assert 0 < (drawn & toxic & cleared).sum() < (drawn & toxic).sum()
+
+    sample = made["sample"].read()
+    assert sample["doc_id"].to_pylist() == ids.filter(pa.array(drawn)).to_pylist()
+    np.testing.assert_array_equal(sample["cleared"].to_numpy(), cleared[drawn])
+    np.testing.assert_allclose(sample["cheap"].to_numpy(), low[drawn], atol=1e-6)
+    np.testing.assert_allclose(sample["toxicity"].to_numpy(), decisive[drawn], atol=1e-6)
+
+    (row,) = made["cascade"].read().to_pylist()
+    n, missed = int((drawn & toxic).sum()), int((drawn & toxic & cleared).sum())
+    exact = scipy.stats.binomtest(n - missed, n, alternative="greater").proportion_ci(0.95, "exact")
+    assert (row["documents"], row["drawn"], row["toxic"], row["missed"]) == (COUNT, 80, n, missed)
+    assert row["bound"] == pytest.approx(exact.low, abs=1e-9)
+    assert row["cleared"] == (cleared & ~drawn).sum() > 0
+    assert row["cheap"].startswith("detoxify") and row["threshold"] == threshold
+
+    signals = made["signals"].read()
+    expected = np.where(cleared & ~drawn, np.nan, decisive)
+    np.testing.assert_allclose(signals["toxicity"].to_numpy(), expected, atol=1e-6)
+    status = np.where(cleared & ~drawn, "cleared", "scored")
+    assert signals["toxicity_status"].to_pylist() == status.tolist()
+    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
+    assert told["cleared"] == row["cleared"] and told["failed"] == 0
+
+
+def test_all_windows_stand_in_order_whoever_was_drawn(measured, scorer, texts):
+    documents, cheap, _, low = measured
+    config = cascaded(scorer, cheap, threshold=0.01, clears_below=float(np.quantile(low, 0.2)))
+    made = score_toxicity(documents, None, config)["windows"].read().to_pylist()
+    by_document = {}
+    for row in made:
+        by_document.setdefault(row["doc_id"], []).append(row)
+    rows = documents["documents"].read().to_pylist()
+    assert list(by_document) == [row["doc_id"] for row in rows]
+    for row in rows:
+        found = by_document[row["doc_id"]]
+        assert [w["window"] for w in found] == list(range(len(found)))
+        assert "".join(row["text"][w["start"] : w["end"]] for w in found) == row["text"]
+
+
+def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, scorer, texts):
+    found = []
+    for parts, mapper in ((1, None), (2, Processes(2)), (8, None)):
+        session = Session(Store(tmp_path / str(parts)))
+        session.mapper = mapper or session.mapper
+        with open_session(session):
+            linear = ScorerConfig()
+            config = cascaded(
+                scorer, linear, threshold=0.2, clears_below=0.05, sample=70, recall=0.2
+            )
+            made = score_toxicity(given(texts, parts=parts), None, config)
+            sample = made["sample"].read().sort_by("doc_id").drop(["toxicity"])
+            status = made["signals"].read().sort_by("doc_id")["toxicity_status"]
+            found.append((sample, status.combine_chunks(), made["cascade"].read()))
+    assert found[0][0].num_rows == 70
+    for other in found[1:]:
+        assert all(a.equals(b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_another_seed_draws_another_sample(measured, scorer):
+    documents, cheap, *_ = measured
+    ids = []
+    for seed in (0, 1):
+        config = cascaded(scorer, cheap, threshold=0.01, clears_below=0.01, seed=seed)
+        ids.append(
+            set(score_toxicity(documents, None, config)["sample"].read()["doc_id"].to_pylist())
+        )
+    assert len(ids[0]) == len(ids[1]) == 80 and 0 < len(ids[0] & ids[1]) < 80
+
+
+def test_a_cascade_that_misses_too_much_is_refused(measured, scorer):
+    documents, cheap, decisive, low = measured
+    threshold, clears = float(np.quantile(decisive, 0.5)), float(np.quantile(low, 0.9))
+    config = cascaded(scorer, cheap, threshold=threshold, clears_below=clears, recall=0.9)
+    with pytest.raises(HallmarkError) as caught:
+        score_toxicity(documents, None, config)
+    said = str(caught.value)
+    assert said.startswith("stage score_toxicity: the cascade is refused: of 80 documents drawn ")
+    assert "where 0.9 is required; lower score_toxicity.cascade.clears_below" in said
+    assert "\n" not in said
+    lower = float(said.partition("which at ")[2].split()[0])
+    config = cascaded(scorer, cheap, threshold=threshold, clears_below=lower, recall=0.9)
+    assert score_toxicity(documents, None, config)["cascade"].read()["missed"].to_pylist() == [0]
+
+
+def test_a_sample_with_too_few_toxic_documents_shows_nothing(measured, scorer):
+    documents, cheap, decisive, low = measured
+    threshold = float(np.quantile(decisive, 0.95))
+    config = cascaded(scorer, cheap, threshold=threshold, clears_below=float(low.min()), recall=0.9)
+    message = r"no fewer than 29 toxic ones can show it: raise score_toxicity\.cascade\.sample"
+    with pytest.raises(HallmarkError, match=message):
+        score_toxicity(documents, None, config)
+
+
+def test_where_all_documents_are_drawn_nothing_can_be_missed(measured, scorer):
+    documents, cheap, decisive, _ = measured
+    config = cascaded(scorer, cheap, threshold=1.0, clears_below=1.0, sample=COUNT, recall=0.99)
+    made = score_toxicity(documents, None, config)
+    assert set(made["signals"].read()["toxicity_status"].to_pylist()) == {"scored"}
+    np.testing.assert_allclose(made["signals"].read()["toxicity"].to_numpy(), decisive, atol=1e-6)
+    empty = score_toxicity(given([]), None, config)
+    assert empty["signals"].rows == 0 and empty["cascade"].read()["drawn"].to_pylist() == [0]
+
+
+def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
+    checkpoint, base = make_checkpoint(tmp_path, variant="multilingual")
+    scorer = ScorerConfig(kind="detoxify", model="multilingual", checkpoint=checkpoint, base=base)
+    english = [f"{LONG['en']} {n}" for n in range(3)]
+    documents = given([*english, LONG["fr"], LONG["de"], ""])
+    spoken = language(documents, LanguageConfig())
+    ids = documents["documents"].read()["doc_id"]
+    asked = ids.take([0, 1, 2, 3, 5])
+    seed = next(s for s in range(99) if uniform(asked, s, "cascade").argmin() == 3)  # the French
+    cascade = CascadeConfig(clears_below=1.0, threshold=1e-6, sample=1, recall=0.01, seed=seed)
+    made = score_toxicity(documents, spoken, ScoreToxicityConfig(scorer=scorer, cascade=cascade))
+    status = made["signals"].read()["toxicity_status"].to_pylist()
+    assert status == ["cleared"] * 3 + ["scored", "other language", "empty"]
+    assert made["sample"].read()["doc_id"].to_pylist() == [ids[3].as_py()]
+    assert made["sample"].read()["cheap"].to_pylist() == [None]
+    assert made["cascade"].read()["documents"].to_pylist() == [5]
+
+
+# The bound -------------------------------------------------------------------------------------
+
+
+def tail(share, hits, n):
+    """Probability of at least ``hits`` of n, term by term."""
+    return math.fsum(
+        math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(hits, n + 1)
+    )
+
+
+@given_values(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
+def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
+    n = hits + misses
+    found = lower_bound(hits, n, level)
+    if hits == 0:
+        assert found == 0
+        return
+    exact = scipy.stats.binomtest(hits, n, alternative="greater").proportion_ci(level, "exact")
+    assert found == pytest.approx(exact.low, abs=1e-9)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle, hits, n) < 1 - level else (low, middle)
+    assert found == pytest.approx(low, abs=1e-9)
+
+
+def test_the_bound_covers_at_its_level():
+    """Of samples from a recall of 0.9, no more than a twentieth put it too high."""
+    rng = np.random.default_rng(0)
+    bounds = [lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)]
+    assert np.mean(np.array(bounds) > 0.9) <= 0.055
+
+
+@given_values(
+    st.lists(st.floats(0, 1, exclude_max=True), unique=True, max_size=40), st.integers(1, 50)
+)
+def test_as_many_are_drawn_as_asked(draws, count):
+    draws = np.array(draws)
+    assert (draws <= drawn_up_to(draws, count)).sum() == min(count, len(draws))
+
+
+# Failures --------------------------------------------------------------------------------------
+
+
+def test_texts_at_which_the_scorer_fails_are_unknown(session, scorer, monkeypatch):
+    forward = DetoxifyScorer._forward
+
+    def fails(self, windows):
+        letter = self._tokenizer.convert_tokens_to_ids("##q")
+        if any(letter in window for window in windows):
+            raise RuntimeError("no kernel")
+        return forward(self, windows)
+
+    monkeypatch.setattr(DetoxifyScorer, "_forward", fails)
+    texts = ["a b c", "equal", "hello", ""]
+    documents = given(texts)
+    config = ScoreToxicityConfig(scorer=scorer.model_copy(update={"batch_tokens": 999}))
+    made = score_toxicity(documents, None, config)
+    signals = made["signals"].read()
+    assert signals["toxicity_status"].to_pylist() == ["scored", "failed", "scored", "empty"]
+    for head in HEADS[:6]:
+        assert [score is None for score in signals[head].to_pylist()] == [False, True, False, True]
+    assert signals["sexual_explicit"].null_count == 4  # the checkpoint has no such head
+    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
+    assert (told["failed"], told["empty"], told["unscored"]) == (1, 1, 2)
+    kept = select(documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}}))
+    assert "equal" in kept["documents"].read()["text"].to_pylist()
+
+    monkeypatch.setattr(DetoxifyScorer, "_forward", lambda self, windows: 1 / 0)
+    for cascade in (None, CascadeConfig(sample=2)):
+        changed = {"batch_tokens": 998 if cascade else 997}
+        config = ScoreToxicityConfig(scorer=scorer.model_copy(update=changed), cascade=cascade)
+        with pytest.raises(HallmarkError, match=r"failed at all \d texts .*\(ZeroDivisionError\)"):
+            score_toxicity(given(texts[:3]), None, config)
+
+
+# The config ------------------------------------------------------------------------------------
+
+
+def with_rules(**rules):
+    source = {"kind": "documentation", "name": "a", "packages": ["click"]}
+    return {
+        "name": "x",
+        "ingest": {"sources": [source]},
+        "score_toxicity": {"scorer": {"kind": "detoxify"}, "cascade": {"threshold": 0.7}},
+        "select_scored": {"rules": rules},
+    }
+
+
+def test_rules_must_be_those_for_which_the_recall_is_measured():
+    assert Config.model_validate(with_rules(toxicity={"lt": 0.7}, other={"signal": "x", "lt": 1}))
+    for rule in ({"lt": 0.8}, {"lt": 0.7, "unknown": "remove"}, {"signal": "threat", "lt": 0.7}):
+        with pytest.raises(ValueError, match=r"rules may say toxicity lt = 0\.7, and nothing"):
+            Config.model_validate(with_rules(toxicity=rule))
+    without = with_rules(toxicity={"lt": 0.8})
+    del without["score_toxicity"]["cascade"]
+    assert Config.model_validate(without)
+
+
+def test_a_cascade_needs_two_scorers():
+    with pytest.raises(ValueError, match=r"cascade\.cheap is the same as scorer"):
+        ScoreToxicityConfig(cascade=CascadeConfig())
+
+
+def test_every_document_has_one_status():
+    assert len(set(STATUS)) == len(STATUS) == 5
