@@ -174,8 +174,8 @@ def cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 " of these. So the share of toxic documents that the cascade finds is at least ",
                 figure("bound", "recall of the cascade, lower bound", "share",
                        n=row["toxic"], method=method),
-                f" with {row['level']:.0%} confidence, an estimate; {row['required']:g} was "
-                f"required.",
+                f" with {100 * row['level']:g} % confidence, an estimate; "
+                f"{100 * row['required']:g} % was required.",
             ]
         )
     ]  # fmt: skip

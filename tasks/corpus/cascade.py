@@ -148,7 +148,7 @@ def check(found: Recall, config: CascadeConfig) -> None:
     raise HallmarkError(
         f"the cascade is refused: of {found.drawn:,} documents drawn {found.toxic:,} are toxic, at "
         f"{config.threshold:g} or above, and the cheap scorer clears {found.missed:,} of them, so "
-        f"its recall is at least {bound:.3f} with {config.level:.0%} confidence, where "
+        f"its recall is at least {bound:.3f} with {100 * config.level:g} % confidence, where "
         f"{config.recall:g} is required; {advice}, or leave the cascade out"
     )
 

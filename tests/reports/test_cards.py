@@ -12,8 +12,12 @@ from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
 from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.corpus.cascade import CascadeConfig
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.measures.scorers import ScorerConfig
 from tests.reports import artifacts, pages
+from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
 CARDS = ["datasheet", "model_card"]
 
@@ -417,3 +421,27 @@ def test_an_empty_corpus_gets_a_datasheet(session):
     assert "The corpus holds 0 documents in 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text
     assert text.count("Not stated.") >= 10
+
+
+def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, tmp_path):
+    checkpoint, base = make_checkpoint(tmp_path)
+    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    cascade = CascadeConfig(clears_below=0.05, threshold=0.01, recall=0.1, sample=20)
+    config = ScoreToxicityConfig(scorer=scorer, cascade=cascade)
+    corpus = artifacts.history()
+    scores = score_toxicity(corpus["scrub"], None, config)
+    corpus["score_toxicity"] = scores
+    sheet = datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="A corpus"))
+    (row,) = scores["cascade"].read().to_pylist()
+    assert row["drawn"] == 20 and row["cleared"] > 0 and 0.1 <= row["bound"] < 1
+    page = pages.read(sheet.directory() / "datasheet.html")
+    said = " ".join(page.text.split())
+    assert f"{row['cleared']} documents were cleared by alt-profanity-check" in said
+    toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
+    assert f"Both scorers read 20 documents, of which {toxic}" in said
+    assert "with 95 % confidence, an estimate; 10 % was required." in said
+    figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
+    for name in ("cleared", "drawn", "toxic", "missed", "bound"):
+        assert figures[f"cascade-{name}"]["value"] == row[name]
+        assert figures[f"cascade-{name}"]["table"] == "cascade"
+    assert figures["cascade-bound"]["n"] == row["toxic"]

@@ -39,11 +39,14 @@ class DetoxifyScorer(Scorer):
 
         path = _checkpoint(config)
         self.name, self.digest = detoxify_name(config), _checked_digest(path, config.sha256)
-        self.batch_tokens = config.batch_tokens
+        device = torch_device(config.device)
+        # A processor is as fast with 512 tokens as with 8,192; the smaller a batch, the less of it
+        # is padding. A GPU needs many to be busy.
+        self.batch_tokens = config.batch_tokens or (16_384 if device != "cpu" else 1024)
         loaded = _load(path)
         self._model, self._tokenizer = _build(path, loaded, config.base)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self._model.eval().to(torch_device(config.device), precision)
+        self._model.eval().to(device, precision)
         found = {name: column for column, name in enumerate(_classes(loaded))}
         self.heads = tuple(head for head in HEADS if head in found)
         self._columns = [found[head] for head in self.heads]
