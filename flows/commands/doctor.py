@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
@@ -71,13 +70,11 @@ def _device() -> Finding:
 
 
 def _scorers() -> Finding:
-    from tasks.measures.scorers import ScorerConfig, scorer_digest
+    from tasks.measures.scorers import ScorerConfig, downloaded, scorer_digest
 
     digests = scorer_digest(ScorerConfig(), "")
     says = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
-    hub = Path(os.environ.get("TORCH_HOME", Path.home() / ".cache/torch")) / "hub/checkpoints"
-    weights = sorted(path.name for path in hub.glob("toxic*.ckpt"))
-    says += f"; Detoxify weights: {', '.join(weights) or 'none downloaded'}"
+    says += f"; Detoxify weights: {', '.join(downloaded()) or 'none downloaded'}"
     return {"what": "scorers", "ok": True, "says": says}
 
 

@@ -117,6 +117,9 @@ class Item:
     draws: Done | None = None
     sample: Done | None = None
 
+    def __str__(self) -> str:
+        return str(self.documents)
+
 
 def batches(
     item: Item, config: ScoreToxicityConfig

@@ -23,6 +23,7 @@ from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load as load_checkpoint
 from model.training.optimise import make_optimizers
 from tasks.contract import Finished, Session, Store, open_session
+from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
 WORDS = Path(__file__).read_text().split()
 
@@ -206,6 +207,18 @@ def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
     warning = next(w["says"] for w in report["warnings"] if "planting needs" in w["says"])
     assert "40 training documents of 300 to 700 characters" in warning
     assert not absent.exists()
+
+
+def test_a_cascade_is_not_judged_by_a_sample(absent, tmp_path):
+    checkpoint, base = make_checkpoint(tmp_path / "detoxify")
+    more = f'''[score_toxicity]
+    scorer = {{kind = "detoxify", checkpoint = "{checkpoint}", base = "{base}"}}
+    cascade = {{sample = 10, recall = 0.99}}'''
+    config = config_of(tmp_path, texts(400, 12), more)
+    report = forecast(config, until="pack", budget=20_000)
+    assert not report["sample"]["whole"] and not report["will_fail"]
+    assert not any("cascade is refused" in warning["says"] for warning in report["warnings"])
+    assert any("whether the cascade of score_toxicity is refused" in n for n in report["notes"])
 
 
 def test_the_shares_of_files_that_were_read(tmp_path):

@@ -20,6 +20,7 @@ from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
     checkpoint_digest,
     detoxify_name,
+    downloaded,
     folder_digest,
     needs_download,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Linear",
     "Scorer",
     "ScorerConfig",
+    "downloaded",
     "needs_download",
     "open_scorer",
     "scorer_digest",

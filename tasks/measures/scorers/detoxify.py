@@ -167,8 +167,17 @@ def _download(config: ScorerConfig) -> tuple[str, Path]:
     from detoxify.detoxify import MODEL_URLS
 
     url = MODEL_URLS[config.model]
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return url, cache_folder / "hallmark" / "detoxify" / url.rsplit("/", 1)[-1]
+    return url, _cache() / url.rsplit("/", 1)[-1]
+
+
+def _cache() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return folder / "hallmark" / "detoxify"
+
+
+def downloaded() -> list[str]:
+    """Names of the checkpoints that have been downloaded."""
+    return sorted(path.name for path in _cache().glob("*.ckpt"))
 
 
 def needs_download(config: ScorerConfig) -> bool:
