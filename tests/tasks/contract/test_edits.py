@@ -81,11 +81,11 @@ EDITS = {
         "return both / (total - both + 0)",
         {"deduplicate_near"},
     ),
-    "a kernel that three stages use": (
+    "a kernel that four stages use": (
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant", "select"},
+        {"split", "plant", "select", "score_toxicity"},
     ),
     "the contract": (
         "tasks/contract/writer.py",
@@ -133,7 +133,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     ("library", "expected"),
     [
         ("pyarrow", set(OURS)),
-        ("scipy", {"deduplicate", "deduplicate_near", *AUDITS}),
+        ("scipy", {"deduplicate", "deduplicate_near", "score_toxicity", *AUDITS}),
         ("phonenumbers", {"scrub", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),

@@ -152,7 +152,7 @@ def test_what_stands_there_twice_is_scored_once(small, monkeypatch):
     np.testing.assert_array_equal(scores[0], scores[5])  # the same tokens: other capitals
     assert scores[0, 0] != scores[2, 0]
     alone = np.concatenate([scorer.score_heads([text]) for text in texts])
-    np.testing.assert_allclose(scores, alone, atol=1e-6)
+    np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
 def test_in_bf16_scores_are_near(small):
@@ -190,7 +190,7 @@ def test_a_batch_that_fails_is_scored_one_by_one(small, monkeypatch, caplog):
     scores = scorer.score_heads(texts)
     assert np.isnan(scores[[1, 4, 5]]).all()
     rest = [0, 2, 3]
-    np.testing.assert_allclose(scores[rest], whole.score_heads(texts)[rest], atol=1e-6)
+    np.testing.assert_allclose(scores[rest], whole.score_heads(texts)[rest], atol=1e-5)
     assert scorer.failure == "RuntimeError: no kernel for this"
     assert len(caplog.records) == 1 and "oo" not in caplog.text
     assert not whole.failure
