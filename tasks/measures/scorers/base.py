@@ -72,7 +72,7 @@ class ScorerConfig(StageConfig):
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
         description="of the network's weights and arithmetic; bf16 is faster where the processor "
-        "or the GPU computes in it, and moves a score in its third digit",
+        "or the GPU computes in it, and moves scores by up to a hundredth",
     )
     device: Device = Field(default="auto", description="of the scorer")
 
