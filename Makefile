@@ -17,7 +17,7 @@ test: $(VENV)/installed-dev
 QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \
 	tests/tasks/contract/test_closure.py tests/tasks/contract/test_fingerprint.py \
 	tests/tasks/contract/test_golden.py tests/tasks/corpus/test_split.py \
-	tests/tasks/audits/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
+	tests/tasks/measures/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
 
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 $(QUICK)

@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 
 DATA = Path(__file__).parent / "data"

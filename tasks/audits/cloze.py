@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.audits.findings import finding
-from tasks.audits.statistics import bootstrap_share
 from tasks.audits.subjects.subject import Subject
+from tasks.measures.statistics import bootstrap_share
 
 CLOZE = "cloze"
 OTHERS = "answers of other passages"  # negative control

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits import statistics
 from tasks.audits.findings import finding
 from tasks.audits.subjects.subject import Subject, shared_prefix
 from tasks.contract import HallmarkError, Work, column, table
+from tasks.measures import statistics
 from tasks.measures.canaries import reference_secrets
 
 if TYPE_CHECKING:

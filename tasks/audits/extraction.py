@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits import statistics
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import (
@@ -42,6 +41,7 @@ from tasks.contract import (
     stage,
     table,
 )
+from tasks.measures import statistics
 
 
 class ExtractionConfig(StageConfig):

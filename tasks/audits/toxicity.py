@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits import statistics
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
 

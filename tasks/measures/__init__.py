@@ -1,4 +1,5 @@
-"""What corpus, training and audits share: scorers, identities, languages, personal data, canaries.
+"""What corpus, training and audits share: scorers, statistics, identities, languages, personal
+data, canaries.
 
 No stages; imports the contract alone.
 """

@@ -73,7 +73,7 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"profile", "train_tokenizer", "pretrain"},
+        {"identities", "profile", "train_tokenizer", "pretrain"},
     ),
     "a kernel": (
         "tasks/corpus/matching.py",
@@ -97,7 +97,7 @@ EDITS = {
     "a template of the site": ("reports/page/templates/site_run.html", "KEEP", "<p>KEEP", set()),
     "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", CARDS),
     "the statistics of audits": (
-        "tasks/audits/statistics.py",
+        "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
         AUDITS - {"attention_maps"},

@@ -1,4 +1,4 @@
-"""Statistics of the audits: intervals, tests and corrections, vectorised and seeded.
+"""Statistics of corpus and audits: intervals, tests and corrections, vectorised and seeded.
 
 Whatever items share (a prompt, a template, a word) is the unit of resampling: its items form a
 cluster that is drawn as a whole. Missing values (NaN) are left out before anything is counted.
