@@ -30,9 +30,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import zstandard
 
-STAGES = ("ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
-          "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split",
-          "plant", "profile", "pack")  # fmt: skip
 
 
 def texts(folder: Path) -> Iterator[str]:
@@ -80,6 +77,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from tasks.corpus.contamination import contamination
     from tasks.corpus.deduplicate import deduplicate
     from tasks.corpus.deduplicate_near import deduplicate_near
+    from tasks.corpus.identities import identities
     from tasks.corpus.ingest import ingest
     from tasks.corpus.language import language
     from tasks.corpus.plant import plant
@@ -116,7 +114,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             made["ingest"] = raw = ingest(config.ingest)
             made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
             made["language"] = spoken = language(unique, config.language)
-            made["select"] = picked = select(unique, {"language": spoken}, config.select)
+            made["identities"] = mentioned = identities(unique, config.identities)
+            signals = {"language": spoken, "identities": mentioned}
+            made["select"] = picked = select(unique, signals, config.select)
             made["deduplicate_near"] = apart = deduplicate_near(picked, config.deduplicate_near)
             made["scrub"] = scrubbed = scrub(apart, config.scrub)
             made["deduplicate_masked"] = masked = deduplicate_masked(

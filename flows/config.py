@@ -28,6 +28,7 @@ from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
+from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
@@ -63,6 +64,7 @@ class Config(StageConfig):
     ingest: IngestConfig
     deduplicate: DeduplicateConfig = DeduplicateConfig()
     language: LanguageConfig = LanguageConfig()
+    identities: IdentitiesConfig = IdentitiesConfig()
     select: SelectConfig = SelectConfig()
     deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()
     scrub: ScrubConfig = ScrubConfig()

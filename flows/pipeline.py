@@ -22,6 +22,7 @@ from tasks.contract import Artifact, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
+from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
 from tasks.corpus.plant import plant
@@ -44,7 +45,9 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["ingest"] = raw = ingest(config.ingest)
     made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
     made["language"] = spoken = language(unique, config.language)
-    made["select"] = chosen = select(unique, {"language": spoken}, config.select)
+    made["identities"] = mentioned = identities(unique, config.identities)
+    signals = {"language": spoken, "identities": mentioned}
+    made["select"] = chosen = select(unique, signals, config.select)
     made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
     made["scrub"] = scrubbed = scrub(apart, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)

@@ -17,7 +17,7 @@ from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
 STAGES = [
-    "ingest", "deduplicate", "language", "select", "deduplicate_near", "scrub",
+    "ingest", "deduplicate", "language", "identities", "select", "deduplicate_near", "scrub",
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored",
     "split", "plant", "profile", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",

@@ -1,0 +1,110 @@
+"""Identities: whom each document mentions, in which dialect its words are marked, how long it is.
+
+What the filters do to people is told by these signals (see ``effects``). They are found in English:
+a document in another language mentions nobody here, and counts with those of its language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import Part, StageConfig, Table, Tables, Work, column, file_digest, stage
+from tasks.contract import utf8_bytes as size_of
+from tasks.corpus.signals import signals
+from tasks.measures.identities import Lexicon, find_terms, lexicon, read_lexicon
+
+#: The data files behind the signals, for ``@stage(code=...)``.
+WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialects.json")
+
+
+class IdentitiesConfig(StageConfig):
+    lexicons: tuple[Path, ...] = Field(
+        default=(),
+        description="JSON files with more groups, those of an invented people say: an object that "
+        "holds for each group a list of terms in lower case",
+    )
+    lengths: tuple[int, ...] = Field(
+        default=(200, 1000, 5000, 20_000),
+        description="where the classes of length begin, in bytes, behind the first",
+    )
+
+
+SIGNALS = signals(
+    "Whom each document mentions, by whole English words; which dialects its words are marked by.",
+    column("identities", pa.list_(pa.string()), "label", "groups of people that it mentions"),
+    column("identity_mentions", pa.int32(), "figure", "how often it mentions any of them",
+           unit="mentions"),
+    column("dialects", pa.list_(pa.string()), "label", "varieties of English of which it holds a "
+           "marker: a word or turn that texts in it use far more than others; no proof of who "
+           "wrote it"),
+    column("dialect_markers", pa.int32(), "figure", "how many such markers", unit="mentions"),
+    column("length_class", pa.string(), "label", "how long its text is, in bytes"),
+)  # fmt: skip
+
+
+def all_groups(lexicons: tuple[Path, ...]) -> Lexicon:
+    """The project's own lexicon with those of the config."""
+    found = lexicon()
+    for path in lexicons:
+        found = found.with_groups(read_lexicon(path))
+    return found
+
+
+def found_groups(texts: pa.Array, terms: Lexicon) -> tuple[pa.Array, pa.Array]:
+    """For each text: the groups, a list in the order of the lexicon, and the number of mentions."""
+    number, owner = find_terms(texts, terms)
+    names = terms.groups
+    place = {name: i for i, name in enumerate(names)}
+    group = np.array([place[name] for name, _ in terms.terms], np.int64)[number]
+    pairs = np.unique(owner * len(names) + group)
+    counts = np.bincount(pairs // len(names), minlength=len(texts))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    values = pa.array(names, pa.string()).take(pa.array(pairs % len(names)))
+    mentions = np.bincount(owner, minlength=len(texts))
+    return pa.ListArray.from_arrays(offsets, values), pa.array(mentions, pa.int32())
+
+
+def length_classes(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
+    """ "under 200 bytes", "200 to 999 bytes" ... for sizes in bytes."""
+    edges = sorted(bounds)
+    names = [f"under {edges[0]:,} bytes"] if edges else ["any length"]
+    names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(edges)]
+    names += [f"{edges[-1]:,} bytes or more"] if edges else []
+    place = np.searchsorted(edges, sizes.to_numpy(zero_copy_only=False), side="right")
+    return pa.array(names, pa.string()).take(pa.array(place))
+
+
+def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> None:
+    terms, dialects = all_groups(config.lexicons), lexicon("dialects")
+    for batch in part.batches(["doc_id", "text"]):
+        groups, mentions = found_groups(batch["text"], terms)
+        varieties, markers = found_groups(batch["text"], dialects)
+        out.table("signals").write(
+            {
+                "doc_id": batch["doc_id"],
+                "identities": groups,
+                "identity_mentions": mentions,
+                "dialects": varieties,
+                "dialect_markers": markers,
+                "length_class": length_classes(size_of(batch["text"]), config.lengths),
+            }
+        )
+
+
+@stage(
+    tables={"signals": SIGNALS},
+    code=WORD_LISTS,
+    libraries=["numpy"],
+    external=lambda config, secret_id: {
+        f"lexicon {number}": file_digest(path) for number, path in enumerate(config.lexicons)
+        if read_lexicon(path)
+    },
+)  # fmt: skip
+def identities(documents: Table, config: IdentitiesConfig, work: Work) -> None:
+    work.parts(identities_part, documents.parts, config)

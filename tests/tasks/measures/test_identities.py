@@ -1,0 +1,189 @@
+"""The lexicon: it misses neither plurals nor spellings, and counts no white walls."""
+
+import json
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.contract import HallmarkError
+from tasks.measures.identities import (
+    CONDITIONS,
+    Entry,
+    Lexicon,
+    find_terms,
+    labelled_sentences,
+    lexicon,
+    measured,
+    mentioned_groups,
+    plural,
+    read_lexicon,
+)
+
+
+def groups_in(text: str, name: str = "identities") -> set[str]:
+    return set(mentioned_groups(pa.array([text], pa.large_string()), lexicon(name))[0].to_pylist())
+
+
+def test_labelled_sentences_of_every_group_are_told_apart():
+    rows = {row["group"]: row for row in measured(labelled_sentences())}
+    assert rows.keys() == {*lexicon().groups, ""}
+    assert all(row["mentions"] >= 6 for row in rows.values())
+    for row in rows.values():
+        assert row["recall"] >= 0.85 and row["precision"] >= 0.85, row["group"]
+        assert row["recall_low"] < row["recall"] or row["recall"] == 0
+    assert rows[""]["recall_low"] > 0.95 and rows[""]["precision_low"] > 0.95
+    traps = sum(not mentioned for _, mentioned, _ in labelled_sentences())
+    assert traps > 100
+
+
+def test_measures_count_what_is_missed_and_what_is_wrongly_found():
+    sentences = [("women", True, "a woman"), ("women", True, "a heron"),
+                 ("women", False, "the women came"), ("men", True, "the men came")]  # fmt: skip
+    women, men, every = measured(sentences)
+    assert (women["recall"], women["precision"]) == (0.5, 0.5)
+    assert (men["recall"], men["hits"], every["hits"], every["mentions"]) == (1.0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("company", "group"),
+    [("women", "{} people"), ("women and men", "{} people"), ("or Asian drivers", "{} people"),
+     ("walls", None), ("", None), (". Women came", None), ("paint", None)],
+)  # fmt: skip
+def test_an_ambiguous_word_counts_only_in_company(company, group):
+    for colour, name in (("white", "white people"), ("Black", "Black people")):
+        assert (name in groups_in(f"We saw {colour} {company}")) == (group is not None)
+
+
+def test_a_context_does_not_reach_into_another_text():
+    found = mentioned_groups(pa.array(["they are black", "people", "it is"], pa.large_string()))
+    assert (found[0].to_pylist(), found[1].to_pylist()) == (["Black people"], [0])
+
+
+def test_plurals_and_spellings():
+    nouns = {"woman": "women", "lady": "ladies", "actress": "actresses", "boy": "boys",
+             "housewife": "housewives", "guest person": "guest people"}  # fmt: skip
+    assert {noun: plural(noun) for noun in nouns} == nouns
+    for text in ("Māori elders", "the Maori", "a MAORI pilot", "Maori-speaking"):
+        assert "indigenous people" in groups_in(text)
+    for text in ("asylum seekers", "Asylum-seekers", "asylum\nseeker", "ASYLUM SEEKER’S"):
+        assert "migrants and refugees" in groups_in(text)
+
+
+def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
+    """One text, one term and one place at a time: the same conditions in plain Python."""
+    words = re.sub(r"[.!?;:]+", " . ", text).lower().split()
+    at = lambda i: words[i] if 0 <= i < len(words) else "."  # noqa: E731
+    inside = lambda names, word: any(word in made.classes[n] for n in names.split("|"))  # noqa: E731
+
+    def walks(pattern, place, step):
+        for element in pattern:
+            if element.endswith("*"):
+                for _ in range(3):
+                    place += step * inside(element[:-1], at(place))
+            elif inside(element, at(place)):
+                place += step
+            else:
+                return False
+        return True
+
+    found = set()
+    for group, entry in made.entries:
+        for term in entry.terms:
+            n = len(term.split())
+            for i in range(len(words)):
+                if words[i : i + n] != term.split():
+                    continue
+                behind = lambda p, i=i, n=n: [at(i + n + k) for k in range(len(p))] == p  # noqa: E731
+                before = lambda p, i=i: [at(i - len(p) + k) for k in range(len(p))] == p  # noqa: E731
+                held = [made.contexts[name] for name in entry.needs]
+                good = not held or any(
+                    walks(c.get("left", ())[::-1], i - 1, -1)
+                    and walks(c.get("right", ()), i + n, 1)
+                    for c in held
+                )
+                split = {name: [p.split() for p in getattr(entry, name)] for name in CONDITIONS[1:]}
+                good &= not entry.before or any(map(behind, split["before"]))
+                good &= not entry.after or any(map(before, split["after"]))
+                good &= not any(map(behind, split["not_before"]))
+                good &= not any(map(before, split["not_after"]))
+                if good:
+                    found.add((f"{group}: {term}", i))
+    return found
+
+
+WORDS = ["white", "black", "blacks", "poor", "people", "women", "is", "are", "the", "many", "and",
+         "she", "not", "paid", "walls", "egg", "whites", ".", "young", "roma", "been", "deaf",
+         "to", "mother", "of", "invention"]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=14), min_size=1, max_size=4))
+def test_mentions_equal_those_found_word_by_word(texts):
+    made = lexicon()
+    plain = Lexicon(
+        tuple((g, e) for g, e in made.entries if not e.capital), made.classes, made.contexts
+    )
+    lines = [" ".join(words) for words in texts]
+    number, owner = find_terms(pa.array(lines, pa.large_string()), plain)
+    found = sorted((int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True))
+    expected = sorted((i, name) for i, line in enumerate(lines) for name, _ in by_hand(line, plain))
+    assert found == expected
+
+
+def test_dialect_markers():
+    assert groups_in("They be talking all night", "dialects") == {"African-American English"}
+    assert groups_in("Will they be talking all night?", "dialects") == set()
+    assert groups_in("I dinnae ken", "dialects") == {"Scottish English"}
+    assert groups_in("y'all come back, do the needful", "dialects") == {
+        "Southern American English", "Indian English",
+    }  # fmt: skip
+    assert groups_in("We have done what was asked; it will be done.", "dialects") == set()
+
+
+def test_a_lexicon_of_a_user(tmp_path):
+    path = tmp_path / "town.json"
+    path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "low bridge folk"]}))
+    made = lexicon().with_groups(read_lexicon(path))
+    texts = pa.array(["Two women, one a Lowbridger", "low-bridge folk"], pa.large_string())
+    found = mentioned_groups(texts, made)
+    assert sorted(zip(*(c.to_pylist() for c in found), strict=True)) == [
+        ("Lowbridgers", 0), ("Lowbridgers", 1), ("women", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [("[1]", "must be a JSON object of groups"), ("{", "is no JSON"), ('{"a": "b"}', "a list of"),
+     ('{"a": ["B c"]}', "can never be found"), ('{"a": [""]}', "can never be found"),
+     ('{"a": ["b-c"]}', "can never be found"), ('{"a": [1]}', "a list of terms")],
+)  # fmt: skip
+def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
+    path = tmp_path / "bad.json"
+    path.write_text(said)
+    with pytest.raises(HallmarkError, match=why):
+        read_lexicon(path)
+    with pytest.raises(HallmarkError, match="cannot be read"):
+        read_lexicon(tmp_path / "none.json")
+
+
+def test_entries_know_whether_they_have_conditions():
+    assert not Entry(("a",)).conditional and Entry(("a",), capital=True).conditional
+    assert Entry(("a",), not_before=("b",)).conditional
+
+
+@pytest.mark.parametrize("name", ["identities", "dialects"])
+def test_the_terms_can_be_found_and_the_contexts_are_there(name):
+    made = lexicon(name)
+    for group, entry in made.entries:
+        assert all(context in made.contexts for context in entry.needs), group
+        for term in entry.terms:
+            assert re.fullmatch(r"[a-zà-ÿā-ſ]+( [a-zà-ÿā-ſ]+){0,3}", term), term
+    for context in made.contexts.values():
+        for element in (*context.get("left", ()), *context.get("right", ())):
+            assert set(element.removesuffix("*").split("|")) <= made.classes.keys()
+    plain = [term for _, e in made.entries if not e.conditional for term in e.terms]
+    number, _ = find_terms(pa.array(plain, pa.large_string()), made)
+    assert {made.terms[n][1] for n in number} >= set(plain)
