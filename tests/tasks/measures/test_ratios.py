@@ -1,0 +1,137 @@
+"""Rate ratios over clusters: against brute force, textbook values and simulations."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tasks.measures.ratios import Group, rate_ratios
+
+
+def ratios(hit, group, cluster=None, risk=None):
+    n = len(hit)
+    cluster = np.arange(n) if cluster is None else np.asarray(cluster)
+    risk = np.ones(n, bool) if risk is None else np.asarray(risk)
+    groups = [Group.of(np.flatnonzero(g), cluster) for g in np.atleast_2d(group)]
+    return rate_ratios(groups, np.asarray(hit, bool), risk, cluster)
+
+
+def spread(hit, inside, cluster):
+    """Variance of the rate of the items inside, cluster by cluster."""
+    rate = hit[inside].mean()
+    sums = [(hit[here] - rate).sum() for c in np.unique(cluster[inside])
+            if (here := inside & (cluster == c)).any()]  # fmt: skip
+    return sum(s**2 for s in sums) / inside.sum() ** 2 * len(sums) / (len(sums) - 1)
+
+
+def test_rates_and_variances_equal_those_by_brute_force():
+    random = np.random.default_rng(1)
+    cluster = random.integers(40, size=300)
+    hit = random.random(300) < 0.2 + 0.5 * (cluster % 5 == 0)
+    group = random.random(300) < 0.3
+    risk = random.random(300) < 0.8
+    found = ratios(hit, group, cluster, risk)
+    a, b = group & risk, ~group & risk
+    assert (found.n[0], found.events[0]) == (a.sum(), hit[a].sum())
+    assert (found.other_n[0], found.other_events[0]) == (b.sum(), hit[b].sum())
+    assert found.clusters[0] == len(np.unique(cluster[a]))
+    assert found.ratio[0] == pytest.approx(hit[a].mean() / hit[b].mean())
+    # The interval is that of Poisson counts with the variances of the clusters.
+    x, y = (hit[s].mean() ** 2 / spread(hit, s, cluster) for s in (a, b))
+    exposure = (x / hit[a].mean()) / (y / hit[b].mean())
+    low = scipy.stats.beta.ppf(0.025, x, y + 1)
+    high = scipy.stats.beta.ppf(0.975, x + 1, y)
+    assert found.low[0] == pytest.approx(low / (1 - low) / exposure)
+    assert found.high[0] == pytest.approx(high / (1 - high) / exposure)
+
+
+def test_rare_events_of_independent_items_give_the_exact_test_of_two_poisson_rates():
+    """Of as many items that 1 - rate is 1."""
+    n = 1_000_000
+    hit, group = np.zeros(n, bool), np.zeros(n, bool)
+    group[: n // 4] = True
+    hit[[*range(7), *range(n - 9, n)]] = True
+    found = ratios(hit, group)
+    test = scipy.stats.binomtest(7, 16, 0.25)
+    interval = test.proportion_ci(method="exact")
+    assert found.low[0] == pytest.approx(interval.low / (1 - interval.low) * 3, rel=1e-3)
+    assert found.high[0] == pytest.approx(interval.high / (1 - interval.high) * 3, rel=1e-3)
+    twice = 2 * scipy.stats.binomtest(7, 16, 0.25, alternative="greater").pvalue
+    assert found.p[0] == pytest.approx(twice, rel=1e-3)
+
+
+def test_copies_tell_nothing_new():
+    random = np.random.default_rng(2)
+    hit, group = random.random(200) < 0.3, random.random(200) < 0.5
+    once = ratios(hit, group)
+    ten = ratios(np.repeat(hit, 10), np.repeat(group, 10), np.repeat(np.arange(200), 10))
+    assert ten.ratio[0] == pytest.approx(once.ratio[0])
+    assert np.log(ten.high / ten.low) == pytest.approx(np.log(once.high / once.low), rel=0.03)
+    alone = ratios(np.repeat(hit, 10), np.repeat(group, 10))
+    assert np.log(alone.high / alone.low)[0] < 0.4 * np.log(once.high / once.low)[0]
+
+
+def test_no_event_here_has_an_upper_end_and_none_at_all_has_nothing():
+    group = np.arange(1000) < 100
+    hit = np.arange(1000) >= 950
+    none = ratios(hit, group)
+    assert (none.ratio[0], none.low[0]) == (0, 0) and 0.3 < none.high[0] < 1 and none.p[0] < 0.05
+    only = ratios(~hit & group, group)
+    assert np.isinf(only.ratio[0]) and np.isinf(only.high[0]) and only.p[0] < 1e-9
+    nothing = ratios(np.zeros(1000, bool), group)
+    assert np.isnan([nothing.ratio[0], nothing.low[0], nothing.high[0], nothing.p[0]]).all()
+    empty = ratios(hit, np.zeros(1000, bool))
+    assert np.isnan([empty.ratio[0], empty.low[0], empty.p[0], empty.least[0]]).all()
+    every = ratios(np.ones(1000, bool), group)
+    assert every.ratio[0] == 1 and every.low[0] > 0.6 and every.p[0] > 0.9
+
+
+def world(random, ratio, rate=0.05, clusters=1500, groups=1):
+    """Clusters of 1 to 6 items with one fate each; a group is spread over clusters."""
+    size = random.integers(1, 7, clusters)
+    cluster = np.repeat(np.arange(clusters), size)
+    of_group = random.random((groups, clusters)) < 0.2
+    gone = random.random(clusters) < np.where(of_group[0], rate * ratio, rate)
+    member = of_group[:, cluster] & (random.random((groups, len(cluster))) < 0.9)
+    return gone[cluster], member, cluster
+
+
+def test_a_planted_ratio_is_covered_by_its_interval():
+    random = np.random.default_rng(3)
+    covered, found = [], []
+    for _ in range(300):
+        hit, member, cluster = world(random, 2.5)
+        r = ratios(hit, member, cluster)
+        # One in ten of the items in clusters of the group does not belong to it.
+        others = (0.2 * 0.1 * 2.5 + 0.8) / (0.2 * 0.1 + 0.8)
+        covered.append(r.low[0] <= 2.5 / others <= r.high[0])
+        found.append(np.log(r.ratio[0]))
+    assert np.mean(covered) >= 0.93
+    assert np.exp(np.median(found)) == pytest.approx(2.4, rel=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.003, 0.05, 0.4])
+def test_without_an_effect_few_runs_find_one_among_many_groups(rate):
+    random = np.random.default_rng(4)
+    wrong, plain = [], []
+    for _ in range(200):
+        hit, member, cluster = world(random, 1.0, rate=rate, clusters=800, groups=20)
+        r = ratios(hit, member, cluster)
+        wrong.append(np.nanmin(r.corrected, initial=1) < 0.05)
+        plain.append(np.nanmin(r.p, initial=1) < 0.05)
+    assert np.mean(wrong) <= 0.08  # 0.05 and three standard errors of 200 runs would be 0.096
+    assert rate < 0.01 or np.mean(plain) > 0.2  # uncorrected, some group stands out by chance
+
+
+def test_the_least_ratio_is_found_in_four_of_five_runs():
+    random = np.random.default_rng(5)
+    null = [ratios(*world(random, 1.0, clusters=3000)).least[0] for _ in range(20)]
+    least = float(np.median(null))
+    assert 1.2 < least < 3
+    found = [ratios(*world(random, least * 1.03, clusters=3000)).p[0] < 0.05 for _ in range(200)]
+    assert 0.68 < np.mean(found) < 0.93
+
+
+def test_the_least_ratio_is_missing_where_nothing_could_have_shown():
+    group = np.arange(400) < 2
+    hit = np.arange(400) % 2 == 0
+    assert np.isnan(ratios(hit, group).least[0])
