@@ -28,6 +28,7 @@ from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
+from tasks.corpus.effects import EffectsConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
@@ -77,6 +78,7 @@ class Config(StageConfig):
     split: SplitConfig = SplitConfig()
     plant: PlantConfig = PlantConfig()
     profile: ProfileConfig = ProfileConfig()
+    effects: EffectsConfig = EffectsConfig()
     datasheet: DatasheetConfig = DatasheetConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
     pack: PackConfig = PackConfig()

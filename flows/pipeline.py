@@ -22,6 +22,7 @@ from tasks.contract import Artifact, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
+from tasks.corpus.effects import effects
 from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
@@ -59,6 +60,7 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["plant"] = planted = plant(parted, config.plant)
     history = dict(made)
     made["profile"] = profiled = profile(planted, planted, history, config.profile)
+    made["effects"] = history["effects"] = effects(masked, dict(history), config.effects)
     made["datasheet"] = datasheet(profiled, history, config.datasheet)
     return made
 

@@ -16,9 +16,9 @@ PROFILE = "profile"
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 READ = (
-    "accounts", "cascade", "documents", "duplicates", "errors", "flow", "identities", "ledger",
-    "lengths", "pairs", "personal_data", "plants", "reasons", "search", "signals", "sources",
-    "toxicity",
+    "accounts", "cascade", "documents", "duplicates", "errors", "examples", "flow", "identities",
+    "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants", "rates", "reasons",
+    "search", "signals", "sources", "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 

@@ -268,7 +268,8 @@ class _Matcher:
         return good
 
     def find(self, texts: pa.Array) -> tuple[Int64, Int64, Int64]:
-        """Number of the term, of the text, and of the word in the batch, in the words' order."""
+        """Number of the term, of the text, and of the first word in its text, in the words' order;
+        what ends a sentence or a clause counts as a word."""
         codes = _Codes(texts, self.vocabulary)
         here = np.flatnonzero(self.first[codes.codes[:-1]])
         if not len(here):
@@ -290,7 +291,8 @@ class _Matcher:
                 found.append(np.stack([np.full(len(at), number), text, at]))
         number, text, at = np.concatenate(found, axis=1)
         _, first = np.unique(at * len(self.same) + self.same[number], return_index=True)
-        return self.same[number[first]], text[first], at[first]
+        number, text, at = self.same[number[first]], text[first], at[first]
+        return number, text, at - np.searchsorted(codes.owners, text)
 
 
 _MATCHERS: dict[int, tuple[Lexicon, _Matcher]] = {}
@@ -319,6 +321,11 @@ def find_terms(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, In
     """
     number, owner, _ = _matcher(terms or lexicon()).find(texts)
     return number, owner
+
+
+def find_places(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64, Int64]:
+    """``find_terms``, and of each mention how many words stand before it in its text."""
+    return _matcher(terms or lexicon()).find(texts)
 
 
 def mentioned_groups(texts: pa.Array, terms: Lexicon | None = None) -> tuple[pa.Array, pa.Array]:

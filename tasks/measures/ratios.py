@@ -58,6 +58,7 @@ class Ratios:
     low: Float64
     high: Float64
     p: Float64
+    within: Float64  # the ratio within strata (Mantel & Haenszel 1959); NaN without any
     least: Float64  # the smallest ratio above 1 that would have been found, in four of five times
 
     @property
@@ -88,7 +89,8 @@ class _Side:
     @property
     def variance(self) -> Float64:
         """No smaller than were all items independent: an estimate from few clusters may be."""
-        spread = _over(self.squares, self.n**2) * _over(self.clusters, self.clusters - 1)
+        with np.errstate(invalid="ignore"):
+            spread = _over(self.squares, self.n**2) * _over(self.clusters, self.clusters - 1)
         return np.fmax(spread, self.simple)
 
     def effective(self, design: float) -> tuple[Float64, Float64]:
@@ -103,20 +105,25 @@ class _Side:
         return np.fmax(1.0, _over(self.variance, self.simple))
 
 
-def rate_ratios(groups: Sequence[Group], hit: Bool, risk: Bool, cluster: Int64) -> Ratios:
+def rate_ratios(
+    groups: Sequence[Group], hit: Bool, risk: Bool, cluster: Int64, stratum: Int64 | None = None
+) -> Ratios:
     """Each group against all other items at risk.
 
-    hit, risk: (n,), an event counts at risk only; cluster: (n,) numbers from 0.
+    hit, risk: (n,), an event counts at risk only; cluster, stratum: (n,) numbers from 0. Strata
+    decide ``within`` alone: a group that is much in the one source of which much is taken has a
+    high ratio, and one of 1 within sources.
     """
     hit = hit & risk
-    of_all = (np.bincount(cluster, hit), np.bincount(cluster, risk))
+    of_all = (_binned(cluster, hit), _binned(cluster, risk))
     whole = _side(*of_all)
-    own, rest = [], []
+    own: list[Float64] = []
+    rest: list[Float64] = []
     for group in groups:
         k = len(group.clusters)
         inside = (
-            np.bincount(group.place, hit[group.members], k),
-            np.bincount(group.place, risk[group.members], k),
+            _binned(group.place, hit[group.members], k),
+            _binned(group.place, risk[group.members], k),
         )
         own.append(_sums(*inside))
         there = (of_all[0][group.clusters], of_all[1][group.clusters])
@@ -130,13 +137,33 @@ def rate_ratios(groups: Sequence[Group], hit: Bool, risk: Bool, cluster: Int64) 
         ratio = a.rate / b.rate
     expected = a.n / np.where(a.events > 0, a.design, design) * b.rate
     least = _least(expected, b.events / b.design, b.rate)
+    within = np.full(len(groups), np.nan)
+    if stratum is not None:
+        strata = (_binned(stratum, hit), _binned(stratum, risk))
+        within = np.array([_within(g, hit, risk, stratum, *strata) for g in groups], np.float64)
     return Ratios(_whole(a.n), _whole(a.events), _whole(a.clusters), _whole(b.n), _whole(b.events),
-                  ratio, low, high, p, least)  # fmt: skip
+                  ratio, low, high, p, within, least)  # fmt: skip
+
+
+def _binned(place: Int64, weights: Bool, least: int = 0) -> Float64:
+    return np.bincount(place, weights, least).astype(np.float64)
 
 
 def _over(above: Float64, below: Float64) -> Float64:
     with np.errstate(divide="ignore", invalid="ignore"):
         return above / below
+
+
+def _within(
+    group: Group, hit: Bool, risk: Bool, stratum: Int64, events: Float64, n: Float64
+) -> float:
+    """The ratio of Mantel & Haenszel, for cohorts: sum of a_s m_s / N_s by sum of b_s n_s / N_s."""
+    members, k = group.members, len(n)
+    own, own_n = (_binned(stratum[members], x[members], k) for x in (hit, risk))
+    some = n > 0
+    above = (own * (n - own_n))[some] / n[some]
+    below = ((events - own) * own_n)[some] / n[some]
+    return float(above.sum() / below.sum()) if below.sum() > 0 else float("nan")
 
 
 def _whole(values: Float64) -> Int64:

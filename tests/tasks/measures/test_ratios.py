@@ -135,3 +135,19 @@ def test_the_least_ratio_is_missing_where_nothing_could_have_shown():
     group = np.arange(400) < 2
     hit = np.arange(400) % 2 == 0
     assert np.isnan(ratios(hit, group).least[0])
+
+
+def test_a_ratio_that_lies_between_strata_is_gone_within_them():
+    """Simpson: the group is much in the stratum of which much is taken."""
+    random = np.random.default_rng(6)
+    stratum = np.repeat([0, 1], 20_000)
+    hit = random.random(40_000) < np.where(stratum == 0, 0.02, 0.4)
+    group = random.random(40_000) < np.where(stratum == 0, 0.05, 0.5)
+    every = Group.of(np.flatnonzero(group), np.arange(40_000))
+    found = rate_ratios([every], hit, np.ones(40_000, bool), np.arange(40_000), stratum)
+    tables = [[(hit & s & g).sum() for g in (group, ~group)] + [(s & group).sum(), s.sum()]
+              for s in (stratum == 0, stratum == 1)]  # fmt: skip
+    above = sum(a * (total - n) / total for a, _, n, total in tables)
+    below = sum(b * n / total for _, b, n, total in tables)
+    assert found.within[0] == pytest.approx(above / below)
+    assert found.ratio[0] > 1.8 and found.within[0] == pytest.approx(1, abs=0.06)

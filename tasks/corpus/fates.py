@@ -1,0 +1,299 @@
+"""Fates: where each document of a corpus went, by the ledgers of its stages, and whose it is.
+
+Held for each document: its id, its place in the history, its cluster and its signals, about 120
+bytes; no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.contract import Artifact, HallmarkError, Table
+from tasks.corpus.swaps import UNDETERMINED
+from tasks.measures.ratios import Group
+
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: What can tell people's documents apart: signals of the stages ``language`` and ``identities``,
+#: and the source.
+DIMENSIONS = {
+    "identity": "identities",
+    "dialect": "dialects",
+    "language": "language",
+    "length": "length_class",
+    "source": "source",
+}
+
+#: Mentions and markers are looked for in English; documents surely in another language are none
+#: of those that a group is compared with.
+ENGLISH = ("identity", "dialect")
+
+#: Actions with which a document leaves.
+LEAVING = ("removed", "quarantined")
+
+STAYED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why documents left, or would have: a reason in the ledger of a stage."""
+
+    stage: str
+    reason: str
+    order: int  # place of the stage in the history
+    hit: Bool  # (n,)
+
+
+@dataclass
+class Fates:
+    """The documents of the first stage, and what became of them; arrays (n,).
+
+    ``left``: the place in the history of the stage at which a document left, STAYED if it did not;
+    ``twin``: the place of the document that a copy was removed for, -1 for all others.
+    """
+
+    ids: pa.Array
+    left: Int64
+    why: Int64  # number in ``reasons``, -1 if it stayed
+    twin: Int64
+    cluster: Int64
+    reasons: list[tuple[str, str]]
+    causes: list[Cause]
+    groups: dict[tuple[str, str], Bool]  # by dimension and name: who belongs to it
+    source: Int64  # numbers
+    known: Bool  # has signals, its own or its twin's
+    english: Bool
+    _groups: dict[str, dict[str, Group]] = field(default_factory=dict)
+
+    @cached_property
+    def copy(self) -> Bool:
+        """Left as a copy of another document."""
+        return self.twin >= 0
+
+    @cached_property
+    def root(self) -> Int64:
+        """Of each copy the last keeper in its chain: a twin that left as a copy has a twin."""
+        root = np.where(self.copy, self.twin, np.arange(len(self.twin)))
+        while self.copy[root].any():
+            root = np.where(self.copy[root], self.twin[root], root)
+        return root
+
+    @cached_property
+    def lost(self) -> Bool:
+        """Left as a copy, and what it was a copy of left later for another reason."""
+        return self.copy & (self.left[self.root] < STAYED)
+
+    @cached_property
+    def whole(self) -> Bool:
+        """By cluster: none of its documents stayed."""
+        stayed = np.bincount(self.cluster, self.left == STAYED)
+        return stayed == 0
+
+    def at_risk(self, dimension: str) -> Bool:
+        """Documents that the groups of a dimension are compared among."""
+        return self.known & self.english if dimension in ENGLISH else self.known
+
+    def slices(self, dimension: str, least: int) -> dict[str, Group]:
+        """The groups of a dimension with at least so many documents, by their names."""
+        if dimension not in self._groups:
+            risk = self.at_risk(dimension)
+            self._groups[dimension] = {
+                name: Group.of(np.flatnonzero(member & risk), self.cluster)
+                for (of, name), member in sorted(self.groups.items())
+                if of == dimension and (member & risk).sum() >= least
+            }
+        return self._groups[dimension]
+
+
+def fates(history: Mapping[str, Artifact]) -> Fates:
+    """``history``: the artifacts of the corpus stages by label, in the order they ran.
+
+    Raises HallmarkError where no stage left documents, or none said whom they mention.
+    """
+    first = next((a for a in history.values() if "documents" in a.tables), None)
+    if first is None:
+        raise HallmarkError("no stage of the history left documents")
+    rows = first["documents"].read(["doc_id", "source"]).sort_by("doc_id")
+    ids = rows["doc_id"].combine_chunks()
+    n = len(ids)
+    place = Places(ids)
+    left, why, twin = np.full(n, STAYED), np.full(n, -1), np.full(n, -1)
+    reasons: list[tuple[str, str]] = []
+    causes: list[Cause] = []
+    for order, (label, artifact) in enumerate(history.items()):
+        if "ledger" not in artifact.tables:
+            continue
+        ledger = artifact["ledger"].read(["doc_id", "action", "reason", "matched"])
+        for reason, action, at, matched in _departures(ledger, place):
+            gone = at[left[at] == STAYED] if action in LEAVING else at[:0]
+            if len(gone):
+                left[gone], why[gone] = order, _number(reasons, (label, reason))
+                twin[at] = np.where(np.isin(at, gone), matched, twin[at])
+            hit = _cause(causes, label, reason, order, n).hit
+            hit[at] = True
+    cluster = _clusters(history, place, twin)
+    groups, known, english = _groups(history, place, twin, rows["source"].combine_chunks())
+    source = rows["source"].combine_chunks().dictionary_encode().indices
+    return Fates(ids, left, why, twin, cluster, reasons, causes, groups,
+                 source.to_numpy().astype(np.int64), known, english)  # fmt: skip
+
+
+class Places:
+    """Where documents stand among sorted ids."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        self._sorted = _keys(ids)
+
+    def of(self, ids: pa.Array | pa.ChunkedArray) -> Int64:
+        """-1 for those that are not among them, and for null."""
+        found = np.full(len(ids), -1, np.int64)
+        if not len(self._sorted) or not len(ids):
+            return found
+        if isinstance(ids, pa.ChunkedArray):
+            ids = ids.combine_chunks()
+        known = ids.is_valid().to_numpy(zero_copy_only=False)
+        keys = _keys(ids.drop_null())
+        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
+        found[known] = np.where(self._sorted[at] == keys, at, -1)
+        return found
+
+
+def _keys(ids: pa.Array) -> NDArray[np.void]:
+    """16-byte ids as pairs of numbers that sort as the bytes do."""
+    halves = np.frombuffer(b"".join(ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
+    pairs = np.empty(len(halves), [("high", np.uint64), ("low", np.uint64)])
+    pairs["high"], pairs["low"] = halves.T
+    return pairs
+
+
+def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int64, Int64]]:
+    """(reason, action, places, places of the twins) of the rows about whole documents that leave,
+    or would have; removed ones before those that are rows ``also``."""
+    ledger = ledger.filter(pc.is_in(ledger["action"], value_set=pa.array([*LEAVING, "also"])))
+    pairs = ledger.group_by(["action", "reason"]).aggregate([]).to_pylist()
+    pairs.sort(key=lambda pair: (pair["action"] == "also", pair["reason"], pair["action"]))
+    for pair in pairs:
+        here = pc.and_(*(pc.equal(ledger[name], value) for name, value in pair.items()))
+        rows = ledger.filter(here)
+        at = place.of(rows["doc_id"])
+        ours = at >= 0  # planted documents were not there at first
+        yield pair["reason"], pair["action"], at[ours], place.of(rows["matched"])[ours]
+
+
+def _number(reasons: list[tuple[str, str]], found: tuple[str, str]) -> int:
+    if found not in reasons:
+        reasons.append(found)
+    return reasons.index(found)
+
+
+def _cause(causes: list[Cause], stage: str, reason: str, order: int, n: int) -> Cause:
+    known = next((c for c in causes if (c.stage, c.reason) == (stage, reason)), None)
+    if known is None:
+        known = Cause(stage, reason, order, np.zeros(n, bool))
+        causes.append(known)
+    return known
+
+
+def _clusters(history: Mapping[str, Artifact], place: Places, twin: Int64) -> Int64:
+    """The number of each document's cluster: the last that a stage gave it, a copy's its twin's."""
+    cluster = np.arange(len(twin))
+    for artifact in history.values():
+        if {"documents", "pairs"} <= artifact.tables.keys():
+            rows = artifact["documents"].read(["doc_id", "cluster"])
+            at, found = place.of(rows["doc_id"]), place.of(rows["cluster"])
+            both = (at >= 0) & (found >= 0)
+            cluster[at[both]] = found[both]
+    copy = twin >= 0
+    while True:  # chains of twins are short: a copy's keeper stood in its own stage
+        moved = np.where(copy, cluster[np.where(copy, twin, 0)], cluster)
+        if (moved == cluster).all():
+            return np.unique(cluster, return_inverse=True)[1].astype(np.int64)
+        cluster = moved
+
+
+def signal_table(history: Mapping[str, Artifact], name: str) -> Table | None:
+    """The table ``signals`` that has this one; None where no stage left it."""
+    tables = [a["signals"] for a in history.values() if "signals" in a.tables]
+    return next((t for t in tables if name in t.columns), None)
+
+
+def signal(history: Mapping[str, Artifact], name: str, fates: Fates) -> NDArray[np.float64] | None:
+    """A signal that is a number, (n,), NaN where there is none; None where no stage left it."""
+    table = signal_table(history, name)
+    if table is None or name not in table.columns:
+        return None
+    rows = table.read(["doc_id", name])
+    at = Places(fates.ids).of(rows["doc_id"])
+    values = np.full(len(fates.ids), np.nan)
+    values[at[at >= 0]] = rows[name].cast(pa.float64()).to_numpy()[at >= 0]
+    return values
+
+
+def _groups(
+    history: Mapping[str, Artifact], place: Places, twin: Int64, source: pa.Array
+) -> tuple[dict[tuple[str, str], Bool], Bool, Bool]:
+    """Who belongs to which group, who has signals, and who is not surely in another language."""
+    n = len(twin)
+    found: dict[tuple[str, str], Bool] = {}
+    known, english = np.ones(n, bool), np.ones(n, bool)
+    for dimension, name in DIMENSIONS.items():
+        if name == "source":
+            for value in pc.unique(source).to_pylist():
+                here = pc.equal(source, value)
+                found[dimension, value] = here.to_numpy(zero_copy_only=False)
+            continue
+        table = signal_table(history, name)
+        if table is None:
+            if name == "identities":
+                raise HallmarkError("no stage of the history said whom the documents mention")
+            continue
+        rows = table.read(["doc_id", name])
+        row_of = _rows_of(place.of(rows["doc_id"]), twin)
+        known &= row_of >= 0
+        for value, member in _members(rows[name].combine_chunks(), len(rows)):
+            found[dimension, value] = np.append(member, False)[row_of]
+        if name == "language":
+            english = found.get((dimension, "en"), ~english) | found.get(
+                (dimension, UNDETERMINED), np.zeros(n, bool)
+            )
+    return found, known, english
+
+
+def _rows_of(at: Int64, twin: Int64) -> Int64:
+    """For each document its row among the signals, a copy's where it has none its twin's; or -1.
+    ``at``: the places of the documents that have rows."""
+    row_of = np.full(len(twin), -1)
+    row_of[at[at >= 0]] = np.flatnonzero(at >= 0)
+    while True:
+        lent = np.where((row_of < 0) & (twin >= 0), row_of[twin], row_of)
+        if (lent == row_of).all():
+            return row_of
+        row_of = lent
+
+
+def _members(values: pa.Array, rows: int) -> Iterator[tuple[str, Bool]]:
+    """Each value of a column of labels or of lists of them, and the rows that have it."""
+    if pa.types.is_list(values.type):
+        flat, owner = pc.list_flatten(values), pc.list_parent_indices(values).to_numpy()
+    else:
+        flat, owner = pc.fill_null(values, UNDETERMINED), np.arange(rows)
+    encoded = flat.dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    for code, value in enumerate(encoded.dictionary.to_pylist()):
+        member = np.zeros(rows, bool)
+        member[owner[codes == code]] = True
+        yield value, member
+
+
+def rules_of(artifact: Artifact) -> Sequence[Mapping[str, object]]:
+    """The rules of a stage ``select``, as its config said them."""
+    config = artifact.manifest["parts"]["config"]
+    return config.get("rules", ()) if artifact.stage == "select" else ()

@@ -1,0 +1,297 @@
+"""Who was taken: every figure against a count by hand, on corpora with a known effect."""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.contract import (
+    HallmarkError,
+    Part,
+    Processes,
+    Session,
+    StageConfig,
+    Store,
+    Table,
+    Tables,
+    Work,
+    column,
+    open_session,
+    stage,
+)
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.effects import EffectsConfig, effects, outcomes, rate_rows, thresholds
+from tasks.corpus.fates import STAYED, fates
+from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.signals import signals
+from tests.tasks.corpora import given
+
+ORDINARY = [
+    "The harbour was quiet in the morning.",
+    "Rain fell on the orchard all night.",
+    "The engine of the ferry was repaired.",
+    "A lantern burned above the gate.",
+]
+NAMED = [
+    "The Muslim baker opened early.",
+    "Two women repaired the ferry.",
+    "A Black family moved in.",
+]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    with open_session(Session(Store(tmp_path_factory.mktemp("effects")))) as opened:
+        yield opened
+
+
+class RudeConfig(StageConfig):
+    odds: float = 0.1
+    ratio: float = 1.0
+    seed: int = 0
+
+
+@stage(
+    tables={"signals": signals("Made up.", column("rude", pa.float64(), "figure", "by lot"))},
+)
+def rude(documents: Table, config: RudeConfig, work: Work) -> None:
+    """A signal of one lot a cluster: its odds to be high are ``ratio`` times with Muslims."""
+    work.parts(rude_part, documents.parts, config)
+
+
+def rude_part(part: Part, config: RudeConfig, out: Tables) -> None:
+    for batch in part.batches(["doc_id", "cluster", "text"]):
+        values = []
+        for row in batch.to_pylist():
+            lot = np.random.default_rng([config.seed, *row["cluster"]]).random()
+            odds = config.odds * (config.ratio if "Muslim" in row["text"] else 1)
+            values.append(1 - lot * 0.5 / odds)  # above 0.5 with these odds
+        columns = {"doc_id": batch["doc_id"], "rude": pa.array(values, pa.float64())}
+        out.table("signals").write(columns)
+
+
+def corpus(n=400, seed=0):
+    random = np.random.default_rng(seed)
+    texts, clusters, sources = [], [], []
+    for i in range(n):
+        base = [*ORDINARY, *NAMED][random.integers(len(ORDINARY) + len(NAMED))]
+        for copy in range(random.integers(1, 4)):
+            texts.append(f"{base} Note {i}, page {copy}.")
+            clusters.append(f"cluster {i}")
+            sources.append("letters" if i % 3 else "notices")
+    texts += texts[:40]  # exact copies
+    clusters += clusters[:40]
+    sources += sources[:40]
+    return texts, sources, clusters
+
+
+def curated(n=400, parts=1, rules=None, seed=0, **odds):
+    texts, sources, clusters = corpus(n, seed)
+    made = {"ingest": given(texts, sources, clusters, parts=parts)}
+    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig(near=False))
+    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    made["rude"] = rude(made["deduplicate"], RudeConfig(seed=seed, **odds))
+    told = {name: made[name] for name in ("language", "identities", "rude")}
+    config = SelectConfig(rules=rules or {"rude": {"lt": 0.5}})
+    made["select"] = select(made["deduplicate"], told, config)
+    return made
+
+
+CONFIG = EffectsConfig(least=5, sentences=3)
+
+
+def measure(made, config=CONFIG):
+    return effects(made["deduplicate"], made, config)
+
+
+@pytest.fixture(scope="module")
+def made(session):
+    return curated(ratio=3.0, rules={"rude": {"lt": 0.5}, "rudest": {"signal": "rude", "lt": 0.9}})
+
+
+@pytest.fixture(scope="module")
+def measured(made):
+    return measure(made)
+
+
+def rows_of(artifact, table="rates", **where):
+    return [row for row in artifact[table].read().to_pylist()
+            if all(row[name] == value for name, value in where.items())]  # fmt: skip
+
+
+def by_hand(made):
+    """For each document of ingest: its groups, source, stage at which it left, and reason."""
+    rows = {row["doc_id"]: row for row in made["ingest"]["documents"].read().to_pylist()}
+    groups = {
+        r["doc_id"]: r["identities"] for r in made["identities"]["signals"].read().to_pylist()
+    }
+    gone, twins, also = {}, {}, defaultdict(set)
+    for label in ("deduplicate", "select"):
+        for entry in made[label]["ledger"].read().to_pylist():
+            if entry["action"] == "removed":
+                gone[entry["doc_id"]] = (label, entry["reason"])
+                twins[entry["doc_id"]] = entry["matched"]
+            also[label, entry["reason"]].add(entry["doc_id"])
+    named = {i: set(groups[i if i in groups else twins[i]]) for i in rows}
+    return rows, named, gone, also, twins
+
+
+def test_counts_equal_those_by_hand(made, measured):
+    rows, named, gone, also, _ = by_hand(made)
+    for stage_, reason in (
+        ("select", "rude"),
+        ("select", "rudest"),
+        ("deduplicate", "exact duplicate"),
+    ):
+        before = {
+            i for i, (label, _) in gone.items() if label == "deduplicate" and stage_ == "select"
+        }
+        for name in ("Muslims", "women", "Black people"):
+            [row] = rows_of(measured, stage=stage_, reason=reason, dimension="identity", slice=name)
+            own = {i for i in rows if name in named[i]} - before
+            others = set(rows) - own - before
+            hit = also[stage_, reason]
+            assert (row["n"], row["removed"]) == (len(own), len(own & hit))
+            assert (row["other_n"], row["other_removed"]) == (len(others), len(others & hit))
+            assert row["ratio"] == pytest.approx(
+                (len(own & hit) / len(own)) / (len(others & hit) / len(others))
+            )
+            assert row["clusters"] == len({rows[i]["cluster"] for i in own})
+        [row] = rows_of(measured, stage=stage_, reason=reason, dimension="source", slice="notices")
+        own = {i for i in rows if rows[i]["source"] == "notices"} - before
+        assert (row["n"], row["removed"]) == (len(own), len(own & hit))
+
+
+def test_what_was_struck_out_leaves_copies_aside(made, measured):
+    rows, named, gone, _, _ = by_hand(made)
+    copies = {i for i, (label, _) in gone.items() if label == "deduplicate"}
+    [row] = rows_of(measured, stage="", reason="struck out", dimension="identity", slice="women")
+    own = {i for i in rows if "women" in named[i]} - copies
+    assert (row["n"], row["removed"]) == (len(own), len(own & gone.keys()))
+    [row] = rows_of(measured, stage="", reason="", dimension="identity", slice="women")
+    own = {i for i in rows if "women" in named[i]}
+    assert (row["n"], row["removed"]) == (len(own), len(own & gone.keys()))
+
+
+def test_a_planted_ratio_is_found_and_no_other(measured):
+    rows = {row["slice"]: row for row in rows_of(measured, stage="select", reason="rude",
+                                                dimension="identity")}  # fmt: skip
+    muslims = rows["Muslims"]
+    assert muslims["verdict"] == "more" and muslims["low"] < 3 < muslims["high"]
+    assert all(row["verdict"] != "more" for name, row in rows.items() if name != "Muslims")
+    assert all(row["least"] > 1 for row in rows.values())
+
+
+def test_without_an_effect_few_corpora_show_one(session):
+    wrong = 0
+    for seed in range(12):
+        found = fates(curated(200, seed=seed + 1))
+        [(*_, hit, risk)] = [o for o in outcomes(found) if o[1] == "rude"]
+        wrong += any(row["verdict"] != "not shown" for row in rate_rows(found, hit, risk, 5))
+    assert wrong <= 3  # 0.05 each: more has a chance of 0.003
+
+
+def test_thresholds_run_over_the_signal(made, measured):
+    values = {r["doc_id"]: r["rude"] for r in made["rude"]["signals"].read().to_pylist()}
+    named = by_hand(made)[1]
+    found = rows_of(measured, "thresholds", stage="select", reason="rude", dimension="identity",
+                    slice="Muslims")  # fmt: skip
+    assert len(found) > 4 and [row["own"] for row in found].count(True) == 1
+    for row in found:
+        own = [v for i, v in values.items() if "Muslims" in named[i]]
+        assert row["n"] == len(own)
+        assert row["removed"] == sum(v >= row["threshold"] for v in own)
+    limits = [row["threshold"] for row in found]
+    assert limits == sorted(limits)
+
+
+def test_the_range_of_a_rule_takes_the_shares_asked_for():
+    values = np.arange(1000) / 1000
+    assert [np.mean(values >= t) for t in thresholds(values, "lt", 0.95, (0.1, 0.01))] == (
+        pytest.approx([0.1, 0.05, 0.01], abs=2e-3)
+    )
+    assert [np.mean(values < t) for t in thresholds(values, "ge", 0.5, (0.1,))] == pytest.approx(
+        [0.1, 0.5], abs=2e-3
+    )
+
+
+def test_copies_whose_keeper_left_are_counted_with_their_clusters(made, measured):
+    rows, named, gone, _, twins = by_hand(made)
+    lost = {i for i, (label, _) in gone.items()
+            if label == "deduplicate" and gone.get(twins[i], ("",))[0] == "select"}  # fmt: skip
+    assert len(lost) > 3
+    stayed = {rows[i]["cluster"] for i in rows if i not in gone}
+    for name in ("Muslims", "women"):
+        own = {i for i in lost if name in named[i]}
+        found = rows_of(measured, "lost", stage="", dimension="identity", slice=name)
+        whole = {rows[i]["cluster"] for i in own} - stayed
+        assert [(r["copies"], r["clusters"]) for r in found] == (
+            [(len(own), len(whole))] if own else []
+        )
+    [by_reason] = rows_of(measured, "lost", stage="select", reason="rude", dimension="language",
+                          slice="en")  # fmt: skip
+    assert by_reason["copies"] <= len(lost)
+
+
+def test_examples_are_documents_that_the_rule_took_highest_ratio_first(made, measured):
+    also = by_hand(made)[3]
+    found = rows_of(measured, "examples", stage="select", reason="rude")
+    assert {row["doc_id"] for row in found} <= also["select", "rude"]
+    sources = [row for row in found if row["dimension"] == "source"]
+    assert len(sources) == 6 and {row["slice"] for row in sources} == {"letters", "notices"}
+    ratios = [row["ratio"] or 0 for row in found]
+    assert ratios == sorted(ratios, reverse=True)
+    assert not rows_of(measured, "examples", stage="deduplicate")
+
+
+def test_swaps_rest_on_their_sentences(measured):
+    rows = measured["swapped"].read().to_pylist()
+    summary = measured["swaps"].read().to_pylist()
+    assert {row["origin"] for row in summary} == {"corpus", "templates"}
+    for row in summary:
+        own = [r["other_score"] - r["score"] for r in rows
+               if all(r[k] == row[k] for k in ("origin", "axis", "group", "other"))]  # fmt: skip
+        assert row["n"] == len(own) and row["difference"] == pytest.approx(np.mean(own))
+    corpus_rows = [r for r in rows if r["origin"] == "corpus" and r["group"] == "Muslims"]
+    assert len({r["doc_id"] for r in corpus_rows}) <= 3  # as many sentences as the config says
+    assert {r["group"]: r["mentions"] for r in measured["lexicon"].read().to_pylist()}[""] > 200
+
+
+def test_parts_and_workers_change_nothing(session):
+    one = measure(curated(150))
+    mapper, session.mapper = session.mapper, Processes(2)
+    try:
+        four = measure(curated(150, parts=4))
+    finally:
+        session.mapper = mapper
+    for name in one.tables:
+        assert one[name].read().equals(four[name].read()), name
+    assert one["rates"].rows > 20
+
+
+def test_who_left_before_there_were_signals_has_those_of_the_twin(made):
+    found = fates(made)
+    assert found.known.all() and (found.left < STAYED).sum() == len(by_hand(made)[2])
+    copy = np.flatnonzero(found.copy)
+    assert len(copy) == 40
+    muslims = found.groups["identity", "Muslims"]
+    assert (muslims[copy] == muslims[found.twin[copy]]).all()
+
+
+def test_a_history_without_signals_is_named(made):
+    with pytest.raises(HallmarkError, match="no stage of the history said whom"):
+        fates({"ingest": made["ingest"]})
+    with pytest.raises(HallmarkError, match="no stage of the history left documents"):
+        fates({})
+
+
+def test_an_empty_corpus_has_no_rates(session):
+    made = {"ingest": given(["one", "two"])}
+    made["language"] = language(made["ingest"], LanguageConfig())
+    made["identities"] = identities(made["ingest"], IdentitiesConfig())
+    found = effects(made["ingest"], made, CONFIG)
+    assert found["rates"].rows == 0 and found["swaps"].rows > 20  # those of templates

@@ -1,0 +1,131 @@
+"""Swaps: the right words are put in the right places, and means are those of clusters."""
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.stats
+
+from tasks.contract import ids
+from tasks.corpus.swaps import (
+    CORPUS,
+    DRAWN,
+    Pair,
+    candidates,
+    clustered_mean,
+    differences,
+    filled,
+    lowest,
+    pairs_of,
+    parallels,
+    span_of,
+    swapped,
+    template_pairs,
+)
+from tasks.measures.identities import lexicon, mentioned_groups
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "term", "made"),
+    [
+        ("A Muslim family came.", "Muslim", "atheist", "An atheist family came."),
+        ("an Asian driver", "Asian", "Black", "a Black driver"),
+        ("She met an Iranian man.", "Iranian", "German", "She met a German man."),
+        ("A German town", "German", "European", "A European town"),
+        ("muslims came", "muslims", "Christians", "christians came"),
+        ("MUSLIMS CAME", "MUSLIMS", "Jews", "JEWS CAME"),
+        ("Black people came.", "Black", "white", "White people came."),
+        ("We saw Black people.", "Black", "white", "We saw white people."),
+        ("An  old man", "old man", "young man", "A  young man"),
+    ],
+)  # fmt: skip
+def test_a_term_takes_the_place_the_case_and_the_article(sentence, old, term, made):
+    start = sentence.index(old)
+    assert swapped(sentence, start, start + len(old), term) == made
+
+
+def test_a_place_is_found_by_its_number_of_words():
+    text = "White walls: a white-haired white woman."
+    for word, (start, end) in {0: (0, 5), 4: (15, 20), 6: (28, 33)}.items():
+        assert (text[start:end].lower(), span_of(text, word, 1)) == ("white", (start, end))
+    assert span_of(text, 4, 2) == (15, 27)
+
+
+def drawn(*texts):
+    texts = pa.array(texts, pa.large_string())
+    return [*candidates(texts, ids(f"document {i}" for i in range(len(texts))))]
+
+
+def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
+    text = "The white walls shone on white women there. Nobody said a word. A Muslim baker sang!"
+    rows = {row["axis"]: row for row in drawn(text)}
+    assert rows.keys() == {"gender", "race", "religion"}
+    race = rows["race"]
+    assert race["sentence"] == "The white walls shone on white women there."
+    assert race["sentence"][race["start"] : race["end"]] == "white" and race["start"] == 25
+    assert rows["religion"]["sentence"] == "A Muslim baker sang!"
+    assert drawn("Muslims and Christians sang together here.") == []
+    assert drawn("Muslims met other Muslims in the town hall.") == []
+    assert drawn("Women.") == []  # too short to say anything
+
+
+def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
+    texts = [f"A Muslim baker sang number {i}." for i in range(30)]
+    rows = pa.Table.from_pylist(drawn(*texts, *texts[:10]), schema=DRAWN)
+    chosen = lowest(rows, 8)
+    wanted = sorted(texts, key=lambda t: hashlib.blake2b(t.encode(), digest_size=16).digest())
+    assert chosen["sentence"].to_pylist() == wanted[:8]
+    half = [lowest(rows.slice(0, 23), 8), lowest(rows.slice(23), 8)]
+    assert lowest(pa.concat_tables(half), 8)["sentence"].to_pylist() == wanted[:8]
+
+
+def test_each_other_group_stands_in_once():
+    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN)
+    found = {(p.group, p.other, p.counterpart) for p in pairs_of(rows)}
+    assert found == {
+        ("Muslims", "Christians", "In town a Christian baker sang."),
+        ("Muslims", "Jews", "In town a Jewish baker sang."),
+        ("Muslims", "Hindus, Buddhists and Sikhs", "In town a Hindu baker sang."),
+        ("Muslims", "non-religious people", "In town an atheist baker sang."),
+    }
+
+
+def test_parallel_terms_are_terms_of_their_groups():
+    terms = {(group, term) for group, term in lexicon().terms}
+    for row in parallels()[0]:
+        assert len(row.terms) > 1
+        for group, term in row.terms.items():
+            assert (group, term.lower()) in terms, (group, term)
+
+
+def test_every_template_mentions_the_group_that_is_put_in():
+    pairs = [*template_pairs()]
+    assert len({(p.axis, p.group, p.other) for p in pairs}) > 25
+    texts = [text for p in pairs for text in (p.sentence, p.counterpart)]
+    group, owner = mentioned_groups(pa.array(texts, pa.large_string()))
+    found = set(zip(group.to_pylist(), owner.to_pylist(), strict=True))
+    wanted = [g for p in pairs for g in (p.group, p.other)]
+    missed = {texts[i] for i, g in enumerate(wanted) if (g, i) not in found}
+    assert len(missed) <= 0.05 * len(set(texts)), sorted(missed)[:10]
+    assert filled("{} keeps bees.", "she") == "She keeps bees."
+
+
+def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
+    values = np.random.default_rng(1).normal(0.1, 1, 30)
+    found = clustered_mean(values, [bytes([i]) for i in range(30)])
+    test = scipy.stats.ttest_1samp(values, 0)
+    assert found.p == pytest.approx(test.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
+    copied = clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
+    assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
+    assert np.isnan(clustered_mean(values, [b"one"] * 30).low)
+
+
+def test_differences_are_of_pairs_that_both_could_be_scored():
+    pairs = [Pair(CORPUS, "age", "a", "b", "x", "y", bytes([i]), "s", "t") for i in range(5)]
+    before = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
+    after = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
+    [row] = differences(pairs, before, after, 0.5)
+    assert (row["n"], row["raised"], row["lowered"]) == (3, 1 / 3, 1 / 3)
+    assert row["difference"] == pytest.approx(0) and row["corrected"] == row["p"]
