@@ -30,6 +30,7 @@ from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.composition import composition, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
+from reports.sections.effects import effects, silenced
 from reports.sections.preprocessing import preprocessing
 from tasks.contract import Artifact, StageConfig, Work, stage
 
@@ -70,6 +71,7 @@ class Sheet:
         splits = self.corpus.values("sources", "split")
         return [
             Paragraph(["The corpus holds ", documents, " in ", size, "."]),
+            *silenced(self.corpus),
             plants_callout(self.corpus),
             Facts(
                 [
@@ -166,8 +168,9 @@ class Sheet:
             "Datasheet",
             self.head(),
             [
-                self.motivation(), composition(self.corpus), self.collection(),
-                preprocessing(self.corpus), self.uses(), self.distribution(), self.maintenance(),
+                effects(self.corpus), self.motivation(), composition(self.corpus),
+                self.collection(), preprocessing(self.corpus), self.uses(), self.distribution(),
+                self.maintenance(),
             ],
         )  # fmt: skip
 

@@ -174,6 +174,9 @@ class Forecast:
                 "on the sample every document was scored: whether the cascade of score_toxicity is "
                 "refused, and the time that it saves, only the corpus shows"
             )
+        swaps = self.config.effects
+        if needs_download(swaps.scorer):
+            update["effects"] = swaps.model_copy(update={"scorer": ScorerConfig()})
         if needs_download(score.scorer):
             update["score_toxicity"] = score.model_copy(update={"scorer": ScorerConfig()})
             self.notes.append(

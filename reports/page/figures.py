@@ -243,7 +243,7 @@ def show(value: float, unit: str) -> str:
 #: Units of what is measured on a scale; everything else is counted.
 MEASURES = frozenset(
     {"bits", "nats", "bits per byte", "bytes a token", "nats a token", "score", "probability",
-     "p", ""}
+     "p", "times", ""}
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ from tasks.corpus.swaps import (
     number,
     swap_tables,
 )
-from tasks.measures.identities import labelled_sentences, measured
+from tasks.measures.labelled import labelled_sentences, measured
 from tasks.measures.ratios import LEVEL, METHOD, Ratios, rate_ratios
 from tasks.measures.scorers import scorer_digest
 
@@ -84,7 +84,7 @@ _CAUSE = (
 )  # fmt: skip
 
 _WHOM = (
-    label("dimension", "identity, dialect, language, length or source"),
+    label("dimension", "identity, dialect, language, length or source; empty: all documents"),
     label("slice", "the group, variety, language, class of length or source"),
 )
 
@@ -251,14 +251,17 @@ def lost_rows(found: Fates, least: int) -> Iterator[dict[str, Any]]:
     why = np.where(found.lost, found.why[found.root], -1)
     causes = [(ANY, found.lost)]
     causes += [(cause, why == i) for i, cause in enumerate(found.reasons) if (why == i).any()]
+    slices = {("", ""): np.arange(len(why))}
+    for dimension in DIMENSIONS:
+        for name, group in found.slices(dimension, least).items():
+            slices[dimension, name] = group.members
     for (stage_, reason), lost in causes:
-        for dimension in DIMENSIONS:
-            for name, group in found.slices(dimension, least).items():
-                here = group.members[lost[group.members]]
-                if len(here):
-                    whole = np.unique(found.cluster[here[found.whole[found.cluster[here]]]])
-                    yield {"stage": stage_, "reason": reason, "dimension": dimension,
-                           "slice": name, "copies": len(here), "clusters": len(whole)}  # fmt: skip
+        for (dimension, name), members in slices.items():
+            here = members[lost[members]]
+            if len(here):
+                whole = np.unique(found.cluster[here[found.whole[found.cluster[here]]]])
+                yield {"stage": stage_, "reason": reason, "dimension": dimension, "slice": name,
+                       "copies": len(here), "clusters": len(whole)}  # fmt: skip
 
 
 def example_rows(found: Fates, rates: list[dict[str, Any]], most: int) -> Iterator[dict[str, Any]]:

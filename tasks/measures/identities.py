@@ -5,7 +5,7 @@ A lexicon holds terms of one to four words in lower case. Some of them mean peop
 which one must hold, and what must not stand beside it; contexts are runs of word classes. All of it
 is data (``data/identities.json``), and all of it is matched on arrays of word codes.
 
-How well that works is measured on labelled sentences, see ``measured``. The words are English. A
+How well that works is measured on labelled sentences, see ``labelled.py``. The words are English. A
 mention is no more than that: it says neither who writes nor of whom well or badly.
 """
 
@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.contract import HallmarkError
-from tasks.measures.statistics import wilson
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -336,45 +335,3 @@ def mentioned_groups(texts: pa.Array, terms: Lexicon | None = None) -> tuple[pa.
     found = pa.table({"group": groups.take(pa.array(number)), "owner": owner})
     found = found.group_by(["group", "owner"]).aggregate([])
     return found["group"].combine_chunks(), found["owner"].combine_chunks()
-
-
-# How well it finds them ------------------------------------------------------------------------
-
-
-def labelled_sentences() -> list[tuple[str, bool, str]]:
-    """(group, whether it is mentioned, sentence) of ``data/identity_sentences.txt``."""
-    names: dict[str, str] = {}
-    found = []
-    for line in (DATA / "identity_sentences.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#= "):
-            key, _, name = line[3:].partition(" ")
-            names[key] = name
-        elif not line.startswith("#"):
-            key, _, sentence = line.partition(" | ")
-            found.append((names[key.removeprefix("!")], not key.startswith("!"), sentence))
-    return found
-
-
-def measured(sentences: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
-    """Recall and precision of the lexicon by group, with Wilson's intervals, then of all.
-
-    Precision is that over the sentences written for the group, half of them traps: of a text in
-    which *white* stands for walls more often, it is lower.
-    """
-    groups, owner = mentioned_groups(pa.array([s for *_, s in sentences], pa.large_string()))
-    found = set(zip(groups.to_pylist(), owner.to_pylist(), strict=True))
-    rows = []
-    for name in [*dict.fromkeys(group for group, *_ in sentences), ""]:
-        own = [(m, (g, i) in found) for i, (g, m, _) in enumerate(sentences) if name in (g, "")]
-        hits = sum(mentioned and seen for mentioned, seen in own)
-        positive, claimed = sum(m for m, _ in own), sum(seen for _, seen in own)
-        row: dict[str, Any] = {"group": name, "mentions": positive, "found": claimed, "hits": hits}
-        for measure, n in (("recall", positive), ("precision", claimed)):
-            low, high = wilson(hits, n)
-            row |= {
-                measure: hits / n if n else None,
-                f"{measure}_low": low,
-                f"{measure}_high": high,
-            }
-        rows.append(row)
-    return rows

@@ -15,6 +15,9 @@ from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.effects import EffectsConfig, effects
+from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
@@ -60,6 +63,8 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
         "ingest": given(texts, sources=[sources[i // 5 % len(sources)] for i in range(len(texts))])
     }
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
+    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
     made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     made["select_scored"] = select(
@@ -70,6 +75,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=2)
     made["plant"] = plant(made["split"], planting)
+    made["effects"] = effects(made["scrub"], dict(made), EffectsConfig(least=3, sentences=5))
     return made
 
 

@@ -266,7 +266,7 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
 
 def test_the_sections_are_those_of_the_templates(cards):
     wanted = {
-        "datasheet": ["Motivation", "Composition", "Collection process",
+        "datasheet": ["The effect on people", "Motivation", "Composition", "Collection process",
                       "Preprocessing, cleaning, labelling", "Uses", "Distribution", "Maintenance"],
         "model_card": ["Model details", "Intended use", "Factors", "Metrics", "Evaluation data",
                        "Training data", "Quantitative analyses", "Inside the model",

@@ -73,7 +73,7 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "profile", "train_tokenizer", "pretrain"},
+        {"identities", "effects", "profile", "train_tokenizer", "pretrain"},
     ),
     "a kernel": (
         "tasks/corpus/matching.py",
@@ -85,7 +85,7 @@ EDITS = {
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant", "select", "score_toxicity"},
+        {"split", "plant", "select", "score_toxicity", "effects"},
     ),
     "the contract": (
         "tasks/contract/writer.py",
@@ -96,11 +96,11 @@ EDITS = {
     "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", CARDS),
     "a template of the site": ("reports/page/templates/site_run.html", "KEEP", "<p>KEEP", set()),
     "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", CARDS),
-    "the statistics of audits": (
+    "the statistics": (
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        AUDITS - {"attention_maps"},
+        (AUDITS - {"attention_maps"}) | {"effects"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -133,7 +133,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     ("library", "expected"),
     [
         ("pyarrow", set(OURS)),
-        ("scipy", {"deduplicate", "deduplicate_near", "score_toxicity", *AUDITS}),
+        ("scipy", {"deduplicate", "deduplicate_near", "score_toxicity", "effects", *AUDITS}),
         ("phonenumbers", {"scrub", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),

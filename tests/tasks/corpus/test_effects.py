@@ -232,6 +232,9 @@ def test_copies_whose_keeper_left_are_counted_with_their_clusters(made, measured
         assert [(r["copies"], r["clusters"]) for r in found] == (
             [(len(own), len(whole))] if own else []
         )
+    [every] = rows_of(measured, "lost", stage="", dimension="")
+    assert every["copies"] == len(lost)
+    assert every["clusters"] == len({rows[i]["cluster"] for i in lost} - stayed)
     [by_reason] = rows_of(measured, "lost", stage="select", reason="rude", dimension="language",
                           slice="en")  # fmt: skip
     assert by_reason["copies"] <= len(lost)

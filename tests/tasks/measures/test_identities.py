@@ -14,13 +14,12 @@ from tasks.measures.identities import (
     Entry,
     Lexicon,
     find_terms,
-    labelled_sentences,
     lexicon,
-    measured,
     mentioned_groups,
     plural,
     read_lexicon,
 )
+from tasks.measures.labelled import labelled_sentences, measured
 
 
 def groups_in(text: str, name: str = "identities") -> set[str]:
