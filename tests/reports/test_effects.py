@@ -1,0 +1,88 @@
+"""Whom curation silenced, as the datasheet's first page says it."""
+
+import pytest
+
+from reports.page.document import Bullets, Grid, Paragraph
+from reports.page.figures import Book, Figure
+from reports.sections.corpus_figures import CorpusFigures
+from reports.sections.effects import effects, silenced
+from tasks.contract import StageConfig, Work, stage
+from tasks.corpus.effects import TABLES
+from tests.reports import pages
+from tests.reports.artifacts import LINK, OFFENSIVE, SCRIPT
+
+
+class ToldConfig(StageConfig):
+    ratios: tuple[tuple[str, str, float | None, str], ...] = ()
+
+
+@stage(tables=TABLES)
+def told_effects(config: ToldConfig, work: Work) -> None:
+    """Rates as the stage ``effects`` leaves them, with these ratios."""
+    for dimension, name, ratio, verdict in config.ratios:
+        row = {"stage": "", "reason": "struck out", "dimension": dimension, "slice": name}
+        row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
+        row |= {"rate": 0.2, "other_rate": 0.1, "ratio": ratio, "low": 1.5, "high": None}
+        row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": verdict}
+        work.table("rates").write({key: [value] for key, value in row.items()})
+
+
+def corpus_of(*ratios):
+    made = {"effects": told_effects(ToldConfig(ratios=ratios))}
+    return CorpusFigures(Book(made), made, 30)
+
+
+def words(parts):
+    return "".join(part.full if isinstance(part, Figure) else str(part) for part in parts)
+
+
+def test_the_worst_ratios_stand_first_with_n_and_interval(session):
+    corpus = corpus_of(
+        ("identity", "women", 1.5, "more"), ("source", SCRIPT, None, "more"),
+        ("dialect", "Scottish English", 2.5, "more"), ("identity", "men", 0.5, "less"),
+        ("identity", "Jews", 1.1, "not shown"), ("language", "undetermined", 2.0, "more"),
+    )  # fmt: skip
+    grid, bullets = silenced(corpus)
+    assert isinstance(grid, Grid) and isinstance(bullets, Bullets)
+    assert [row[0] for row in grid.rows] == [
+        f"from {SCRIPT}", "markers of Scottish English", "in undetermined language",
+        "mention women",
+    ]  # fmt: skip
+    line = dict(zip(grid.columns, grid.rows[1], strict=True))
+    assert line["ratio"].value == 2.5 and line["ratio"].n == 40 and line["ratio"].low == 1.5
+    assert line["95 % interval"] == "1.500 to any" and line["within sources"] == "1.250"
+    assert (line["n"], line["left"], line["of others"]) == ("40", "20.0 %", "10.0 %")
+    assert grid.rows[0][1].full.startswith("not measured (none of the others left")
+    assert "Jews (40: from 1.8)" in words(bullets.items[0])
+
+
+def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
+    paragraph, bullets = silenced(corpus_of(("identity", "Jews", 1.1, "not shown")))
+    assert isinstance(paragraph, Paragraph)
+    assert "of 1 groups of documents" in words(paragraph.parts)
+    assert "none was struck out more often" in words(paragraph.parts)
+    assert "Jews (40: from 1.8)" in words(bullets.items[0])
+
+
+@pytest.mark.parametrize("made", [{}, None])
+def test_a_corpus_that_nobody_looked_at_says_so(session, made):
+    corpus = CorpusFigures(Book({}), {}, 30) if made == {} else corpus_of()
+    [paragraph] = silenced(corpus)
+    why = "nobody looked" if made == {} else "too few documents"
+    assert "is not known" in words(paragraph.parts) and why in words(paragraph.parts)
+    if made == {}:
+        assert effects(corpus).blocks[0].parts == ["Nobody looked at whom curation took."]
+
+
+def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
+    folder = cards["datasheet"].directory()
+    page = pages.read(folder / "datasheet.html")
+    assert page.text.index("hom curation silenced") < page.text.index("Planted on purpose")
+    for title in ("By rule", "Along the range of a threshold", "When only the group changes",
+                  "What the filters took: examples", "How mentions are found"):  # fmt: skip
+        assert title in page.text
+    rows = made.corpus["effects"]["examples"].read().to_pylist()
+    assert {row["slice"] for row in rows if row["dimension"] == "source"} > {SCRIPT, LINK}
+    shown = [p.read_text() for p in folder.glob("rows/effects-examples-*.html")]
+    assert shown and not any(OFFENSIVE in text for text in shown)
+    assert any("masked: scored" in text for text in shown)
