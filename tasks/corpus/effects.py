@@ -302,7 +302,7 @@ def toxicity_limit(history: Mapping[str, Artifact]) -> float:
     libraries=["numpy", "scipy"],
     external=lambda config, secret_id: scorer_digest(config.scorer),
     determinism="machine",
-    reads={"history": ("documents", "ledger", "pairs", "signals")},
+    reads={"history": ("documents", "ledger", "signals")},
 )
 def effects(
     documents: Table, history: dict[str, Artifact], config: EffectsConfig, work: Work

@@ -206,7 +206,7 @@ def _clusters(history: Mapping[str, Artifact], place: Places, twin: Int64) -> In
     """The number of each document's cluster: the last that a stage gave it, a copy's its twin's."""
     cluster = np.arange(len(twin))
     for artifact in history.values():
-        if {"documents", "pairs"} <= artifact.tables.keys():
+        if artifact.stage.startswith("deduplicate"):
             rows = artifact["documents"].read(["doc_id", "cluster"])
             at, found = place.of(rows["doc_id"]), place.of(rows["cluster"])
             both = (at >= 0) & (found >= 0)
