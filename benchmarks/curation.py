@@ -82,6 +82,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from tasks.corpus.language import language
     from tasks.corpus.plant import plant
     from tasks.corpus.profile import profile
+    from tasks.corpus.quality import quality
     from tasks.corpus.score_toxicity import score_toxicity
     from tasks.corpus.scrub import scrub
     from tasks.corpus.select import select
@@ -114,8 +115,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             made["ingest"] = raw = ingest(config.ingest)
             made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
             made["language"] = spoken = language(unique, config.language)
+            made["quality"] = figures = quality(unique, config.quality)
             made["identities"] = mentioned = identities(unique, config.identities)
-            signals = {"language": spoken, "identities": mentioned}
+            signals = {"language": spoken, "quality": figures, "identities": mentioned}
             made["select"] = picked = select(unique, signals, config.select)
             made["deduplicate_near"] = apart = deduplicate_near(picked, config.deduplicate_near)
             made["scrub"] = scrubbed = scrub(apart, config.scrub)

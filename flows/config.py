@@ -33,6 +33,7 @@ from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
+from tasks.corpus.quality import QualityConfig
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
@@ -65,6 +66,7 @@ class Config(StageConfig):
     ingest: IngestConfig
     deduplicate: DeduplicateConfig = DeduplicateConfig()
     language: LanguageConfig = LanguageConfig()
+    quality: QualityConfig = QualityConfig()
     identities: IdentitiesConfig = IdentitiesConfig()
     select: SelectConfig = SelectConfig()
     deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()

@@ -28,6 +28,7 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
 from tasks.corpus.plant import plant
 from tasks.corpus.profile import profile
+from tasks.corpus.quality import quality
 from tasks.corpus.score_toxicity import score_toxicity
 from tasks.corpus.scrub import scrub
 from tasks.corpus.select import select
@@ -46,8 +47,9 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["ingest"] = raw = ingest(config.ingest)
     made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
     made["language"] = spoken = language(unique, config.language)
+    made["quality"] = figures = quality(unique, config.quality)
     made["identities"] = mentioned = identities(unique, config.identities)
-    signals = {"language": spoken, "identities": mentioned}
+    signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select(unique, signals, config.select)
     made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
     made["scrub"] = scrubbed = scrub(apart, config.scrub)

@@ -34,6 +34,7 @@ from tasks.contract import (
     stage,
     with_columns,
 )
+from tasks.corpus.presets import PRESETS, Preset, said
 from tasks.corpus.signals import of_part
 from tasks.corpus.split import uniform
 
@@ -126,12 +127,38 @@ Rules = Annotated[tuple[Rule, ...], BeforeValidator(_named)]
 
 
 class SelectConfig(StageConfig):
+    presets: tuple[Preset, ...] = Field(
+        default=(),
+        description="published rules, made for English; they come before the others, and a rule of "
+        f"the name of one of theirs changes what it sets of it. {said()}",
+    )
     rules: Rules = Field(
         default=(),
         description="Rules are applied in their order. For [[….rules]] with names one may write "
         "[….rules.NAME], a table each.",
     )
     seed: int = Field(0, ge=0, lt=1 << 63, description="another seed, other documents under a cap")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_presets(cls, given: Any) -> Any:
+        """The rules of the presets stand among the others, and a run records them as they are."""
+        if not isinstance(given, Mapping):
+            return given
+        names, own = given.get("presets", ()), _named(given.get("rules", ()))
+        lists = isinstance(names, list | tuple) and isinstance(own, list | tuple)
+        if not lists or any(name not in list(PRESETS) for name in names):
+            return given  # refused below, with its place
+        rules = {name: {"name": name, **rule} for n in names for name, rule in PRESETS[n].items()}
+        new: dict[str, Any] = {}
+        more = []
+        for rule in own:
+            name = rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
+            if name in rules and name not in new:
+                new[name] = {**rules[name], **rule} if isinstance(rule, Mapping) else rule
+            else:
+                more.append(rule)
+        return {**given, "rules": [*(rules | new).values(), *more]}
 
     @model_validator(mode="after")
     def _named_apart(self) -> SelectConfig:

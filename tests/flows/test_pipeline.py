@@ -17,8 +17,8 @@ from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
 STAGES = [
-    "ingest", "deduplicate", "language", "identities", "select", "deduplicate_near", "scrub",
-    "deduplicate_masked", "score_toxicity", "contamination", "select_scored",
+    "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",
+    "scrub", "deduplicate_masked", "score_toxicity", "contamination", "select_scored",
     "split", "plant", "profile", "effects", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",

@@ -17,6 +17,7 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
@@ -66,7 +67,9 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
     made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
-    made["select"] = chosen = select(made["deduplicate"], {"language": spoken}, SelectConfig())
+    made["quality"] = figures = quality(made["deduplicate"], QualityConfig())
+    signals = {"language": spoken, "quality": figures}
+    made["select"] = chosen = select(made["deduplicate"], signals, SelectConfig())
     made["deduplicate_near"] = apart = deduplicate_near(chosen, DeduplicateNearConfig())
     made["scrub"] = scrub(apart, ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
@@ -102,7 +105,8 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
 
 def digests(made):
     found = {label: a["documents"].digest for label, a in made.items() if "documents" in a.tables}
-    return found | {name: made[name]["signals"].digest for name in ("language", "score_toxicity")}
+    names = ("language", "quality", "score_toxicity")
+    return found | {name: made[name]["signals"].digest for name in names}
 
 
 @pytest.fixture(scope="module")

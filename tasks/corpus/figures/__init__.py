@@ -1,0 +1,1 @@
+"""Figures of texts that published rules of quality look at: pure functions over Arrow columns."""

@@ -1,0 +1,70 @@
+"""Published rules of quality over the signals of ``quality``, as their papers have them.
+
+Where a paper leaves open what it counts, the figures are those of datatrove, and where it leaves
+open what becomes of a value on a bound, it keeps the document, as there. One bound differs from
+datatrove's: see ``fineweb_duplicate_characters``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+Preset = Literal["gopher", "c4", "fineweb"]
+
+#: By preset, by name: what a rule of ``select`` has set. Of an empty text nothing is known; that
+#: removes it.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    # Rae et al. 2021, section A1.1: quality filtering, then repetition removal (table A1).
+    "gopher": {
+        "gopher_words": {"signal": "words", "ge": 50, "le": 100_000},
+        "gopher_word_length": {"signal": "word_length", "ge": 3, "le": 10},
+        "gopher_hashes": {"signal": "hashes_per_word", "le": 0.1},
+        "gopher_ellipses": {"signal": "ellipses_per_word", "le": 0.1},
+        "gopher_bullet_lines": {"signal": "bullet_lines", "le": 0.9},
+        "gopher_ellipsis_lines": {"signal": "ellipsis_lines", "le": 0.3},
+        "gopher_alphabetic_words": {"signal": "alphabetic_words", "ge": 0.8},
+        "gopher_stop_words": {"signal": "stop_words", "ge": 2},
+        "gopher_duplicate_paragraphs": {"signal": "duplicate_paragraphs", "le": 0.3},
+        "gopher_duplicate_paragraphs_characters": {
+            "signal": "duplicate_paragraphs_characters", "le": 0.2},
+        "gopher_duplicate_lines": {"signal": "duplicate_lines", "le": 0.3},
+        "gopher_duplicate_lines_characters": {"signal": "duplicate_lines_characters", "le": 0.2},
+        "gopher_top_2gram": {"signal": "top_2gram", "le": 0.2},
+        "gopher_top_3gram": {"signal": "top_3gram", "le": 0.18},
+        "gopher_top_4gram": {"signal": "top_4gram", "le": 0.16},
+        "gopher_duplicate_5grams": {"signal": "duplicate_5grams", "le": 0.15},
+        "gopher_duplicate_6grams": {"signal": "duplicate_6grams", "le": 0.14},
+        "gopher_duplicate_7grams": {"signal": "duplicate_7grams", "le": 0.13},
+        "gopher_duplicate_8grams": {"signal": "duplicate_8grams", "le": 0.12},
+        "gopher_duplicate_9grams": {"signal": "duplicate_9grams", "le": 0.11},
+        "gopher_duplicate_10grams": {"signal": "duplicate_10grams", "le": 0.1},
+    },
+    # Raffel et al. 2020, section 2.2. Which lines it takes besides is in the signals c4_…; no text
+    # is changed. Its list of bad words is no part of this.
+    "c4": {
+        "c4_lorem_ipsum": {"le": 0},
+        "c4_curly_brackets": {"le": 0},
+        "c4_sentences": {"ge": 5},
+    },
+    # Penedo et al. 2024, section 3.6; the last one is in its code alone (datatrove).
+    "fineweb": {
+        "fineweb_terminal_lines": {"signal": "terminal_lines", "ge": 0.12, "unknown": "remove"},
+        "fineweb_short_lines": {"signal": "short_lines", "le": 0.67},
+        # As in the paper. Datatrove's default is 0.01.
+        "fineweb_duplicate_characters": {"signal": "duplicate_characters", "le": 0.1},
+        "fineweb_feeds_per_word": {"signal": "feeds_per_word", "le": 0.3},
+    },
+}  # fmt: skip
+
+
+def said() -> str:
+    """All presets in words: each rule's signal and bounds."""
+    return "; ".join(f"{preset}: {', '.join(map(_bounds, rules.items()))}"
+                     for preset, rules in PRESETS.items())  # fmt: skip
+
+
+def _bounds(rule: tuple[str, dict[str, Any]]) -> str:
+    name, given = rule
+    signs = {"ge": "≥", "le": "≤"}
+    bounds = " and ".join(f"{signs[key]} {given[key]:,}" for key in signs if key in given)
+    return f"{name} {bounds}"

@@ -1,0 +1,156 @@
+"""Figures of quality against a reckoning by hand and one by brute force."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, settings
+from hypothesis import given as given_values
+from hypothesis import strategies as st
+
+from tasks.corpus.figures.texts import Texts
+from tasks.corpus.quality import SIGNALS, QualityConfig, figures, quality
+from tests.tasks.corpora import given
+from tests.tasks.corpus.quality_oracle import expected
+
+PIECES = [
+    "the", "of", "and", "a", "be", "Ada", "ada", "word", "words.", "end.", "why?", 'so!"', "(no.)",
+    "...", "....", "…", "wait...", "#", "##tag", "•", "-", "- item", "--", "42", "3.14", "{", "}",
+    "javascript", "JavaScript", "Lorem ipsum", "lorem ipsum dolor", "uses cookies",
+    "Privacy Policy", "[1]", "[edit]", "[citation needed]", "[12", "x" * 1000, "y" * 1001, "😀",
+    "👍🏽", "é", "e\u0301", "Ωμέγα", "中文。", "日本語", "हिन्दी।", "سلام؟", "\u200b",
+    "\x00", "\ufeff", "\U0001f9d1\u200d", "１",
+]  # fmt: skip
+SPACES = [" ", " ", " ", "  ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\r\n\r\n", "\r", "\n \n",
+          "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u3000", "\u00a0", ""]  # fmt: skip
+few = st.sampled_from(["a b", "a b c d e", "one two three four five six", "a\n", "b.\n\n"])
+TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(SPACES)), max_size=40).map(
+        lambda pairs: "".join(a + b for a, b in pairs)
+    ),
+    # Few words, so that n-grams repeat, overlap and are leapt over.
+    st.lists(st.sampled_from("ab"), max_size=60).map(" ".join),
+    st.lists(st.sampled_from("abc"), min_size=20, max_size=120).map(" ".join),
+    st.lists(few, max_size=20).map(" ".join),
+    st.lists(st.sampled_from(["one line.", "two lines", "", " ", "end.", "\r"]), max_size=20).map(
+        "\n".join
+    ),
+)
+
+
+def rows(texts):
+    made = figures(pa.array(texts, pa.large_string()), QualityConfig())
+    assert list(made) == SIGNALS.names[1:]
+    return pa.table(made).to_pylist()
+
+
+@settings(max_examples=400, deadline=None)
+@given_values(st.lists(TEXTS, max_size=6))
+@example([])
+@example([""])
+@example(["", " ", "\n", "\r", "\r\n", "", "\n\n \n\n", "a"])
+@example(["a\r", "b\r", "\n"])
+@example([".", "..", "...", "a.", "...... #", "# " * 30])
+@example(["word " * 300, "word", "word word", "a b " * 70 + "\n" + "a b " * 70])
+@example(["x" * 70_000 + " " + "y " * 5_000 + "."])
+@example(["Foo is [1] here. And 'there.' Was it? [edit]\nlorem {", "It says: use cookies now."])
+def test_every_figure_is_that_of_brute_force(texts):
+    assert rows(texts) == [expected(text) for text in texts]
+
+
+def test_figures_that_were_worked_out_by_hand():
+    text = "The cat sat. The cat ran...\n- and # of\n\nThe cat sat. The cat ran...\n"
+    [row] = rows([text])
+    assert row["words"] == 14  # of 16 parts two are signs
+    assert row["word_length"] == (22 + 5 + 22) / 14
+    assert (row["hashes_per_word"], row["ellipses_per_word"]) == (1 / 16, 2 / 16)
+    assert (row["bullet_lines"], row["ellipsis_lines"]) == (1 / 4, 2 / 4)
+    assert (row["alphabetic_words"], row["stop_words"]) == (14 / 16, 2)
+    # "", behind the last line feed, is a line; that one sentence is again there of four.
+    assert row["duplicate_lines"] == 1 / 4
+    assert row["duplicate_lines_characters"] == 27 / len(text)
+    assert (row["duplicate_paragraphs"], row["duplicate_paragraphs_characters"]) == (0, 0)
+    assert row["top_2gram"] == 4 * len("The cat") / len(text)
+    assert row["top_3gram"] == 2 * len("The cat sat.") / len(text)
+    assert row["duplicate_5grams"] == len("Thecatsat.Thecat") / len(text)
+    assert row["duplicate_6grams"] == len("Thecatsat.Thecatran...") / len(text)
+    assert row["duplicate_7grams"] == 0
+    assert row["terminal_lines"] == 2 / 3 and row["short_lines"] == 1
+    assert row["duplicate_characters"] == 27 / (len(text) - 4)
+    assert row["feeds_per_word"] == 4 / 16
+    assert (row["c4_no_terminal"], row["c4_sentences"]) == (1, 0)
+
+
+def test_what_c4_would_take_of_a_page():
+    page = {
+        "This line is good. It has two sentences!": None,
+        "So is this one.[1]": None,
+        "Home | About | Contact": "c4_no_terminal",
+        "And so on...": "c4_no_terminal",
+        "Read more.": "c4_few_words",
+        "Please enable Javascript to see this.": "c4_javascript",
+        "This site uses cookies for its visitors.": "c4_policy",
+        "A word " + "w" * 1001 + " is long.": "c4_long_words",
+    }
+    [row] = rows(["\n".join(page)])
+    plain = {line.replace("[1]", ""): rule for line, rule in page.items()}
+    whole = sum(map(len, plain))
+    for rule in {rule for rule in page.values() if rule}:
+        assert row[rule] == pytest.approx(sum(len(x) for x in plain if plain[x] == rule) / whole)
+    assert row["c4_taken"] == pytest.approx(sum(len(x) for x in plain if plain[x]) / whole)
+    assert row["c4_sentences"] == 3
+    assert (row["c4_lorem_ipsum"], row["c4_curly_brackets"]) == (0, 0)
+    [row] = rows(
+        ["Lorem Ipsum is no text.\nA {curly} bracket is in javascript.\nOne { is not here"]
+    )
+    assert (row["c4_lorem_ipsum"], row["c4_curly_brackets"]) == (1, 0)
+
+
+def test_hashes_of_spans_are_equal_where_the_spans_are():
+    draw = np.random.default_rng(3)
+    alphabets = ["ab", "abcdefgh", "αβγ", "中文字", "😀👍"]
+    texts = [
+        " ".join(
+            "".join(draw.choice(list(alphabet), draw.integers(1, 8)))
+            for _ in range(draw.integers(900))
+        )
+        for alphabet in alphabets * 8
+    ]
+    made = Texts.of(pa.array(texts))
+    words = [word for text in texts for word in text.split()]
+    hashes = made.word_hashes.tolist()
+    assert len(hashes) == len(words)
+    assert len(set(zip(words, hashes, strict=True))) == len(set(words)) == len(set(hashes))
+    assert made.word_hash(words[5]) == hashes[5]
+
+
+def test_one_text_of_a_word_a_million_times_is_no_trouble():
+    [row] = rows(["word " * 1_000_000])
+    assert row["words"] == 1_000_000 and row["top_2gram"] == pytest.approx(999_999 * 9 / 5_000_000)
+    assert row["duplicate_10grams"] == pytest.approx(0.8, abs=1e-4)
+
+
+def test_signals_are_the_same_however_the_corpus_is_cut(session):
+    draw = np.random.default_rng(5)
+    texts = [
+        " ".join(draw.choice(["the", "cat", "sat.", "\n", "on", "#"], draw.integers(200)))
+        for _ in range(300)
+    ]
+    whole = quality(given(texts), QualityConfig())["signals"].read().sort_by("doc_id")
+    parts = quality(given(texts, parts=8), QualityConfig())["signals"]
+    assert len(parts.parts) == 8
+    assert parts.read() == whole
+    alone = [rows([text])[0] for text in texts]
+    ids = given(texts)["documents"].read()["doc_id"].to_pylist()
+    assert whole.to_pylist() == sorted(
+        ({"doc_id": doc_id, **row} for doc_id, row in zip(ids, alone, strict=True)),
+        key=lambda row: row["doc_id"],
+    )
+
+
+def test_stop_words_and_short_lines_are_settings(session):
+    texts = ["der die das\n" + "x" * 40, "the and\nof"]
+    config = QualityConfig(stop_words=("der", "das", "ein"), short_line=45)
+    made = quality(given(texts), config)["signals"].read()
+    assert made["stop_words"].to_pylist() == [2, 0]
+    assert made["short_lines"].to_pylist() == [1, 1]
