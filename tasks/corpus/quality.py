@@ -6,9 +6,12 @@ words by white space: of other texts the figures are right, but the bounds mean 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
@@ -77,25 +80,44 @@ SIGNALS = signals(
 )  # fmt: skip
 
 
-def figures(column: pa.Array, config: QualityConfig) -> dict[str, pa.Array]:
-    """The signals of a column of texts without nulls, by name, (n,) each."""
-    texts = Texts.of(column)
-    plain = c4.without_citations(column)
-    return {
-        **gopher.quality(texts, config.stop_words),
-        **gopher.repetition(texts),
-        **c4.c4(texts if plain is None else Texts.of(plain)),
-        **fineweb.fineweb(texts, config.short_line),
-    }
+#: Bytes of text worked on at a time, so that what is held of them stays in the processor's cache.
+BLOCK = 1 << 19
+
+
+def blocks(column: pa.Array) -> Iterator[pa.Array]:
+    """Pieces of a column of texts of about BLOCK bytes, or of one text."""
+    ends = np.cumsum(pc.binary_length(column).to_numpy(), dtype=np.int64)
+    start = 0
+    while start < len(column):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
+        yield column[start:stop]
+        start = stop
+
+
+def figures(column: pa.Array, config: QualityConfig) -> pa.Table:
+    """The signals of a column of texts without nulls, a row each."""
+    schema = pa.schema([(field.name, field.type) for field in SIGNALS][1:])
+    found = [schema.empty_table()]
+    for block in blocks(column):
+        texts = Texts.of(block)
+        columns = {
+            **gopher.quality(texts, config.stop_words),
+            **gopher.repetition(texts),
+            **c4.c4(block, texts),
+            **fineweb.fineweb(texts, config.short_line),
+        }
+        found.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(found)
 
 
 def quality_part(part: Part, config: QualityConfig, out: Tables) -> None:
     for batch in part.batches(["doc_id", "text"]):
-        columns = figures(batch["text"], config)
-        out.table("signals").write({"doc_id": batch["doc_id"], **columns})
+        rows = figures(batch["text"], config)
+        out.table("signals").write(rows.add_column(0, "doc_id", batch["doc_id"]))
 
 
 @stage(tables={"signals": SIGNALS}, libraries=["numpy", "pyarrow"])
 def quality(documents: Table, config: QualityConfig, work: Work) -> None:
-    """Holds one batch of a part at a time, about 100 bytes a character."""
+    """Holds a batch of a part at a time, and of one document about 100 bytes a character."""
     work.parts(quality_part, documents.parts, config)

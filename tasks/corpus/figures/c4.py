@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.figures.texts import CLOSING, MARK, Texts, share
+from tasks.corpus.figures.texts import CAPITAL, CLOSING, MARK, Texts, runs, share
 
 CITATION = r"\[\p{Nd}*\]|\[edit\]|\[citation needed\]"
 TERMINAL = ".?!\"'"
@@ -22,17 +22,17 @@ POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "
 LONG_WORD, FEW_WORDS = 1000, 3
 
 
-def without_citations(column: pa.Array) -> pa.Array | None:
-    """None where no text has any."""
+def c4(column: pa.Array, texts: Texts) -> dict[str, pa.Array]:
+    """Figures of lines, a column (n,) each; texts: those of the column."""
+    found = _figures(texts)
     cited = pc.match_substring_regex(column, CITATION)
-    if not pc.any(cited).as_py():
-        return None
-    plain = pc.replace_substring_regex(column.filter(cited), CITATION, "")
-    return pc.replace_with_mask(column, cited, plain)
+    if pc.any(cited).as_py():
+        plain = _figures(Texts.of(pc.replace_substring_regex(column.filter(cited), CITATION, "")))
+        found = {n: pc.replace_with_mask(found[n], cited, plain[n]) for n in found}
+    return found
 
 
-def c4(texts: Texts) -> dict[str, pa.Array]:
-    """Figures of lines, a column (n,) each; texts have no citations any more."""
+def _figures(texts: Texts) -> dict[str, pa.Array]:
     words, lines = texts.words, texts.lines
     first, end = texts.words_in(lines)
     some = first < end
@@ -87,8 +87,8 @@ def _holding(starts: np.ndarray, ends: np.ndarray, places: np.ndarray) -> np.nda
 
 def _lower(texts: Texts) -> str:
     """All texts, with the capitals of ASCII made small, so that no place moves."""
-    capital = (texts.points >= ord("A")) & (texts.points <= ord("Z"))
-    return str((texts.points + 32 * capital.astype(np.uint32)).tobytes(), "utf-32-le")
+    small = (texts.classes & CAPITAL) >> 2  # 32 for those of which small ones are 32 behind
+    return str((texts.points + small).tobytes(), "utf-32-le")
 
 
 def _places(text: str, phrase: str) -> np.ndarray:
@@ -104,9 +104,11 @@ def _sentences(texts: Texts, first: np.ndarray, end: np.ndarray) -> np.ndarray:
     """(lines,) sentences of each line: one, and one more behind each inner word that ends with a
     mark, or with a mark and closing quotes or brackets."""
     words = texts.words
-    place = np.arange(len(texts.points))
-    place[(texts.classes & CLOSING) != 0] = 0
-    core = np.maximum.accumulate(place)[words.ends - 1]  # the last of a word that closes nothing
+    core = words.ends - 1  # the last character of a word that closes nothing
+    closing = (texts.classes & CLOSING) != 0
+    closed = np.flatnonzero(closing[core])
+    starts, _ = runs(closing)
+    core[closed] = starts[np.searchsorted(starts, core[closed], side="right") - 1] - 1
     marked = (core >= words.starts) & ((texts.classes[core] & MARK) != 0)
     total = np.concatenate([[0], np.cumsum(marked)])
     return total[end - 1] - total[first] + 1

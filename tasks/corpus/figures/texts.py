@@ -1,7 +1,6 @@
 """Texts of a batch as one array of code points, with their words, lines and paragraphs as spans.
 
-What a figure needs of every character is so looked up and added up for all texts at once. A batch
-takes about 40 bytes of memory a character.
+What a figure needs of every character is so looked up and added up for all texts at once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import pyarrow.compute as pc
 
 #: What a character is, as bits. WORDY: neither white space nor punctuation. TERMINAL: ends a
 #: sentence, in any script; MARK: it does in English; CLOSING: may stand behind such a mark.
-SPACE, BREAK, ALPHABETIC, WORDY, TERMINAL, MARK, CLOSING = 1, 2, 4, 8, 16, 32, 64
+#: CAPITAL: of ASCII.
+SPACE, BREAK, ALPHABETIC, WORDY, TERMINAL, MARK, CLOSING, CAPITAL = (1 << bit for bit in range(8))
 
 #: White space and the ends of lines, as Python's ``str.split`` and ``str.splitlines`` have them.
 SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -59,7 +59,7 @@ def _classes() -> np.ndarray:
     table |= WORDY
     for bit, given in (
         (SPACE, SPACES), (BREAK, BREAKS), (TERMINAL, TERMINALS), (MARK, ".?!"),
-        (CLOSING, "\"')]”’"),
+        (CLOSING, "\"')]”’"), (CAPITAL, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
     ):  # fmt: skip
         table[[ord(character) for character in given]] |= bit
     for character in SPACES + PUNCTUATION:
@@ -111,6 +111,8 @@ class Spans:
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """(n,) int64: a value of each piece added up by text."""
+        if values.dtype == bool:
+            return np.diff(np.searchsorted(np.flatnonzero(values), self.first))
         total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
         return np.diff(total[self.first])
 
