@@ -17,8 +17,8 @@ PROFILE = "profile"
 #: that tell the names of input files.
 READ = (
     "accounts", "cascade", "documents", "duplicates", "errors", "examples", "flow", "identities",
-    "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants", "rates", "reasons",
-    "search", "signals", "sources", "swaps", "thresholds", "toxicity",
+    "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants", "published_rules",
+    "rates", "reasons", "search", "signals", "sources", "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def preprocessing(corpus: CorpusFigures) -> Section:
                 ]
             )
         ],
-        [flow(corpus), reasons(corpus), filtered(corpus), duplicates(corpus)],
+        [flow(corpus), reasons(corpus), published(corpus), filtered(corpus), duplicates(corpus)],
     )
 
 
@@ -96,6 +96,42 @@ def reasons(corpus: CorpusFigures) -> Section:
     if len(found) > len(rows):
         note = f"The first {len(rows)} of {len(found):,}; all are in the table reasons."
     section.add(Grid("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
+    return section
+
+
+def published(corpus: CorpusFigures) -> Section:
+    """What rules that others use would take, and which of them were asked for here."""
+    section = Section("Published rules of quality")
+    asked = {
+        rule["name"]
+        for artifact in corpus.history.values()
+        if artifact.stage == "select"
+        for rule in artifact.manifest["parts"]["config"]["rules"]
+    }
+    rows: list[list[Inline]] = []
+    for row in corpus.profile["published_rules"].read(["preset", "rule"]).to_pylist():
+        where = {"preset": row["preset"], "rule": row["rule"]}
+        rate = corpus.book.figure(
+            f"published-{row['rule']}-rate", f"{row['rule']}: share that breaks it", "share",
+            (PROFILE, "published_rules"), where, aggregate="ratio", column="broken/documents",
+            note="no document",
+        )  # fmt: skip
+        broken = corpus.sum("published_rules", "broken", "documents", row["rule"], **where)
+        rows.append([row["rule"], broken, rate, "yes" if row["rule"] in asked else "no"])
+    if not rows:
+        section.add(Paragraph(["No figures of quality were made."]))
+        return section
+    section.add(
+        Paragraph(
+            [
+                "The rules of Gopher, C4 and FineWeb were made for English web pages. What each "
+                "would take by itself of the documents as they came, whether or not it was asked "
+                "for; of other languages and of code most of them say little."
+            ]
+        )
+    )
+    columns = ["rule", "documents that break it", "share", "asked for"]
+    section.add(Grid("Published rules", columns, rows, frozenset({1, 2})))
     return section
 
 

@@ -29,6 +29,8 @@ from tasks.contract import (
     together,
     utf8_bytes,
 )
+from tasks.corpus.presets import PRESETS
+from tasks.corpus.select import SelectConfig
 from tasks.measures.identities import find_terms, identity_terms
 
 
@@ -94,6 +96,14 @@ TABLES = {
         _SOURCE,
         _count("rows", "rows of the ledger", "rows"),
         _count("bytes", "what left or changed, or was added", "bytes"),
+    ),
+    "published_rules": table(
+        "What each published rule of quality would take, whether it was asked for or not.",
+        _label("preset", "the rules it is of"),
+        _label("rule", "its name"),
+        _count("documents", "documents that came to the stage quality", "documents"),
+        _count("broken", "those that break it", "documents"),
+        _count("unknown", "those of which it cannot be told", "documents"),
     ),
     "personal_data": table(
         "Personal data found and masked.",
@@ -247,6 +257,23 @@ def count_reasons(label: str, ledger: Table) -> pa.Table:
     return counts.append_column("stage", pa.array([label] * len(counts), pa.string()))
 
 
+def count_rules(signals: Table) -> list[dict[str, Any]]:
+    """Of the signals of ``quality``, a row for each rule of each preset."""
+    rows: list[dict[str, Any]] = []
+    rules = []
+    for preset in PRESETS:
+        for rule in SelectConfig.model_validate({"presets": [preset]}).rules:
+            rules.append(rule)
+            rows.append({"preset": preset, "rule": rule.name, "documents": signals.rows})
+            rows[-1] |= {"broken": 0, "unknown": 0}
+    for batch in signals.batches():
+        for row, rule in zip(rows, rules, strict=True):
+            broken = rule.broken(batch[rule.signal])
+            row["broken"] += pc.sum(broken).as_py() or 0
+            row["unknown"] += broken.null_count
+    return rows
+
+
 def count_personal_data(ledger: Table) -> pa.Table:
     rows = ledger.read(["doc_id", "source", "action", "reason"])
     rows = rows.filter(pc.equal(rows["action"], "replaced"))
@@ -326,6 +353,8 @@ def profile(
             write("duplicates", count_duplicates(label, tables["pairs"]))
         if "errors" in tables:
             write("errors", tables["errors"].read())
+        if artifact.stage == "quality":
+            write("published_rules", count_rules(tables["signals"]))
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":

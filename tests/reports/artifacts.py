@@ -20,6 +20,7 @@ from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
@@ -64,6 +65,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     }
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["quality"] = quality(made["deduplicate"], QualityConfig())
     made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
     made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())

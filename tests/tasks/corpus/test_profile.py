@@ -12,6 +12,7 @@ from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, op
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, mentions, profile
+from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
@@ -50,6 +51,7 @@ def run(mapper=None):
         parts=4,
     )
     history = {"side": side_tables(SideConfig())}
+    history["quality"] = quality(documents, QualityConfig())
     history["scrub"] = masked = scrub(documents, ScrubConfig())
     history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
@@ -142,6 +144,28 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     np.testing.assert_allclose([r["score"] for r in found], expected)
     assert {r["n"] for r in found} == {len(TEXTS)}
     assert history["select_scored"]["ledger"].rows > 0
+
+
+def test_published_rules_are_counted_as_if_each_were_asked_for(session):
+    line = "the man and the woman went to the river, where nobody was at home."
+    texts = ["", "- short", f"{line}\n{line}\n" * 9, " ".join(line.split()[::-1] * 6) + ".", "{"]
+    documents = given(texts)
+    figures = quality(documents, QualityConfig())
+    parted = split(documents, SplitConfig())
+    history = {"quality": figures, "plant": plant(parted, PlantConfig(enabled=False))}
+    found = rows(profile(history["plant"], history["plant"], history, ProfileConfig()),
+                 "published_rules")  # fmt: skip
+    asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
+    ledger = select(documents, {"quality": figures}, asked)["ledger"].read()
+    broken = Counter(reason.removesuffix(" unknown") for reason in ledger["reason"].to_pylist())
+    assert broken["fineweb_duplicate_characters"] and broken["gopher_words"]
+    for row in found:
+        removes_unknown = row["rule"] == "fineweb_terminal_lines"
+        assert row["broken"] + removes_unknown * row["unknown"] == broken[row["rule"]], row
+        assert row["documents"] == 5
+    assert [(r["preset"], r["rule"]) for r in found] == sorted(
+        (rule.name.split("_")[0], rule.name) for rule in asked.rules
+    )
 
 
 def test_side_tables_are_counted(profiled):
