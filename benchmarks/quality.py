@@ -45,7 +45,8 @@ ROWS, BYTES = 4096, 4 << 20
 
 #: By datatrove's filter, the preset with the same rules.
 FILTERS = {"Gopher quality": "gopher", "Gopher repetition": "gopher", "C4": "c4",
-           "FineWeb": "fineweb", "FineWeb, with the paper's bound": "fineweb"}  # fmt: skip
+           "FineWeb": "fineweb", "FineWeb, with the paper's bound": "fineweb",
+           "C4, citations taken out before": "c4"}  # fmt: skip
 
 
 def generated(count: int, seed: int = 0) -> list[str]:

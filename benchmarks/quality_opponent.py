@@ -20,6 +20,7 @@ from datatrove.pipeline.filters import (
     GopherQualityFilter,
     GopherRepetitionFilter,
 )
+from datatrove.pipeline.filters.c4_filters import CITATION_REGEX
 from datatrove.utils.word_tokenizers import WordTokenizer
 
 SENTENCE = re.compile(r"[.?!][\"')\]”’]*\s+")
@@ -35,6 +36,11 @@ class Plain(WordTokenizer):
     def span_tokenize(self, text):
         ends = [match.end() for match in SENTENCE.finditer(text)]
         return list(zip([0, *ends], [*ends, len(text)], strict=True))
+
+
+def judged(judge, texts):
+    verdicts = (judge.filter(Document(text=text, id="")) for text in texts)
+    return [verdict if verdict is True else verdict[1] for verdict in verdicts]
 
 
 def main(documents, verdicts):
@@ -59,10 +65,9 @@ def main(documents, verdicts):
                 for name, column in zip(filters, zip(*given, strict=True), strict=True)
             }
             bound = FineWebQualityFilter(language=plain, char_duplicates_ratio=0.1)
-            reasons["FineWeb, with the paper's bound"] = [
-                verdict if verdict is True else verdict[1]
-                for verdict in (bound.filter(Document(text=t, id="")) for t in texts)
-            ]
+            reasons["FineWeb, with the paper's bound"] = judged(bound, texts)
+            bare = (CITATION_REGEX.sub("", text) for text in texts)
+            reasons["C4, citations taken out before"] = judged(filters["C4"], bare)
             with open(verdicts, "w", encoding="utf-8") as file:
                 json.dump(reasons, file)
         print(seconds, flush=True)
