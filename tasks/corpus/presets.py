@@ -7,7 +7,11 @@ datatrove's: see ``fineweb_duplicate_characters``.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Preset = Literal["gopher", "c4", "fineweb"]
 
@@ -55,6 +59,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "fineweb_feeds_per_word": {"signal": "feeds_per_word", "le": 0.3},
     },
 }  # fmt: skip
+
+
+def broken(rule: dict[str, Any], values: pa.Array) -> pa.Array:
+    """Whether values of its signal break the bounds of a preset's rule, (n,) bool, null where there
+    is no value. Apart from ``select``, so that what only counts does not depend on that."""
+    beyond = {"ge": pc.less, "le": pc.greater}
+    return reduce(pc.or_, [beyond[key](values, rule[key]) for key in beyond if key in rule])
 
 
 def said() -> str:

@@ -29,8 +29,7 @@ from tasks.contract import (
     together,
     utf8_bytes,
 )
-from tasks.corpus.presets import PRESETS
-from tasks.corpus.select import SelectConfig
+from tasks.corpus.presets import PRESETS, broken
 from tasks.measures.identities import find_terms, identity_terms
 
 
@@ -259,19 +258,16 @@ def count_reasons(label: str, ledger: Table) -> pa.Table:
 
 def count_rules(signals: Table) -> list[dict[str, Any]]:
     """Of the signals of ``quality``, a row for each rule of each preset."""
-    rows: list[dict[str, Any]] = []
-    rules = []
-    for preset in PRESETS:
-        for rule in SelectConfig.model_validate({"presets": [preset]}).rules:
-            rules.append(rule)
-            rows.append({"preset": preset, "rule": rule.name, "documents": signals.rows})
-            rows[-1] |= {"broken": 0, "unknown": 0}
+    rules = [(preset, *rule) for preset, named in PRESETS.items() for rule in named.items()]
+    counts = np.zeros((len(rules), 2), np.int64)
     for batch in signals.batches():
-        for row, rule in zip(rows, rules, strict=True):
-            broken = rule.broken(batch[rule.signal])
-            row["broken"] += pc.sum(broken).as_py() or 0
-            row["unknown"] += broken.null_count
-    return rows
+        for count, (_, name, rule) in zip(counts, rules, strict=True):
+            found = broken(rule, batch[rule.get("signal", name)])
+            count += pc.sum(found).as_py() or 0, found.null_count
+    return [
+        {"preset": preset, "rule": name, "documents": signals.rows, "broken": many, "unknown": few}
+        for (preset, name, _), (many, few) in zip(rules, counts.tolist(), strict=True)
+    ]
 
 
 def count_personal_data(ledger: Table) -> pa.Table:
