@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 import zstandard
 
 
-
 def texts(folder: Path) -> Iterator[str]:
     """The documents of a folder of corpora: a paragraph, a row or a line each."""
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
