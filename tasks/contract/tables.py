@@ -20,6 +20,12 @@ DOCUMENTS = table(
     "The documents of the corpus as they leave this stage.",
     column("doc_id", ID, "id", "given once at ingest, carried ever after"),
     column("source", pa.string(), "label", "name of the source in the config"),
+    column("url", pa.string(), "personal", "where it was on the web, as the source says it; null "
+           "where the source says nothing"),
+    column("domain", pa.string(), "label", "the host of the url: lower case, in its registered "
+           "form, without port, credentials and a leading www."),
+    column("date", pa.string(), "label", "when it was written or collected, as the source says it: "
+           "an ISO 8601 day, or an instant in UTC that ends in Z"),
     column("cluster", ID, "id",
            "shared by near-copies: the smallest doc_id among them; at ingest its own"),
     column("text", pa.large_string(), "corpus text", "the document as it leaves this stage",

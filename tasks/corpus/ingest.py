@@ -16,6 +16,7 @@ where ids are given (``records.py``).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from tasks.contract import (
     utf8_bytes,
 )
 from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
+from tasks.corpus.reading.labels import domains
 from tasks.corpus.reading.readers import Record
 from tasks.corpus.reading.streams import Meter
 from tasks.corpus.records import (
@@ -80,6 +82,18 @@ QUARANTINE = table(
 )  # fmt: skip
 QUARANTINED = 64 << 10  # bytes of a record that ``raw`` holds
 
+SOURCES = table(
+    "What the config says of each source, and what could not be read of its labels.",
+    column("source", pa.string(), "label", "the source"),
+    column("kind", pa.string(), "label", "its container"),
+    column("licence", pa.string(), "label", "under which terms its texts may be used"),
+    column("origin", pa.string(), "label", "who published it, and where it was taken from"),
+    column("collected_from", pa.string(), "label", "first day of its collection"),
+    column("collected_to", pa.string(), "label", "last day of its collection"),
+    column("unread", pa.int64(), "figure", "URLs and dates that could not be read and are null",
+           unit="values"),
+)  # fmt: skip
+
 ERRORS = table(
     "Why records could not be read, without the files they were in.",
     column("source", pa.string(), "label", "the source"),
@@ -94,7 +108,7 @@ ERRORS = table(
 
 def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any]:
     """Inputs to sorted runs of records, and to quarantine; what the meters counted."""
-    rows = size = 0
+    rows = size = unread = 0
     skipped: list[int] = []
     source = batch.inputs[0].source
     runs = Runs(out)
@@ -106,6 +120,7 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
             for record in records_of(part, config, meter):
                 record.raw = record.raw[:QUARANTINED]
                 record.file = record.file or part.file
+                unread += record.unread
                 (bad if record.error else good).add(record)
         except (HallmarkError, OSError):
             raise
@@ -116,7 +131,7 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
     good.flush()
     bad.flush()
     runs.flush()
-    return {"rows": rows, "bytes": size, "skipped": skipped}
+    return {"rows": rows, "bytes": size, "skipped": skipped, "unread": unread}
 
 
 class Rows:
@@ -141,6 +156,7 @@ def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[R
     texts = pa.array([r.text for r in records], pa.large_string())
     short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    urls = pa.array([r.url for r in records], pa.string())
     columns = {
         "identity": [_identity(source, r) for r in records],
         "keyed": [r.key is not None for r in records],
@@ -148,6 +164,10 @@ def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[R
         "reason": pc.if_else(blank, "empty", pc.if_else(short, "too short", "")),
         "text": texts,
         "text_hash": text_hashes(texts),
+        "url": urls,
+        "domain": domains(urls),
+        "date": [r.date for r in records],
+        "labels": [_labels(r) for r in records],
         "bytes": utf8_bytes(texts),
         "file": [r.file for r in records],
         "place": [r.place for r in records],
@@ -159,6 +179,13 @@ def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[R
 def _identity(source: str, record: Record) -> bytes:
     kind, value = ("text", record.text) if record.key is None else ("key", record.key)
     return hashlib.blake2b(f"{source}\0{kind}\0{value}".encode(), digest_size=16).digest()
+
+
+def _labels(record: Record) -> int:
+    if record.url is None and record.date is None:
+        return 0
+    known = f"{record.url}\0{record.date}".encode()
+    return int.from_bytes(hashlib.blake2b(known, digest_size=8).digest(), "big")
 
 
 def _write_quarantine(source: str, out: Tables, records: list[Record]) -> None:
@@ -188,7 +215,7 @@ def write_part(part: Range, out: Tables) -> dict[str, int]:
     removed = pc.not_equal(rows["reason"], "").to_numpy() & ~again
     rows = rows.append_column("doc_id", rows["identity"])
     kept = rows.filter(pa.array(~again & ~removed))
-    known = {name: kept[name] for name in ("doc_id", "source", "text", "text_hash")}
+    known = {name: kept[name] for name in DOCUMENTS.names if name in kept.column_names}
     out.table("documents").write(as_documents({**known, "cluster": kept["doc_id"]}))
     out.table("origins").write({name: kept[name] for name in ORIGINS.names})
     _write_ledger(rows.filter(pa.array(removed)), part.skipped, out)
@@ -218,6 +245,18 @@ def _write_ledger(gone: pa.Table, skipped: tuple[tuple[str, int], ...], out: Tab
         )
     )
     out.table("ledger").write(removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]})
+
+
+def source_rows(config: IngestConfig, read: list[tuple[Batch, Done]]) -> pa.Table:
+    """The rows of SOURCES, by name."""
+    unread: Counter[str] = Counter()
+    declared = {}
+    for batch, done in read:
+        source = config.sources[batch.inputs[0].index]
+        declared[batch.inputs[0].source] = source.model_dump(mode="json")
+        unread[batch.inputs[0].source] += done.value["unread"]
+    rows = [declared[name] | {"source": name, "unread": unread[name]} for name in sorted(declared)]
+    return pa.Table.from_pylist(rows, schema=SOURCES)
 
 
 # Accounts ----------------------------------------------------------------------------------------
@@ -265,6 +304,7 @@ def books(
     tables={
         "documents": DOCUMENTS,
         "origins": ORIGINS,
+        "sources": SOURCES,
         "quarantine": QUARANTINE,
         "errors": ERRORS,
         "ledger": LEDGER,
@@ -277,21 +317,21 @@ def books(
 def ingest(config: IngestConfig, work: Work) -> None:
     """Read every source to sorted runs, then write the documents, a range of ids at a time."""
     todo = batches(config)
-    read = work.map(read_batch, todo, config)
-    runs = runs_of(read)
+    results = work.map(read_batch, todo, config)
+    read = list(zip(todo, results, strict=True))
+    runs = runs_of(results)
     copies, kept_bytes = find_copies(runs)
     runs += runs_of(work.map(name_copies, copies))
     skipped = [
-        (batch.inputs[0].source, size)
-        for batch, done in zip(todo, read, strict=True)
-        for size in done.value["skipped"]
+        (batch.inputs[0].source, size) for batch, done in read for size in done.value["skipped"]
     ]
     written = work.parts(write_part, ranges(runs, kept_bytes, config.part_bytes, skipped))
-    errors = errors_in([*read, *written])
-    found = books(list(zip(todo, read, strict=True)), written, errors)
+    errors = errors_in([*results, *written])
+    found = books(read, written, errors)
     if not any(book["kept"] for book in found):
-        raise HallmarkError(_nothing([*read, *written]))
+        raise HallmarkError(_nothing([*results, *written]))
     work.table("errors").write(errors)
+    work.table("sources").write(source_rows(config, read))
     work.table("accounts").write(pa.Table.from_pylist(found, schema=accounts.ACCOUNTS))
 
 

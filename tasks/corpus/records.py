@@ -29,6 +29,10 @@ RECORDS = pa.schema(
         ("reason", pa.string()),  # why it is removed; "" if it is kept
         ("text", pa.large_string()),
         ("text_hash", ID),
+        ("url", pa.string()),
+        ("domain", pa.string()),
+        ("date", pa.string()),
+        ("labels", pa.uint64()),  # hash of url and date; 0 if there are none
         ("bytes", pa.int64()),  # of the text
         ("file", pa.string()),
         ("place", pa.string()),
@@ -36,8 +40,9 @@ RECORDS = pa.schema(
     ]
 )
 
-#: Equal identities stand together; of two records with one key the content decides.
-IN_ORDER: Any = [("identity", "ascending"), ("text_hash", "ascending")]
+#: Equal identities stand together; of two records with one key the content decides, and among
+#: copies of a text what is known of them, not which came first.
+IN_ORDER: Any = [("identity", "ascending"), ("text_hash", "ascending"), ("labels", "ascending")]
 
 #: Text that a worker holds while it sorts a run.
 RUN_BYTES = 32 << 20
@@ -88,12 +93,14 @@ def runs_of(results: list[Done]) -> list[Run]:
 # Ids ---------------------------------------------------------------------------------------------
 
 
-def ordinals(identities: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """How many records of the same identity stand before each: by text_hash, then by arrival.
+def ordinals(identities: np.ndarray, hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How many records of the same identity stand before each: by text_hash, by labels, then by
+    arrival.
 
-    identities, hashes: (n, 2) uint64, the two halves of 16 bytes.
+    identities, hashes: (n, 2) uint64, the two halves of 16 bytes; labels: (n,) uint64.
     """
-    order = np.lexsort((hashes[:, 1], hashes[:, 0], identities[:, 1], identities[:, 0]))  # stable
+    keys = (labels, hashes[:, 1], hashes[:, 0], identities[:, 1], identities[:, 0])
+    order = np.lexsort(keys)  # stable
     ordered = identities[order]
     first = np.ones(len(order), bool)
     first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -117,18 +124,20 @@ class Copies:
 
 def find_copies(runs: list[Run]) -> tuple[list[Copies], int]:
     """The later copies in each run that has any, and the bytes of text that are kept."""
-    columns = ["keyed", "reason", "bytes"]
+    columns = ["keyed", "reason", "bytes", "labels"]
     sizes = [np.array([], np.int64)]
     keyed, kept = [np.array([], bool)], [np.array([], bool)]
     ids, hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
+    labels = [np.array([], np.uint64)]
     for run in runs:
         ids.append(run.halves("identity"))
         hashes.append(run.halves("text_hash"))
         known = run.take(np.arange(len(ids[-1])), columns)
         sizes.append(known["bytes"].to_numpy())
+        labels.append(known["labels"].to_numpy())
         keyed.append(known["keyed"].to_numpy())
         kept.append(pc.equal(known["reason"], "").to_numpy())
-    numbers = ordinals(np.concatenate(ids), np.concatenate(hashes))
+    numbers = ordinals(*map(np.concatenate, (ids, hashes, labels)))
     has_key = np.concatenate(keyed)
     stays = np.concatenate(kept) & ~(has_key & (numbers > 0))
     found = []

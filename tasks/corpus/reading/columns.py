@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -70,9 +71,8 @@ def _parquet_records(
 
 def _tables(file: pq.ParquetFile, source: ParquetSource, group: int) -> Iterator[pa.Table]:
     """The rows of a row group, as far as they can be read."""
-    columns = [source.text_field, *([source.key_field] if source.key_field else [])]
     try:
-        for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns):
+        for batch in file.iter_batches(BATCH, row_groups=[group], columns=source.columns()):
             yield pa.Table.from_batches([batch])
     except MemoryError:
         raise
@@ -109,13 +109,12 @@ def _no_text(source: Fields, schema: pa.Schema) -> str:
 def column_records(
     table: pa.Table, source: Fields, first: int, limit: int, meter: Meter
 ) -> Iterator[Record]:
-    """Records of a table with a text column and perhaps a key column; rows count from 1."""
+    """Records of a table with a column of text and perhaps others; rows count from 1."""
     # As bytes: parquet promises UTF-8 but nobody has checked it.
     texts = table[source.text_field].cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
-    keys = [None] * len(table)
-    if source.key_field:
-        keys = table[source.key_field].to_pylist()
-    for number, (raw, key) in enumerate(zip(texts, keys, strict=True), start=first + 1):
+    others = [name for name in source.columns() if name != source.text_field]
+    values = [_plain(table[name]).to_pylist() for name in others]
+    for number, (raw, *rest) in enumerate(zip(texts, *values, strict=True), start=first + 1):
         size = len(raw or b"")
         meter.rows += 1
         meter.bytes += size
@@ -127,11 +126,18 @@ def column_records(
         else:
             decode(record)
             if not record.error:
-                fields: dict[str, Any] = {source.text_field: record.text}
-                if source.key_field:
-                    fields[source.key_field] = key
-                take(record, fields, source)
+                fields: dict[str, Any] = dict(zip(others, rest, strict=True))
+                take(record, {**fields, source.text_field: record.text}, source)
         yield record
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times to the second: Python has none of nanoseconds."""
+    if pa.types.is_timestamp(values.type):
+        zone = "UTC" if values.type.tz else None
+        values = values.cast(pa.timestamp(values.type.unit, zone))
+        return pc.floor_temporal(values, unit="second").cast(pa.timestamp("s", zone))
+    return values
 
 
 class DatasetsSource(Source, Fields):

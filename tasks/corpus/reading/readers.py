@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from tasks.corpus.reading.labels import LONGEST_URL, iso_date
 from tasks.corpus.reading.sources import Fields, FileSource
 from tasks.corpus.reading.streams import Line, Meter, lines
 
@@ -46,6 +47,9 @@ class Record:
     raw: bytes = b""
     file: str = ""  # where one input covers many files
     records: int = 1
+    url: str | None = None
+    date: str | None = None  # as ``iso_date`` gives it
+    unread: int = 0  # URLs and dates that could not be read
 
 
 def _unusable(line: Line, limit: int) -> str:
@@ -133,7 +137,20 @@ def take(record: Record, value: dict[str, Any], source: Fields) -> Record:
     else:
         record.text, record.raw = text, b""
         record.key = None if key is None else str(key)
+        label(record, value.get(source.url_field or ""), value.get(source.date_field or ""))
     return record
+
+
+def label(record: Record, url: Any, date: Any) -> None:
+    """Fill in URL and date; one that cannot be read is none, and counted."""
+    if url is not None and url != "":
+        if isinstance(url, str) and len(url) <= LONGEST_URL and encodable(url):
+            record.url = url
+        else:
+            record.unread += 1
+    if date is not None and date != "":
+        record.date = iso_date(date)
+        record.unread += record.date is None
 
 
 def encodable(text: str) -> bool:
@@ -244,8 +261,8 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
 
 
 def missing(source: Fields, columns: list[str]) -> str:
-    for name in (source.text_field, source.key_field):
-        if name is not None and columns.count(name) != 1:
+    for name in source.columns():
+        if columns.count(name) != 1:
             return f"column {short(name)} is missing" if name not in columns else (
                 f"column {short(name)} is there more than once"
             )  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import PlainName, StageConfig, UsageError, file_digest
 
@@ -18,12 +20,23 @@ class Source(StageConfig):
         description="names the source in every table and figure; enters the doc_ids"
     )
 
+    licence: str | None = Field(None, description="under which terms its texts may be used")
+    origin: str | None = Field(None, description="who published it, and where it was taken from")
+    collected_from: date | None = Field(None, description="first day of its collection")
+    collected_to: date | None = Field(None, description="last day of its collection")
+
     @field_validator("name")
     @classmethod
     def _not_planted(cls, name: str) -> str:
         if name.split("/")[0] == "planted":
             raise ValueError("the name 'planted' is kept for what Hallmark plants itself")
         return name
+
+    @model_validator(mode="after")
+    def _collected_in_order(self) -> Self:
+        if self.collected_from and self.collected_to and self.collected_from > self.collected_to:
+            raise ValueError("collected_from is later than collected_to")
+        return self
 
 
 class FileSource(Source):
@@ -37,6 +50,15 @@ class Fields(StageConfig):
     key_field: str | None = Field(
         None, description="a field that names the document for good; else its bytes name it"
     )
+    url_field: str | None = Field(None, description="a field that holds the document's URL")
+    date_field: str | None = Field(
+        None, description="a field that holds its date: an ISO 8601 day, or a time with its zone"
+    )
+
+    def columns(self) -> list[str]:
+        """The fields to read, each once."""
+        names = (self.text_field, self.key_field, self.url_field, self.date_field)
+        return list(dict.fromkeys(name for name in names if name is not None))
 
 
 #: What a folder is searched for.

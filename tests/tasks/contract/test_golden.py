@@ -40,10 +40,10 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.pack import SPANS, sequences
 
 GOLDEN = {
-    3: {
+    4: {
         "parquet": {
-            "documents": "2362ef37af89207b3f39ade35ccef75de6abbe131a113c6b5ec85229254a3393",
-            "filled": "a9308820e37f898fa5ccef31d8f33e0eadd6af92695394ddfd43ca1b463ead66",
+            "documents": "3d962372adc91fe8ba501df5cf636bcb88fd0881ed7dae9b28271f2deb6c1182",
+            "filled": "21f3abd85e09f6c07ae20f92c7df0fab99f9d2678d38373957a9f2c4111feb37",
             "ledger": "20a193680bed4ae30622d6c8ffe30a91bb5c96c07d9ad4c20b70e1a9761e479f",
             "accounts": "4cea2cf1dd26a93efea11adf2826b2b490e6678a0ab64ceea9b8bdabf59d2f04",
             "checksums": "ecb38826548f6ebf26f163b20b26a6edc1c1276ede3f9bb870e63092bf120c68",
@@ -52,10 +52,10 @@ GOLDEN = {
             "sequences": "a1a8491157c9120cae933d29c66f59f0d4d23b0a41a99a75866e580cea068b28",
             "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
-            "nothing": "18d72c896db9803b9fc440ab9c989f14194fcf8b865a822bddb3e82dd6593d81",
+            "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
         },
         "hashes": {
-            "fingerprint": "ecc8e8509b8d97a88eabb1d6f5b2d2d6a4b95fa81eef2473c4348deb388b722e",
+            "fingerprint": "fa070eecb7de27c894fd19a2e5c3bfe880d0550a4e6d2a62d70db823bc3941e1",
             "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
             "keyed": ["9aec7ed53541f6405d893e33fdd999ff", "b92af59923a56a5df6825dd7bd08c715"],
             "identities": ["f99fb09d8d8b9919dd7b7f0b7632a66a", "b4a5a4d5928aa27587f320b6d546c19f"],
@@ -121,7 +121,9 @@ def contents():
     yield "documents", DOCUMENTS, as_documents(documents)
     filled = {"tags": [None, ["a"], ["a", "b"]] * 5, "toxicity": [None, 0.25, 0.5] * 5}
     splits = {"split": ["train", "validation", "holdout"] * 5}
-    yield "filled", DOCUMENTS, documents | filled | splits
+    labels = {"url": [None, "http://a.example/x", ""] * 5, "domain": [None, "a.example", None] * 5,
+              "date": [None, "2020-02-29", "2020-02-29T10:11:12Z"] * 5}  # fmt: skip
+    yield "filled", DOCUMENTS, documents | filled | splits | labels
     ledger = ledger_rows(
         "removed", "near duplicate", KEYS, documents["source"], range(15), score=0.75,
         threshold=0.5, matched=KEYS, identity=identities(KEYS, TEXTS),

@@ -189,18 +189,19 @@ def test_output_does_not_depend_on_workers(tmp_path):
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40))
-def test_ordinals_count_copies_by_text_hash_and_then_by_arrival(records):
+@given(st.lists(st.tuples(*(st.integers(0, n) for n in (5, 3, 2))), max_size=40))
+def test_ordinals_count_copies_by_text_hash_by_labels_and_then_by_arrival(records):
     expected = []
-    for place, (identity, digest) in enumerate(records):
-        others = [(h, other) for other, (i, h) in enumerate(records) if i == identity]
-        expected.append(sum(other < (digest, place) for other in others))
+    for place, (identity, *known) in enumerate(records):
+        others = [(c, other) for other, (i, *c) in enumerate(records) if i == identity]
+        expected.append(sum(other < (known, place) for other in others))
 
     def halves(column):  # both halves count: 0 1, 1 0, 1 1, 2 0 ...
         values = [record[column] for record in records]
         return np.array([((v + 1) // 2, (v + 1) % 2) for v in values], np.uint64).reshape(-1, 2)
 
-    assert ordinals(halves(0), halves(1)).tolist() == expected
+    labels = np.array([record[2] for record in records], np.uint64)
+    assert ordinals(halves(0), halves(1), labels).tolist() == expected
 
 
 # What is found, and what is refused --------------------------------------------------------------

@@ -1,0 +1,164 @@
+"""URLs, domains and dates: read where a source has them, null and counted where they are not."""
+
+import csv
+import datetime
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.ingest import ingest
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.reading.labels import domains, iso_date
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.split import SplitConfig, split
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://www.Example.COM:80/x", "example.com"),
+        ("https://user:p@ss@sub.example.org?x", "sub.example.org"),
+        ("https://www.example.co.uk.", "example.co.uk"),
+        ("HTTP://WWW.WWW.X.DE#f", "www.x.de"),
+        ("http://bücher.de/", "xn--bcher-kva.de"),
+        ("http://xn--bcher-kva.de", "xn--bcher-kva.de"),
+        ("http://good.com\\@evil.com/", "good.com"),  # as browsers read it
+        ("http://[2001:DB8::1]:8/", "[2001:db8::1]"),
+        ("http://192.0.2.1:5", "192.0.2.1"),
+        *((none, None) for none in (
+            None, "", "no url", "http://", "http:///x", "http://a b/", "//x.y/", "http://h..x/",
+            "http://x.y:port/", "javascript:alert(1)", "http://" + "a" * 300, "mailto:a@b.c",
+            "http://ü" + "x" * 10**6,
+        )),
+    ],
+)  # fmt: skip
+def test_domains(url, host):
+    assert domains(pa.array([url], pa.string())).to_pylist() == [host]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2020-02-29", "2020-02-29"),
+        (" 2020-01-01T10:11:12Z ", "2020-01-01T10:11:12Z"),
+        ("2020-01-01T00:30:00+02:00", "2019-12-31T22:30:00Z"),
+        ("2020-01-01t00:30:00.999999999-0330", "2020-01-01T04:00:00Z"),
+        ("2020-01-01T00:30+02", "2019-12-31T22:30:00Z"),
+        ("2020-01-01 10:11", "2020-01-01"),  # its zone is not known, so its instant is not
+        (datetime.date(1999, 12, 31), "1999-12-31"),
+        (datetime.datetime(1999, 12, 31, 23, tzinfo=datetime.UTC), "1999-12-31T23:00:00Z"),
+        *((none, None) for none in (
+            "2020-02-30", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-01:00", "2020", "x", "",
+            "20200101", "01.02.2020", 1577836800, 1.5, ["2020-01-01"], "2020-01-01T25:00:00Z",
+        )),
+    ],
+)  # fmt: skip
+def test_dates(given, expected):
+    assert iso_date(given) == expected
+
+
+ROWS = [
+    ("one", "https://www.a.example/x?y", "2020-01-01"),
+    ("two", "nowhere", "2021-02-03T04:05:06+01:00"),
+    ("three", "", "yesterday"),
+    ("four", "http://b.a.example:8080", ""),
+]
+EXPECTED = {
+    "one": ("https://www.a.example/x?y", "a.example", "2020-01-01"),
+    "two": ("nowhere", None, "2021-02-03T03:05:06Z"),
+    "three": (None, None, None),
+    "four": ("http://b.a.example:8080", "b.a.example", None),
+}
+
+
+def source(folder, kind):
+    """ROWS in a container, with fields of their own names."""
+    path = folder / f"a.{kind}"
+    names = ("text", "link", "when")
+    if kind == "jsonl":
+        rows = [{k: v for k, v in zip(names, row, strict=True) if v} for row in ROWS]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([names, *ROWS])
+    else:
+        path = path / "train.parquet" if kind == "datasets" else path
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table(list(map(list, zip(*ROWS, strict=True))), names), path)
+        path = path.parent if kind == "datasets" else path
+    return {"kind": kind, "name": "s", "path": str(path), "url_field": "link", "date_field": "when"}
+
+
+def labels(artifact):
+    rows = artifact["documents"].read().to_pylist()
+    return {row["text"]: (row["url"], row["domain"], row["date"]) for row in rows}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "datasets"])
+def test_every_container_gives_them(tmp_path, session, kind):
+    more = {"licence": "CC0-1.0", "origin": "a letter box", "collected_from": "2020-01-01"}
+    made = ingest(IngestConfig(sources=[source(tmp_path, kind) | more]))
+    assert labels(made) == EXPECTED
+    (said,) = made["sources"].read().to_pylist()
+    assert said == more | {"source": "s", "kind": kind, "collected_to": None, "unread": 1}
+
+
+def test_times_of_parquet(tmp_path, session):
+    moment = datetime.datetime(1969, 7, 20, 20, 17, 40, 999_999)
+    columns = {
+        "naive": pa.array([moment], pa.timestamp("ns")),
+        "zoned": pa.array([moment], pa.timestamp("ms", "Europe/Berlin")),
+        "day": pa.array([moment.date()], pa.date32()),
+    }
+    pq.write_table(pa.table({"text": ["x"], **columns}), tmp_path / "a.parquet")
+    found = []
+    for name in columns:
+        where = {"kind": "parquet", "name": "s", "path": str(tmp_path), "date_field": name}
+        found.append(labels(ingest(IngestConfig(sources=[where])))["x"][2])
+    assert found == ["1969-07-20", "1969-07-20T20:17:40Z", "1969-07-20"]
+
+
+def test_labels_that_are_no_text_are_counted(tmp_path, session):
+    rows = [{"text": "a", "u": 7}, {"text": "b", "u": "\ud800"}, {"text": "c", "u": "x" * 10_000},
+            {"text": "d", "u": None}]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = {"kind": "jsonl", "name": "s", "path": str(tmp_path), "url_field": "u"}
+    made = ingest(IngestConfig(sources=[where]))
+    assert set(labels(made).values()) == {(None, None, None)}
+    assert made["sources"].read()["unread"].to_pylist() == [3]
+    assert made["quarantine"].rows == 0
+
+
+def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
+    rows = [{"text": "same", "u": f"http://{n}.example/"} for n in range(9)]
+    made = []
+    for name, order in (("there", rows), ("back", rows[::-1])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
+        where = {"kind": "jsonl", "name": "s", "path": str(tmp_path / f"{name}.jsonl")}
+        made.append(ingest(IngestConfig(sources=[where | {"url_field": "u"}])))
+    assert made[0]["documents"].digest == made[1]["documents"].digest
+    assert sorted(made[0]["documents"].read()["url"].to_pylist()) == [row["u"] for row in rows]
+
+
+def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
+    made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
+    unique = deduplicate(made, DeduplicateConfig())
+    chosen = select(unique, {"language": language(unique, LanguageConfig())}, SelectConfig())
+    parted = split(scrub(chosen, ScrubConfig()), SplitConfig(validation=1e-9, holdout=0))
+    planting = PlantConfig(counts=(0, 2), canaries=1, passages=0, records=0)
+    found = labels(plant(parted, planting))
+    assert {text: found[text] for text in EXPECTED} == EXPECTED
+    assert {found[text] for text in found.keys() - EXPECTED} == {(None, None, None)}
+
+
+def test_a_collection_that_ends_before_it_begins_is_refused():
+    days = {"collected_from": "2020-01-02", "collected_to": "2020-01-01"}
+    with pytest.raises(ValidationError, match="later than"):
+        IngestConfig(sources=[{"kind": "text", "name": "s", "path": "a", **days}])
