@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ from tasks.corpus.records import (
     RECORDS,
     Range,
     Runs,
+    Skip,
     find_copies,
     name_copies,
     ranges,
@@ -82,6 +83,15 @@ QUARANTINE = table(
 )  # fmt: skip
 QUARANTINED = 64 << 10  # bytes of a record that ``raw`` holds
 
+SKIPPED = table(
+    "What was read and is neither a document nor an error: records of other kinds, and what stands "
+    "around records.",
+    column("source", pa.string(), "label", "the source"),
+    column("what", pa.string(), "label", "what it is"),
+    column("records", pa.int64(), "figure", "records of the container", unit="records"),
+    column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
+)  # fmt: skip
+
 SOURCES = table(
     "What the config says of each source, and what could not be read of its labels.",
     column("source", pa.string(), "label", "the source"),
@@ -108,8 +118,8 @@ ERRORS = table(
 
 def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any]:
     """Inputs to sorted runs of records, and to quarantine; what the meters counted."""
-    rows = size = unread = 0
-    skipped: list[int] = []
+    rows = total = unread = 0
+    skipped: list[tuple[str, int, int]] = []
     source = batch.inputs[0].source
     runs = Runs(out)
     good = Rows(partial(_take_records, source, config, runs))
@@ -126,12 +136,12 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
             raise
         except Exception as error:
             raise RuntimeError(f"{part}: {error}") from error
-        rows, size = rows + meter.rows, size + meter.bytes
-        skipped += [meter.skipped] if meter.skipped else []
+        rows, total = rows + meter.rows, total + meter.bytes
+        skipped += [(what, n, size) for what, (n, size) in meter.skips.items()]
     good.flush()
     bad.flush()
     runs.flush()
-    return {"rows": rows, "bytes": size, "skipped": skipped, "unread": unread}
+    return {"rows": rows, "bytes": total, "skipped": skipped, "unread": unread}
 
 
 class Rows:
@@ -233,18 +243,27 @@ def write_part(part: Range, out: Tables) -> dict[str, int]:
     return dict(zip(sums["source"].to_pylist(), sums["raw_bytes_sum"].to_pylist(), strict=True))
 
 
-def _write_ledger(gone: pa.Table, skipped: tuple[tuple[str, int], ...], out: Tables) -> None:
-    """First what belongs to no document, one row a file: it has no id to be sorted by."""
+def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
+    """First what belongs to no document, one row a file and kind: it has no id to be sorted by."""
     out.table("ledger").write(
         ledger_rows(
             "removed_span",
-            "byte order mark, header or blank lines",
+            [skip.what for skip in skipped],
             [None] * len(skipped),
-            [source for source, _ in skipped],
-            [size for _, size in skipped],
+            [skip.source for skip in skipped],
+            [skip.size for skip in skipped],
         )
     )
     out.table("ledger").write(removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]})
+
+
+def skipped_rows(skipped: list[Skip]) -> pa.Table:
+    """The rows of SKIPPED."""
+    found = pa.table([list(c) for c in zip(*skipped, strict=True)] or [[]] * 4, schema=SKIPPED)
+    sums = found.group_by(["source", "what"]).aggregate([("records", "sum"), ("bytes", "sum")])
+    return sums.rename_columns(SKIPPED.names).sort_by(
+        [("source", "ascending"), ("what", "ascending")]
+    )
 
 
 def source_rows(config: IngestConfig, read: list[tuple[Batch, Done]]) -> pa.Table:
@@ -307,6 +326,7 @@ def books(
         "sources": SOURCES,
         "quarantine": QUARANTINE,
         "errors": ERRORS,
+        "skipped": SKIPPED,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
@@ -323,7 +343,9 @@ def ingest(config: IngestConfig, work: Work) -> None:
     copies, kept_bytes = find_copies(runs)
     runs += runs_of(work.map(name_copies, copies))
     skipped = [
-        (batch.inputs[0].source, size) for batch, done in read for size in done.value["skipped"]
+        Skip(batch.inputs[0].source, *counts)
+        for batch, done in read
+        for counts in done.value["skipped"]
     ]
     written = work.parts(write_part, ranges(runs, kept_bytes, config.part_bytes, skipped))
     errors = errors_in([*results, *written])
@@ -331,6 +353,7 @@ def ingest(config: IngestConfig, work: Work) -> None:
     if not any(book["kept"] for book in found):
         raise HallmarkError(_nothing([*results, *written]))
     work.table("errors").write(errors)
+    work.table("skipped").write(skipped_rows(skipped))
     work.table("sources").write(source_rows(config, read))
     work.table("accounts").write(pa.Table.from_pylist(found, schema=accounts.ACCOUNTS))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -165,6 +165,15 @@ def name_copies(copies: Copies, out: Tables) -> None:
 # Parts -------------------------------------------------------------------------------------------
 
 
+class Skip(NamedTuple):
+    """What was read of a file and belongs to no document."""
+
+    source: str
+    what: str
+    records: int
+    size: int  # bytes
+
+
 @dataclass(frozen=True)
 class Range:
     """A range of ids: the rows of each run that are in it, and what belongs to no document."""
@@ -172,7 +181,7 @@ class Range:
     number: int
     of: int
     slices: tuple[tuple[Run, int, int], ...]
-    skipped: tuple[tuple[str, int], ...] = ()  # source and bytes
+    skipped: tuple[Skip, ...] = ()
 
     def __str__(self) -> str:
         return f"documents, part {self.number + 1} of {self.of}"
@@ -185,9 +194,7 @@ class Range:
         return rows, np.concatenate([[False][: len(rows)], same.to_numpy()]).astype(bool)
 
 
-def ranges(
-    runs: list[Run], kept_bytes: int, part_bytes: int, skipped: list[tuple[str, int]]
-) -> list[Range]:
+def ranges(runs: list[Run], kept_bytes: int, part_bytes: int, skipped: list[Skip]) -> list[Range]:
     """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average."""
     of = 1
     while kept_bytes > part_bytes * of:

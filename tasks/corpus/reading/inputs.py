@@ -39,9 +39,16 @@ from tasks.corpus.reading.readers import (
 )
 from tasks.corpus.reading.sources import PATTERNS, FileSource, digest_of, files
 from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.warc import WarcSource, read_warc
 
 AnySource = Annotated[
-    JsonlSource | ParquetSource | CsvSource | TextSource | DatasetsSource | DocumentationSource,
+    JsonlSource
+    | ParquetSource
+    | CsvSource
+    | TextSource
+    | WarcSource
+    | DatasetsSource
+    | DocumentationSource,
     Field(discriminator="kind"),
 ]
 
@@ -166,6 +173,8 @@ def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Reco
             return read_csv(path, source, limit, meter)
         case TextSource():
             return read_text(path, source, limit, meter)
+        case WarcSource():
+            return read_warc(path, source, limit, meter)
         case DatasetsSource():
             return read_dataset(source, limit, meter)
         case DocumentationSource():

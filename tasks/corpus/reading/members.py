@@ -45,6 +45,7 @@ class Damage:
     error: str
     lost: int  # compressed bytes that gave nothing
     cut: bool  # members were cut within lines: what follows may be the rest of a line
+    behind: bool = False  # the member before it was read whole, and is damaged at most in its end
 
 
 class Gzip:
@@ -104,7 +105,8 @@ class _Member:
 
 
 class Members:
-    """The decompressed bytes of an open file, with a ``Damage`` wherever some are missing.
+    """The decompressed bytes of an open file, with a ``Damage`` wherever some are missing, and an
+    empty block before each member.
 
     Once taken to the end, ``read``, ``lost`` and ``padding`` tell what became of every byte.
     """
@@ -119,6 +121,7 @@ class Members:
         member, cut = self._behind(0), False
         while member is not None:
             whole = True
+            yield b""
             for block in member.output:
                 whole = block.endswith(b"\n")
                 yield block
@@ -137,7 +140,7 @@ class Members:
         self.read += end - member.start - lost
         self.lost += lost
         error = member.error if member.error and not following else DAMAGED
-        return Damage(error, lost, cut)
+        return Damage(error, lost, cut, not member.error)
 
     def _at(self, position: int, size: int) -> bytes:
         self.file.seek(position)

@@ -57,7 +57,7 @@ def _unusable(line: Line, limit: int) -> str:
     return line.error or (TOO_LONG if line.size > limit else "")
 
 
-def _empty_file(meter: Meter) -> Iterator[Record]:
+def empty_file(meter: Meter) -> Iterator[Record]:
     """A container without a byte in it: something is missing, so it is told."""
     if meter.bytes == 0 and meter.rows == 0:
         meter.rows += 1
@@ -89,11 +89,11 @@ class TextSource(FileSource):
 def read_jsonl(path: Path, source: JsonlSource, limit: int, meter: Meter) -> Iterator[Record]:
     for line in lines(path, limit, meter):
         if not line.error and not line.data.strip():
-            meter.skipped += line.size
+            meter.skip(line.size)
             continue
         meter.rows += 1
         yield _json_record(line, source, limit)
-    yield from _empty_file(meter)
+    yield from empty_file(meter)
 
 
 def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
@@ -171,7 +171,7 @@ def read_text(path: Path, source: TextSource, limit: int, meter: Meter) -> Itera
     passage = _Passage(1)
     for line in lines(path, limit, meter):
         if source.split == "blank_lines" and not line.error and not line.data.strip():
-            meter.skipped += line.size
+            meter.skip(line.size)
             if passage.size or passage.error:
                 yield passage.record(source, limit, meter)
             passage = _Passage(line.number + 1)
@@ -183,7 +183,7 @@ def read_text(path: Path, source: TextSource, limit: int, meter: Meter) -> Itera
     if source.split == "file" or passage.size or passage.error:
         yield passage.record(source, limit, meter)
     else:
-        yield from _empty_file(meter)
+        yield from empty_file(meter)
 
 
 class _Passage:
@@ -235,7 +235,7 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
         if status == "end":
             break
         if status == "ok" and not fields:
-            meter.skipped += feed.size
+            meter.skip(feed.size)
             continue
         record = Record(f"line {feed.number}", feed.size, error=status, raw=feed.raw())
         if status == "ok":
@@ -249,7 +249,7 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
                 meter.rows += 1
                 yield record
                 return
-            meter.skipped += feed.size
+            meter.skip(feed.size)
             continue
         meter.rows += 1
         if not record.error and len(fields) != len(header):
@@ -257,7 +257,7 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
         if not record.error:
             take(record, dict(zip(header, fields, strict=True)), source)
         yield record
-    yield from _empty_file(meter)
+    yield from empty_file(meter)
 
 
 def missing(source: Fields, columns: list[str]) -> str:

@@ -66,6 +66,7 @@ PATTERNS = {
     "jsonl": (".jsonl", ".ndjson"),
     "parquet": (".parquet",),
     "csv": (".csv", ".tsv"),
+    "warc": (".warc", ".wet"),
     "text": (".txt", ".text", ".md"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.contract import HallmarkError
@@ -12,6 +12,8 @@ from tasks.corpus.reading.members import CODECS, Damage, Members
 
 BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 20  # bytes read at a time
+#: What stands around the records of a file.
+AROUND = "byte order mark, header or blank lines"
 
 
 @dataclass
@@ -23,12 +25,25 @@ class Meter:
 
     rows: int = 0  # records, those that one error stands for among them
     bytes: int = 0
-    skipped: int = 0  # bytes that belong to no record: byte order mark, header, blank lines
     lost: int = 0  # compressed bytes that gave nothing, as they stand in the file
+    #: Records that are no documents, and bytes that are no records, by what they are.
+    skips: dict[str, list[int]] = field(default_factory=dict)
+
+    def skip(self, size: int, what: str = AROUND, records: int = 0) -> None:
+        counts = self.skips.setdefault(what, [0, 0])
+        counts[0] += records
+        counts[1] += size
+
+    @property
+    def skipped(self) -> int:
+        """Bytes that belong to no document and to no error."""
+        return sum(size for _, size in self.skips.values())
 
 
-def blocks(path: Path, meter: Meter) -> Iterator[bytes | Damage]:
+def blocks(path: Path, meter: Meter, marks: bool = False) -> Iterator[bytes | Damage]:
     """The bytes of a file, decompressed if its name ends in .gz or .zst.
+
+    With ``marks`` an empty block stands before each member of a compressed file.
 
     Raises HallmarkError if other bytes were accounted for than the file had when it was opened.
     """
@@ -40,7 +55,8 @@ def blocks(path: Path, meter: Meter) -> Iterator[bytes | Damage]:
                 if isinstance(block, Damage):
                     meter.lost += block.lost
                 meter.bytes += block.lost if isinstance(block, Damage) else len(block)
-                yield block
+                if block or marks:
+                    yield block
             unchanged(path, size, members.read + members.lost + members.padding)
         else:
             read = 0
@@ -118,5 +134,5 @@ class _Begun:
 def _without_bom(line: Line, meter: Meter) -> Line:
     if line.number == 1 and line.data.startswith(BOM):
         line.data, line.size = line.data[3:], line.size - 3
-        meter.skipped += 3
+        meter.skip(3)
     return line

@@ -17,6 +17,7 @@ from tasks.corpus.reading.readers import (
     read_text,
 )
 from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.warc import WarcSource, read_warc
 
 LIMIT = 1000
 READERS = {
@@ -24,6 +25,7 @@ READERS = {
     "csv": (read_csv, CsvSource),
     "text": (read_text, TextSource),
     "parquet": (read_parquet, ParquetSource),
+    "warc": (read_warc, WarcSource),
 }
 
 
