@@ -43,6 +43,8 @@ from tasks.contract import (
     text_hashes,
     utf8_bytes,
 )
+from tasks.corpus.quotas import BLOCKED, Quotas, settle
+from tasks.corpus.reading.blocking import blocked
 from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
 from tasks.corpus.reading.labels import domains
 from tasks.corpus.reading.readers import Record
@@ -167,15 +169,20 @@ def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[R
     short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
     urls = pa.array([r.url for r in records], pa.string())
+    hosts, block = domains(urls), blocked(config.block)
+    reasons = pc.if_else(blank, "empty", pc.if_else(short, "too short", ""))
+    reasons = pc.if_else(block.hosts(hosts), "blocked domain", reasons)
+    if block.source(source):
+        reasons = pa.repeat("blocked source", len(records))
     columns = {
         "identity": [_identity(source, r) for r in records],
         "keyed": [r.key is not None for r in records],
         "source": [source] * len(records),
-        "reason": pc.if_else(blank, "empty", pc.if_else(short, "too short", "")),
+        "reason": reasons,
         "text": texts,
         "text_hash": text_hashes(texts),
         "url": urls,
-        "domain": domains(urls),
+        "domain": hosts,
         "date": [r.date for r in records],
         "labels": [_labels(r) for r in records],
         "bytes": utf8_bytes(texts),
@@ -215,14 +222,16 @@ def _write_quarantine(source: str, out: Tables, records: list[Record]) -> None:
 # Parts -------------------------------------------------------------------------------------------
 
 
-def write_part(part: Range, out: Tables) -> dict[str, int]:
+def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
     """The documents of a range in the order of their ids, and where each came from.
 
     Returns the raw bytes of what was kept, by source.
     """
     rows, again = part.read()
     keyed = rows["keyed"].to_numpy()
-    removed = pc.not_equal(rows["reason"], "").to_numpy() & ~again
+    reasons = quotas.reasons(rows)
+    rows = rows.set_column(rows.schema.get_field_index("reason"), "reason", reasons)
+    removed = pc.not_equal(reasons, "").to_numpy(zero_copy_only=False) & ~again
     rows = rows.append_column("doc_id", rows["identity"])
     kept = rows.filter(pa.array(~again & ~removed))
     known = {name: kept[name] for name in DOCUMENTS.names if name in kept.column_names}
@@ -231,12 +240,15 @@ def write_part(part: Range, out: Tables) -> dict[str, int]:
     _write_ledger(rows.filter(pa.array(removed)), part.skipped, out)
     twice = rows.filter(pa.array(again & keyed))
     if len(twice):
+        raw = pc.binary_slice(twice["text"].cast(pa.binary()), 0, QUARANTINED)
+        # Of what is blocked nothing is kept.
+        raw = pc.if_else(pc.equal(twice["reason"], BLOCKED), b"", raw)
         out.table("quarantine").write(
             {
                 **{name: twice[name] for name in ("source", "file", "place", "raw_bytes")},
                 "error": ["the key was there before"] * len(twice),
                 "records": [1] * len(twice),
-                "raw": pc.binary_slice(twice["text"].cast(pa.binary()), 0, QUARANTINED),
+                "raw": raw,
             }
         )
     sums = kept.group_by("source").aggregate([("raw_bytes", "sum")])
@@ -340,14 +352,18 @@ def ingest(config: IngestConfig, work: Work) -> None:
     results = work.map(read_batch, todo, config)
     read = list(zip(todo, results, strict=True))
     runs = runs_of(results)
-    copies, kept_bytes = find_copies(runs)
-    runs += runs_of(work.map(name_copies, copies))
+    copies, own = find_copies(runs)
+    named = runs_of(work.map(name_copies, copies))
+    sources = {batch.inputs[0].source: config.sources[batch.inputs[0].index] for batch in todo}
+    known = [*zip(runs, own, strict=True), *((run, None) for run in named)]
+    quotas, kept_bytes = settle(known, sources, config.block)
     skipped = [
         Skip(batch.inputs[0].source, *counts)
         for batch, done in read
         for counts in done.value["skipped"]
     ]
-    written = work.parts(write_part, ranges(runs, kept_bytes, config.part_bytes, skipped))
+    cut = ranges([*runs, *named], kept_bytes, config.part_bytes, skipped)
+    written = work.parts(write_part, cut, quotas)
     errors = errors_in([*results, *written])
     found = books(read, written, errors)
     if not any(book["kept"] for book in found):

@@ -80,10 +80,16 @@ class Run:
         table = self.done.mapped(self.name, RECORDS)
         return table.select(columns or RECORDS.names).take(pa.array(rows)).combine_chunks()
 
+    def columns(self, names: list[str]) -> pa.Table:
+        return self.done.mapped(self.name, RECORDS).select(names)
+
     def halves(self, column: str) -> np.ndarray:
-        """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
-        data = b"".join(self.done.mapped(self.name, RECORDS)[column].to_pylist())
-        return np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
+        return halves(self.columns([column])[column])
+
+
+def halves(ids: pa.ChunkedArray) -> np.ndarray:
+    """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
+    return np.frombuffer(b"".join(ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def runs_of(results: list[Done]) -> list[Run]:
@@ -122,33 +128,30 @@ class Copies:
         return f"copies in {self.run.name}"
 
 
-def find_copies(runs: list[Run]) -> tuple[list[Copies], int]:
-    """The later copies in each run that has any, and the bytes of text that are kept."""
-    columns = ["keyed", "reason", "bytes", "labels"]
-    sizes = [np.array([], np.int64)]
-    keyed, kept = [np.array([], bool)], [np.array([], bool)]
+def find_copies(runs: list[Run]) -> tuple[list[Copies], list[np.ndarray]]:
+    """The later copies in each run that has any, and which records of each are the first of their
+    ids."""
+    keyed = [np.array([], bool)]
     ids, hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
     labels = [np.array([], np.uint64)]
     for run in runs:
         ids.append(run.halves("identity"))
         hashes.append(run.halves("text_hash"))
-        known = run.take(np.arange(len(ids[-1])), columns)
-        sizes.append(known["bytes"].to_numpy())
+        known = run.columns(["keyed", "labels"])
         labels.append(known["labels"].to_numpy())
         keyed.append(known["keyed"].to_numpy())
-        kept.append(pc.equal(known["reason"], "").to_numpy())
     numbers = ordinals(*map(np.concatenate, (ids, hashes, labels)))
     has_key = np.concatenate(keyed)
-    stays = np.concatenate(kept) & ~(has_key & (numbers > 0))
-    found = []
+    found, own = [], []
     start = 0
     for run, rows in zip(runs, ids[1:], strict=True):
         here = slice(start, start + len(rows))
         start = here.stop
+        own.append(numbers[here] == 0)
         later = np.flatnonzero((numbers[here] > 0) & ~has_key[here])
         if len(later):
             found.append(Copies(run, later, numbers[here][later]))
-    return found, int(np.concatenate(sizes)[stays].sum())
+    return found, own
 
 
 def name_copies(copies: Copies, out: Tables) -> None:

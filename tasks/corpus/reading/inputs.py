@@ -15,6 +15,7 @@ from tasks.contract import (
     canonical,
     sha256,
 )
+from tasks.corpus.reading.blocking import BlockConfig, blocked
 from tasks.corpus.reading.columns import (
     DatasetsSource,
     ParquetSource,
@@ -69,6 +70,8 @@ class IngestConfig(StageConfig):
     max_document_bytes: int = Field(
         16 << 20, ge=1, le=1 << 30, description="longer records are quarantined, never held whole"
     )
+
+    block: BlockConfig = BlockConfig()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -157,7 +160,11 @@ def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
         else:
             digest = f"commit {commit_of(source)}"
         digests[part.source][part.file] = digest
-    return {name: sha256(canonical(found)) for name, found in sorted(digests.items())}
+    blocked(config.block)  # a wrong entry is refused before anything starts
+    return {
+        **{name: sha256(canonical(found)) for name, found in sorted(digests.items())},
+        **config.block.digests(),
+    }
 
 
 def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Record]:
