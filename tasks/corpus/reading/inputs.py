@@ -23,6 +23,7 @@ from tasks.corpus.reading.columns import (
     read_dataset,
     read_parquet,
 )
+from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
 from tasks.corpus.reading.documentation import (
     DocumentationSource,
     package_digest,
@@ -30,11 +31,9 @@ from tasks.corpus.reading.documentation import (
     read_package,
 )
 from tasks.corpus.reading.readers import (
-    CsvSource,
     JsonlSource,
     Record,
     TextSource,
-    read_csv,
     read_jsonl,
     read_text,
 )
@@ -46,6 +45,7 @@ AnySource = Annotated[
     JsonlSource
     | ParquetSource
     | CsvSource
+    | TsvSource
     | TextSource
     | WarcSource
     | DatasetsSource
@@ -178,6 +178,8 @@ def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Reco
             return read_parquet(path, source, limit, meter)
         case CsvSource():
             return read_csv(path, source, limit, meter)
+        case TsvSource():
+            return read_tsv(path, source, limit, meter)
         case TextSource():
             return read_text(path, source, limit, meter)
         case WarcSource():

@@ -11,9 +11,7 @@ such as "\\ud800" in JSON) is an error, not something to guess at.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +50,7 @@ class Record:
     unread: int = 0  # URLs and dates that could not be read
 
 
-def _unusable(line: Line, limit: int) -> str:
+def unusable(line: Line, limit: int) -> str:
     """Why a line cannot be parsed at all, if so."""
     return line.error or (TOO_LONG if line.size > limit else "")
 
@@ -68,13 +66,6 @@ class JsonlSource(FileSource, Fields):
     """One JSON object a line, plain, .gz or .zst."""
 
     kind: Literal["jsonl"]
-
-
-class CsvSource(FileSource, Fields):
-    """Delimited text with a header and quotes as in RFC 4180, plain, .gz or .zst."""
-
-    kind: Literal["csv"]
-    delimiter: str = Field(",", min_length=1, max_length=1)
 
 
 class TextSource(FileSource):
@@ -97,7 +88,7 @@ def read_jsonl(path: Path, source: JsonlSource, limit: int, meter: Meter) -> Ite
 
 
 def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
-    record = Record(f"line {line.number}", line.size, error=_unusable(line, limit), raw=line.data)
+    record = Record(f"line {line.number}", line.size, error=unusable(line, limit), raw=line.data)
     if record.error:
         return record
     try:
@@ -151,6 +142,15 @@ def label(record: Record, url: Any, date: Any) -> None:
     if date is not None and date != "":
         record.date = iso_date(date)
         record.unread += record.date is None
+
+
+def missing(source: Fields, columns: list[str]) -> str:
+    for name in source.columns():
+        if columns.count(name) != 1:
+            return f"column {short(name)} is missing" if name not in columns else (
+                f"column {short(name)} is there more than once"
+            )  # fmt: skip
+    return ""
 
 
 def encodable(text: str) -> bool:
@@ -216,121 +216,3 @@ def decode(record: Record) -> None:
         record.text, record.raw = record.raw.decode("utf-8"), b""
     except UnicodeDecodeError as error:
         record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
-
-
-# CSV --------------------------------------------------------------------------------------------
-
-
-def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterator[Record]:
-    """Rows of delimited text; quoted fields may go over many lines.
-
-    A quote that is never closed would swallow the rest of the file: then only the line it
-    stands in is an error, and reading goes on at the next line.
-    """
-    csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
-    feed = _Feed(lines(path, limit, meter), limit)
-    header: list[str] | None = None
-    while True:
-        status, fields = feed.row(source.delimiter)
-        if status == "end":
-            break
-        if status == "ok" and not fields:
-            meter.skip(feed.size)
-            continue
-        record = Record(f"line {feed.number}", feed.size, error=status, raw=feed.raw())
-        if status == "ok":
-            record.error = NOT_UTF8 if not all(map(encodable, fields)) else ""
-        if header is None:
-            header = fields
-            record.error = record.error or missing(source, header)
-            if record.error:  # without a header nothing in the file can be understood
-                while line := feed.next():
-                    record.raw_bytes += line.size
-                meter.rows += 1
-                yield record
-                return
-            meter.skip(feed.size)
-            continue
-        meter.rows += 1
-        if not record.error and len(fields) != len(header):
-            record.error = "the row has another number of fields than the header"
-        if not record.error:
-            take(record, dict(zip(header, fields, strict=True)), source)
-        yield record
-    yield from empty_file(meter)
-
-
-def missing(source: Fields, columns: list[str]) -> str:
-    for name in source.columns():
-        if columns.count(name) != 1:
-            return f"column {short(name)} is missing" if name not in columns else (
-                f"column {short(name)} is there more than once"
-            )  # fmt: skip
-    return ""
-
-
-class _Unreadable(Exception):
-    """Bytes of a row are missing; the message is the error to record."""
-
-
-class _TooLong(Exception):
-    """A row went over the limit while it was read."""
-
-
-class _Feed:
-    """Hands lines to a csv reader and remembers which of them made up the last row."""
-
-    def __init__(self, source: Iterator[Line], limit: int) -> None:
-        self.source, self.limit = source, limit
-        self.again: deque[Line] = deque()  # taken back from a row that did not end
-        self.taken: list[Line] = []
-
-    @property
-    def number(self) -> int:
-        return self.taken[0].number
-
-    @property
-    def size(self) -> int:
-        return sum(line.size for line in self.taken)
-
-    def raw(self) -> bytes:
-        return b"\n".join(line.data for line in self.taken)
-
-    def next(self) -> Line | None:
-        return self.again.popleft() if self.again else next(self.source, None)
-
-    def row(self, delimiter: str) -> tuple[str, list[str]]:
-        """The next row with "ok", or its error; ("end", []) behind the last one.
-
-        Undecodable bytes come as lone surrogates.
-        """
-        self.taken = []
-        reader = csv.reader(self._decoded(), delimiter=delimiter, strict=True)
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            # The only error at the end of the data that the csv module knows.
-            if "end of data" in str(error):
-                return self._unclosed()
-            return "broken CSV", []
-        except _TooLong:
-            return self._unclosed() if len(self.taken) > 1 else (TOO_LONG, [])
-        except _Unreadable as error:
-            return str(error), []
-        return ("end", []) if fields is None else ("ok", fields)
-
-    def _decoded(self) -> Iterator[str]:
-        size = 0
-        while line := self.next():
-            self.taken.append(line)
-            size += line.size
-            if line.error:
-                raise _Unreadable(line.error)
-            if size > self.limit:
-                raise _TooLong
-            yield line.data.decode("utf-8", "surrogateescape") + "\n"
-
-    def _unclosed(self) -> tuple[str, list[str]]:
-        self.again.extendleft(reversed(self.taken[1:]))
-        self.taken = self.taken[:1]
-        return "a quote is not closed", []

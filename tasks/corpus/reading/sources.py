@@ -73,7 +73,8 @@ class Fields(StageConfig):
 PATTERNS = {
     "jsonl": (".jsonl", ".ndjson"),
     "parquet": (".parquet",),
-    "csv": (".csv", ".tsv"),
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
     "warc": (".warc", ".wet"),
     "text": (".txt", ".text", ".md"),
 }

@@ -8,11 +8,10 @@ from functools import partial
 import zstandard
 
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
+from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
 from tasks.corpus.reading.readers import (
-    CsvSource,
     JsonlSource,
     TextSource,
-    read_csv,
     read_jsonl,
     read_text,
 )
@@ -23,6 +22,7 @@ LIMIT = 1000
 READERS = {
     "jsonl": (read_jsonl, JsonlSource),
     "csv": (read_csv, CsvSource),
+    "tsv": (read_tsv, TsvSource),
     "text": (read_text, TextSource),
     "parquet": (read_parquet, ParquetSource),
     "warc": (read_warc, WarcSource),

@@ -20,7 +20,7 @@ from tasks.corpus.reading.streams import Meter, blocks, lines
 from tests.tasks.corpus.reading import PACK, documents, numbers, read_all, skippable, zst
 
 both = pytest.mark.parametrize("ending", [".gz", ".zst"])
-KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text"}
+KINDS = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "text"}
 
 
 def read(path, data, **settings):
@@ -191,6 +191,11 @@ def test_other_readers_go_on_too(tmp_path, ending):
     assert [(r.place, r.text or r.error) for r in records] == [
         ("line 2", "one"), ("line 3", "two\nlines"), ("line 5", DAMAGED), ("line 6", "four"),
         ("line 7", DAMAGED),
+    ]  # fmt: skip
+    data = pack(b"id\ttext\n1\tone\n") + bad + pack(b'4\t"four\n') + bad
+    records, _ = read(tmp_path / f"a.tsv{ending}", data)
+    assert [(r.place, r.text or r.error) for r in records] == [
+        ("line 2", "one"), ("line 3", DAMAGED), ("line 4", '"four'), ("line 5", DAMAGED),
     ]  # fmt: skip
     data = pack(b"one\n\ntwo\n") + bad + pack(b"three\nmore\n\nfour")
     records, _ = read(tmp_path / f"a.txt{ending}", data, split="blank_lines")

@@ -58,6 +58,9 @@ def test_ids_do_not_depend_on_container_folder_or_order(tmp_path, session):
     pq.write_table(pa.table({"text": TEXTS[::-1]}), table)
     with (tmp_path / "t.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text",), *((t,) for t in TEXTS)])
+    archive = [b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n"
+               % (len(t.encode()), t.encode()) for t in TEXTS]  # fmt: skip
+    (tmp_path / "t.wet.gz").write_bytes(b"".join(map(gzip.compress, archive)))
     many = tmp_path / "many"
     for index, text in enumerate(TEXTS):
         jsonl(many / f"{9 - index}/x.jsonl", [{"text": text, "more": index}])
@@ -66,9 +69,10 @@ def test_ids_do_not_depend_on_container_folder_or_order(tmp_path, session):
         ingest(config(source("parquet", table))),
         ingest(config(source("csv", tmp_path / "t.csv"))),
         ingest(config(source("jsonl", many))),
+        ingest(config(source("warc", tmp_path / "t.wet.gz"))),
     ]
     pairs = [Counter((r["doc_id"], r["text"]) for r in rows(a, "documents")) for a in made]
-    assert pairs[0] == pairs[1] == pairs[2] == pairs[3]
+    assert all(found == pairs[0] for found in pairs)
     assert len(pairs[0]) == len(TEXTS)  # identical documents differ in their ids
     other = ingest(config(source("jsonl", one, name="t")))
     assert not {r["doc_id"] for r in rows(other, "documents")} & {i for i, _ in pairs[0]}

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +131,7 @@ def test_keys_must_be_text_or_whole_numbers(write):
 
 
 def test_empty_files_are_told(write):
-    for name in ("a.jsonl", "b.csv", "c.parquet"):
+    for name in ("a.jsonl", "b.csv", "c.parquet", "e.tsv", "f.warc"):
         good, bad, _ = read(write(name, b""), name[2:])
         assert (good, bad) == ([], [("whole file", "the file is empty")])
     good, bad, _ = read(write("d.txt", b""), "text")
@@ -275,6 +276,69 @@ def test_a_csv_file_whose_columns_are_wrong_is_one_error(write):
 
 #: No lone carriage return: outside of quotes the csv module takes it for an end of line.
 fields = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=20)
+
+
+def test_a_stray_quote_costs_its_line_whatever_stands_behind_it(write):
+    """Up to the next quote there may be a thousand rows."""
+    rows = [f"{i},row {i},x" for i in range(1000)]
+    rows[3] = '3,"stray,x'
+    rows[700] = '700,"quoted, and fine",x'
+    rows[800] = '800,"stray again,x'
+    rows[801] = '801,"fine","too"'
+    rows[900] = '900,x,"stray in the last'
+    rows[950] = '950,"an inch",5"'
+    path = write("a.csv", ("id,text,more\n" + "\n".join(rows) + "\n").encode())
+    good, bad, _ = read(path, "csv", limit=10**6, key_field="id")
+    assert bad == [(f"line {n}", "a quote is not closed") for n in (5, 802, 902)]
+    assert [int(r.key) for r in good] == [i for i in range(1000) if i not in (3, 800, 900)]
+
+
+def test_fields_over_many_lines_are_no_stray_quotes(write):
+    """Even where their lines look like rows, or where the row has too many fields."""
+    poem = "one, two\nthree, four\nfive, six\n\nseven, eight"
+    prose = "It was said.\nMore, and more, and more.\nThe end"
+    rows = [["1", poem], ["2", prose], ["3", prose, "too many"], ["4", 'a "quoted"\nword']]
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([["id", "text"], *rows])
+    good, bad, _ = read(write("a.csv", buffer.getvalue().encode()), "csv")
+    assert texts(good) == [poem, prose, 'a "quoted"\nword']
+    assert [error for _, error in bad] == ["the row has another number of fields than the header"]
+
+
+def test_quotes_that_never_close_take_linear_time(write):
+    """Each line is open at its end, whether or not the one before it was."""
+    times = []
+    for count in (50_000, 100_000):
+        path = write("a.csv", b"id,text\n" + b'a","b\n' * count)
+        start = time.process_time()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tasks.corpus.reading.delimited.PATIENCE", 1 << 20)
+            good, bad, _ = read(path, "csv", limit=10**6)
+        times.append(time.process_time() - start)
+        assert (len(good), len(bad)) == (0, count)
+    assert times[1] < 4 * times[0] + 1
+
+
+# TSV ---------------------------------------------------------------------------------------------
+
+
+def test_tsv_knows_no_quotes(write):
+    data = (
+        b'\xef\xbb\xbfid\ttext\r\n1\t"one\r\n\r\n2\ttwo" \\n\n3\n4\ta\tb\n5\tcaf\xe9\n6\t\n'
+        b"7\t" + b"x" * LIMIT + b"\n8\tlast"
+    )
+    good, bad, meter = read(write("a.tsv", data), "tsv", key_field="id")
+    assert [(r.key, r.text, r.place) for r in good] == [
+        ("1", '"one', "line 2"), ("2", 'two" \\n', "line 4"), ("6", "", "line 8"),
+        ("8", "last", "line 10"),
+    ]  # fmt: skip
+    ragged = "the row has another number of fields than the header"
+    assert bad == [("line 5", ragged), ("line 6", ragged), ("line 7, byte 6", NOT_UTF8),
+                   ("line 9", TOO_LONG)]  # fmt: skip
+    assert meter.skipped == 3 + len(b"id\ttext\r\n") + 2
+    assert read(write("b.tsv", b"id\tbody\n1\tx\n"), "tsv")[1] == [
+        ("line 1", "column 'text' is missing")
+    ]
 
 
 @settings(deadline=None)

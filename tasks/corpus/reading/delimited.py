@@ -1,0 +1,212 @@
+"""Readers of rows of delimited text: CSV with quotes, TSV without."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.corpus.reading.readers import (
+    NOT_UTF8,
+    TOO_LONG,
+    Record,
+    empty_file,
+    encodable,
+    missing,
+    take,
+    unusable,
+)
+from tasks.corpus.reading.sources import Fields, FileSource
+from tasks.corpus.reading.streams import Line, Meter, lines
+
+UNCLOSED = "a quote is not closed"
+BROKEN = "broken CSV"
+WIDTH = "the row has another number of fields than the header"
+PATIENCE = 64 << 20  # bytes that may be taken back in any file, however small
+
+
+class CsvSource(FileSource, Fields):
+    """Delimited text with a header and quotes as in RFC 4180, plain, .gz or .zst."""
+
+    kind: Literal["csv"]
+    delimiter: str = Field(",", min_length=1, max_length=1)
+
+
+class TsvSource(FileSource, Fields):
+    """Fields between tabs under a header, plain, .gz or .zst; quotes are characters like others."""
+
+    kind: Literal["tsv"]
+
+
+def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """Rows of delimited text; quoted fields may go over many lines.
+
+    A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
+    gives no row, and the lines in between are rows by themselves, only the line with the stray
+    quote is an error, and reading goes on at the next line. Where it gives one (the next quote
+    ends a field, and the number of fields is right) nobody can know.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
+    feed = _Feed(lines(path, limit, meter), limit, source.delimiter)
+    header: list[str] | None = None
+    while True:
+        status, fields = feed.row(None if header is None else len(header))
+        if status == "end":
+            break
+        if status == "ok" and not fields:
+            meter.skip(feed.size)
+            continue
+        record = Record(f"line {feed.number}", feed.size, error=status, raw=feed.raw())
+        if status == "ok":
+            record.error = NOT_UTF8 if not all(map(encodable, fields)) else ""
+        if header is None:
+            header = fields
+            record.error = record.error or missing(source, header)
+            if record.error:  # without a header nothing in the file can be understood
+                while line := feed.next():
+                    record.raw_bytes += line.size
+                meter.rows += 1
+                yield record
+                return
+            meter.skip(feed.size)
+            continue
+        meter.rows += 1
+        if not record.error:
+            take(record, dict(zip(header, fields, strict=True)), source)
+        yield record
+    yield from empty_file(meter)
+
+
+def read_tsv(path: Path, source: TsvSource, limit: int, meter: Meter) -> Iterator[Record]:
+    """Rows of text between tabs; the end of a line ends its row."""
+    header: list[str] | None = None
+    found = lines(path, limit, meter)
+    for line in found:
+        if not line.error and not line.data.removesuffix(b"\r"):
+            meter.skip(line.size)
+            continue
+        record = Record(f"line {line.number}", line.size, raw=line.data)
+        record.error = unusable(line, limit)
+        fields: list[str] = []
+        if not record.error:
+            try:
+                fields = line.data.removesuffix(b"\r").decode().split("\t")
+            except UnicodeDecodeError as error:
+                record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
+        if header is None:
+            header = fields
+            record.error = record.error or missing(source, header)
+            if not record.error:
+                meter.skip(line.size)
+                continue
+            record.raw_bytes += sum(line.size for line in found)  # without a header nothing is
+        elif not record.error and len(fields) != len(header):
+            record.error = WIDTH
+        meter.rows += 1
+        if not record.error:
+            take(record, dict(zip(header, fields, strict=True)), source)
+        yield record
+    yield from empty_file(meter)
+
+
+class _Unreadable(Exception):
+    """Bytes of a row are missing; the message is the error to record."""
+
+
+class _TooLong(Exception):
+    """A row went over the limit while it was read."""
+
+
+class _Feed:
+    """Hands lines to a csv reader and remembers which of them made up the last row.
+
+    Lines are taken back and read again until that were more bytes than twice the file's; then a
+    row is no longer looked for behind the end of its line. So the time is linear.
+    """
+
+    def __init__(self, source: Iterator[Line], limit: int, delimiter: str) -> None:
+        self.source, self.limit, self.delimiter = source, limit, delimiter
+        self.again: deque[Line] = deque()  # taken back from a row that did not end
+        self.taken: list[Line] = []
+        self.read = self.back = 0
+
+    @property
+    def number(self) -> int:
+        return self.taken[0].number
+
+    @property
+    def size(self) -> int:
+        return sum(line.size for line in self.taken)
+
+    def raw(self) -> bytes:
+        return b"\n".join(line.data for line in self.taken)
+
+    def next(self) -> Line | None:
+        if self.again:
+            return self.again.popleft()
+        line = next(self.source, None)
+        self.read += line.size if line else 0
+        return line
+
+    def row(self, width: int | None) -> tuple[str, list[str]]:
+        """The next row with "ok", or its error; ("end", []) behind the last one. ``width``: the
+        number of fields that it must have, if that is known.
+
+        Undecodable bytes come as lone surrogates.
+        """
+        self.taken = []
+        reader = csv.reader(self._decoded(), delimiter=self.delimiter, strict=True)
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            # The only error at the end of the data that the csv module knows.
+            if "end of data" in str(error):
+                return self._first(UNCLOSED)
+            return self._first(UNCLOSED) if self._are_rows(width) else (BROKEN, [])
+        except _TooLong:
+            return self._first(UNCLOSED) if len(self.taken) > 1 else (TOO_LONG, [])
+        except _Unreadable as error:
+            return self._first(UNCLOSED) if self._are_rows(width, 1) else (str(error), [])
+        if fields and width is not None and len(fields) != width:
+            return self._first(UNCLOSED) if self._are_rows(width, 1) else (WIDTH, [])
+        return ("end", []) if fields is None else ("ok", fields)
+
+    def _decoded(self) -> Iterator[str]:
+        size = 0
+        while line := self.next():
+            self.taken.append(line)
+            size += line.size
+            if line.error:
+                raise _Unreadable(line.error)
+            tired = len(self.taken) > 1 and self.back > 2 * self.read + PATIENCE
+            if size > self.limit or tired:
+                raise _TooLong
+            yield line.data.decode("utf-8", "surrogateescape") + "\n"
+
+    def _are_rows(self, width: int | None, least: int = 0) -> bool:
+        """Whether most of the lines between the first and the last are rows by themselves."""
+        inner = self.taken[1:-1]
+        if len(self.taken) < 2 or len(inner) < least or width is None:
+            return False
+        found = 0
+        for line in inner:
+            text = line.data.decode("utf-8", "surrogateescape")
+            try:
+                found += len(next(csv.reader([text], delimiter=self.delimiter, strict=True))) in (
+                    0,
+                    width,
+                )
+            except (csv.Error, StopIteration):
+                continue
+        return 2 * found >= len(inner)
+
+    def _first(self, error: str) -> tuple[str, list[str]]:
+        """The error is that of the first line; those behind it are read again."""
+        self.again.extendleft(reversed(self.taken[1:]))
+        self.back += sum(line.size for line in self.taken[1:])
+        self.taken = self.taken[:1]
+        return error, []
