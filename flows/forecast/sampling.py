@@ -25,6 +25,7 @@ from tasks.corpus.reading.documentation import (
 )
 from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
 from tasks.corpus.reading.readers import JsonlSource, Record
+from tasks.corpus.reading.remote import is_remote
 from tasks.corpus.reading.sources import FileSource
 from tasks.corpus.reading.streams import Meter, blocks
 
@@ -158,7 +159,7 @@ def _size(part: Input, config: IngestConfig) -> float | None:
         return None
     if isinstance(source, DocumentationSource):
         return float(sum(path.stat().st_size for path in package_files(part.item).values()))
-    return float(Path(part.item).stat().st_size)
+    return float(part.size)
 
 
 def _read(
@@ -212,10 +213,12 @@ def _share_read(
         files = {name: p.stat().st_size for name, p in _spread(part.item).items()}
         read = list(files)[: list(files).index(last.file) + 1]
         return sum(files[name] for name in read) / sum(files.values())
+    if is_remote(part.item):
+        return None if path.suffix in (".gz", ".zst", ".parquet") else raw / part.size
     if source.kind == "parquet":
         return rows / pq.read_metadata(path).num_rows
     if isinstance(source, FileSource):
-        return raw / (path.stat().st_size * _swelling(path, folder))
+        return raw / (part.size * _swelling(path, folder))
     return None
 
 

@@ -129,7 +129,7 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
     for part in batch.inputs:
         meter = Meter()
         try:
-            for record in records_of(part, config, meter):
+            for record in records_of(part, config, meter, out.folder):
                 record.raw = record.raw[:QUARANTINED]
                 record.file = record.file or part.file
                 unread += record.unread

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from tasks.contract import (
-    StageConfig,
-    canonical,
-    sha256,
-)
+from tasks.contract import HallmarkError, StageConfig, canonical, sha256
 from tasks.corpus.reading.blocking import BlockConfig, blocked
 from tasks.corpus.reading.columns import (
     DatasetsSource,
@@ -24,6 +20,7 @@ from tasks.corpus.reading.columns import (
     read_parquet,
 )
 from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
+from tasks.corpus.reading.digests import Digests, seen, stamp
 from tasks.corpus.reading.documentation import (
     DocumentationSource,
     package_digest,
@@ -37,7 +34,8 @@ from tasks.corpus.reading.readers import (
     read_jsonl,
     read_text,
 )
-from tasks.corpus.reading.sources import PATTERNS, FileSource, digest_of, files
+from tasks.corpus.reading.remote import fetched, is_remote, remote_files
+from tasks.corpus.reading.sources import PATTERNS, FileSource, Source, files
 from tasks.corpus.reading.streams import Meter
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
@@ -92,8 +90,10 @@ class Input:
 
     source: str  # as the tables name it
     index: int  # of its source in the config
-    item: str  # path or package
+    item: str  # path, URI or package
     file: str  # as the tables name it
+    size: int = 0  # bytes of a file
+    tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
 
     def __str__(self) -> str:
         return f"source {self.source}, {self.file}"
@@ -109,10 +109,22 @@ def inputs(config: IngestConfig) -> list[Input]:
                 found.append(Input(f"{source.name}/{package}", index, package, package))
         elif isinstance(source, DatasetsSource):
             found.append(Input(source.name, index, source.path, source.split))
+        elif is_remote(source.path):
+            there = remote_files(source.name, source.path, PATTERNS[source.kind])
+            found += [Input(source.name, index, f.uri, n, f.size, f.tag) for n, f in there.items()]
         else:
             paths = files(source.name, source.path, PATTERNS[source.kind])
-            found += [Input(source.name, index, str(p), name) for name, p in paths.items()]
+            for name, path in paths.items():
+                size, changed = _stamp(path)
+                found.append(Input(source.name, index, str(path), name, size, str(changed)))
     return found
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        return stamp(path)
+    except OSError as error:
+        raise HallmarkError(_gone(path, error)) from error
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,10 @@ def batches(config: IngestConfig) -> list[Batch]:
     size = 0
     for part in inputs(config):
         is_file = isinstance(config.sources[part.index], FileSource)
-        more = Path(part.item).stat().st_size if is_file else BATCH_BYTES
+        more = part.size if is_file else BATCH_BYTES
+        local = is_file and not is_remote(part.item)
+        if local and seen(Path(part.item)) not in (None, (part.size, int(part.tag))):
+            raise HallmarkError(_changed(part.item))
         last = made[-1] if made else []
         fits = last and last[0].source == part.source and size + more <= BATCH_BYTES
         if fits and len(last) < BATCH_FILES:
@@ -146,30 +161,81 @@ def batches(config: IngestConfig) -> list[Batch]:
 
 def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
     """Digests of what the sources hold, for the fingerprint; paths do not enter them."""
-    digests: dict[str, dict[str, str]] = defaultdict(dict)
+    found_digests: dict[str, dict[str, str]] = defaultdict(dict)
+    digests = Digests()
     for part in inputs(config):
         source = config.sources[part.index]
         if isinstance(source, DocumentationSource):
             digest = package_digest(part.item)
         elif isinstance(source, FileSource):
-            digest = digest_of(source.name, Path(part.item))
+            there = is_remote(part.item)
+            path = Path(part.item)
+            digest = f"{part.size} {part.tag}" if there else digests.of(source.name, path)
         elif source.local:
             paths = files(source.name, source.path, ("",))
-            found = {name: digest_of(source.name, p) for name, p in paths.items()}
+            found = {name: digests.of(source.name, p) for name, p in paths.items()}
             digest = sha256(canonical(found))
         else:
             digest = f"commit {commit_of(source)}"
-        digests[part.source][part.file] = digest
+        found_digests[part.source][part.file] = digest
+    digests.keep()
     blocked(config.block)  # a wrong entry is refused before anything starts
     return {
-        **{name: sha256(canonical(found)) for name, found in sorted(digests.items())},
+        **{name: sha256(canonical(found)) for name, found in sorted(found_digests.items())},
         **config.block.digests(),
     }
 
 
-def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Record]:
-    """The records of one input through the reader of its kind."""
+def records_of(
+    part: Input, config: IngestConfig, meter: Meter, folder: Path | None = None
+) -> Iterator[Record]:
+    """The records of one input through the reader of its kind. ``folder``: where copies of what
+    lies in an object store are kept while it is read.
+
+    Raises HallmarkError if a file is gone, cannot be read, or is another one than was found.
+    """
     source, limit = config.sources[part.index], config.max_document_bytes
+    if not isinstance(source, FileSource):
+        return _records(source, part, limit, meter)
+    if is_remote(part.item):
+        return _remote_records(source, part, limit, meter, folder)
+    return _local_records(source, part, limit, meter)
+
+
+def _remote_records(
+    source: FileSource, part: Input, limit: int, meter: Meter, folder: Path | None
+) -> Iterator[Record]:
+    with fetched(part.item, part.tag, folder) as path:
+        yield from _records(source, replace(part, item=str(path)), limit, meter)
+
+
+def _local_records(source: FileSource, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
+    path = Path(part.item)
+    found = (part.size, int(part.tag))
+    try:
+        same = stamp(path) == found
+        if same:
+            yield from _records(source, part, limit, meter)
+            same = stamp(path) == found
+    except OSError as error:
+        raise HallmarkError(_gone(path, error)) from error
+    if not same:
+        raise HallmarkError(_changed(part.item))
+
+
+def _gone(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"{path} vanished while it was read; put it back, or correct the path, and run again"
+        )
+    return f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
+
+
+def _changed(path: str) -> str:
+    return f"{path} changed while it was read; run again when nothing writes to it"
+
+
+def _records(source: Source, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
     path = Path(part.item)
     match source:
         case JsonlSource():
@@ -188,3 +254,4 @@ def records_of(part: Input, config: IngestConfig, meter: Meter) -> Iterator[Reco
             return read_dataset(source, limit, meter)
         case DocumentationSource():
             return read_package(part.item, limit, meter)
+    raise TypeError(f"no reader of {type(source).__name__}")

@@ -48,7 +48,11 @@ class Source(StageConfig):
 
 
 class FileSource(Source):
-    path: str = Field(min_length=1, description="a file, a folder or a glob pattern")
+    path: str = Field(
+        min_length=1,
+        description="a file, a folder or a pattern, or these in an object store, such as "
+        "s3://bucket/folder/*.jsonl.gz",
+    )
 
 
 class Fields(StageConfig):

@@ -1,0 +1,228 @@
+"""Where inputs lie and whether they are still the same: object stores, remembered digests, files
+that change or vanish while they are read."""
+
+import gzip
+import json
+import os
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading import digests, sources
+from tasks.corpus.reading.inputs import IngestConfig, content, inputs, records_of
+from tasks.corpus.reading.remote import fetched, remote_files
+from tasks.corpus.reading.streams import Meter
+
+
+def jsonl(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def source(path, kind="jsonl"):
+    return {"kind": kind, "name": "s", "path": str(path)}
+
+
+def config(path, kind="jsonl"):
+    return IngestConfig(sources=[source(path, kind)])
+
+
+# Object stores -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def put(bucket):
+    """Put objects of a folder of the bucket, and take away what was there."""
+
+    def put(folder, objects):
+        listed = bucket.list_objects_v2(Bucket="hallmark", Prefix=f"{folder}/").get("Contents", [])
+        for there in listed:
+            bucket.delete_object(Bucket="hallmark", Key=there["Key"])
+        for name, data in objects.items():
+            bucket.put_object(Bucket="hallmark", Key=f"{folder}/{name}", Body=data)
+        return f"s3://hallmark/{folder}"
+
+    return put
+
+
+def test_a_corpus_from_a_bucket_is_that_of_a_folder(tmp_path, put, session):
+    """Each container, plain and compressed; nothing of the copies is left."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": ["in parquet"]}), sink)
+    wet = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 1\r\n\r\nw\r\n\r\n"
+    objects = {
+        "a.jsonl": jsonl(["one", "two", "two"]), "b/c.jsonl.gz": gzip.compress(jsonl(["three"])),
+        "d.csv": b"text\nfour\n", "e.parquet": sink.getvalue().to_pybytes(), "f.txt": b"five",
+        "g.tsv": b"text\nsix\n", "h.wet.gz": gzip.compress(wet), "broken.jsonl": b"{\n",
+    }  # fmt: skip
+    uri = put("corpus", objects)
+    for name, data in objects.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    kinds = ("jsonl", "csv", "parquet", "text", "tsv", "warc")
+    there, here = (
+        ingest(IngestConfig(sources=[source(place, kind) | {"name": kind} for kind in kinds]))
+        for place in (uri, tmp_path / "in")
+    )
+    for table in ("documents", "origins", "quarantine", "ledger", "accounts"):
+        assert there[table].digest == here[table].digest, table
+    assert there["documents"].rows == 9
+    assert not list(tmp_path.rglob("fetched-*"))
+
+
+def test_objects_are_found_by_path_folder_and_pattern(put):
+    uri = put("found", dict.fromkeys(["a.txt", "b/c.txt", "b/d.txt.gz", "b/e.csv", "b2.txt"], b"x"))
+    ends = (".txt",)
+    assert list(remote_files("s", uri, ends)) == ["a.txt", "b/c.txt", "b/d.txt.gz", "b2.txt"]
+    assert list(remote_files("s", f"{uri}/b/", ends)) == ["c.txt", "d.txt.gz"]
+    assert list(remote_files("s", f"{uri}/b/e.csv", ends)) == ["e.csv"]  # named: taken
+    assert list(remote_files("s", f"{uri}/*/*.txt", ends)) == ["b/c.txt"]
+    assert list(remote_files("s", f"{uri}/b/[cx].*", ends)) == ["c.txt"]
+    assert list(remote_files("s", f"{uri}/**/*.txt", ends)) == ["a.txt", "b/c.txt", "b2.txt"]
+    for wrong in (f"{uri}/no", f"{uri}/*.parquet", "s3://no-such-bucket/x", "s3://", "what://x/y"):
+        with pytest.raises(UsageError, match="source 's'"):
+            remote_files("s", wrong, ends)
+
+
+def test_an_object_is_known_by_its_tag(put):
+    uri = put("tags", {"a.jsonl": jsonl(["one"])})
+    before = content(config(uri), "")
+    assert content(config(uri), "") == before
+    put("tags", {"a.jsonl": jsonl(["two"])})
+    assert content(config(uri), "") != before
+
+
+def test_an_object_that_changes_or_vanishes(put, tmp_path):
+    uri = put("gone", {"a.jsonl": jsonl(["one"])})
+    (part,) = inputs(config(uri))
+    put("gone", {"a.jsonl": jsonl(["two"])})
+    with (
+        pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was read"),
+        fetched(part.item, part.tag, tmp_path),
+    ):
+        pass
+    put("gone", {})
+    with pytest.raises(HallmarkError, match=r"a\.jsonl vanished before it was read; put it back"):
+        list(records_of(part, config(uri), Meter(), tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+# Files that change or vanish ---------------------------------------------------------------------
+
+
+def begun(tmp_path, texts=20_000):
+    """A file of which the first record was read."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(f"text {n} {'x' * 200}" for n in range(texts)))
+    where = config(path)
+    (part,) = inputs(where)
+    found = records_of(part, where, Meter())
+    next(found)
+    return path, found
+
+
+def test_a_file_that_vanishes(tmp_path):
+    path, found = begun(tmp_path)
+    path.unlink()
+    with pytest.raises(HallmarkError, match=r"a\.jsonl vanished while it was read; put it back"):
+        list(found)
+
+
+def test_a_file_that_is_written_over(tmp_path):
+    """With as many bytes, so that only its time tells."""
+    path, found = begun(tmp_path)
+    with path.open("r+b") as file:
+        file.write(b"{")
+    later = time.time_ns() + 10**9
+    os.utime(path, ns=(later, later))
+    with pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was read"):
+        list(found)
+
+
+def test_a_file_that_changes_or_vanishes_before_it_is_read(tmp_path):
+    for change, why in (
+        (lambda p: p.write_bytes(b"x"), "changed"),
+        (lambda p: p.unlink(), "vanished"),
+    ):
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(jsonl(["one"]))
+        (part,) = inputs(config(path))
+        change(path)
+        with pytest.raises(HallmarkError, match=f"{why} while it was read"):
+            list(records_of(part, config(path), Meter()))
+
+
+def test_a_file_that_changes_behind_its_digest_fails_the_stage(tmp_path, session, monkeypatch):
+    """The artifact would stand under the fingerprint of another text."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(["one"]))
+    taken = digests.Digests.keep
+
+    def change(self):
+        taken(self)
+        path.write_bytes(jsonl(["other"]))
+
+    monkeypatch.setattr(digests.Digests, "keep", change)
+    with pytest.raises(HallmarkError, match=r"stage ingest: .*a\.jsonl changed while it was read"):
+        ingest(config(path))
+
+
+# Digests that are remembered ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The names of the files that are read for their digests."""
+    seen = []
+
+    def note(path):
+        seen.append(path.name)
+        return original(path)
+
+    original = sources.file_digest
+    monkeypatch.setattr(sources, "file_digest", note)
+    return seen
+
+
+def age(path, seconds=5):
+    then = time.time_ns() - seconds * 10**9
+    os.utime(path, ns=(then, then))
+
+
+def test_an_unchanged_file_is_not_read_to_be_known(tmp_path, hashed):
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.jsonl").write_bytes(jsonl([name]))
+    age(tmp_path / "old.jsonl")
+    os.utime(tmp_path / "new.jsonl", ns=(time.time_ns() + 10**10,) * 2)
+    found = []
+    for _ in range(3):
+        with open_session(Session(Store(tmp_path / "store"))):
+            found.append(content(config(tmp_path), ""))
+    assert hashed == ["new.jsonl", "old.jsonl", "new.jsonl", "new.jsonl"]
+    assert found[0] == found[1] == found[2]
+    assert content(config(tmp_path), "") == found[0]  # outside of a session nothing is remembered
+    assert len(hashed) == 6
+
+
+@pytest.mark.parametrize("change", ["time", "size", "other store", "damaged entries"])
+def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(["one"]))
+    age(path)
+    with open_session(Session(Store(tmp_path / "store"))):
+        content(config(path), "")
+    if change == "time":
+        path.write_bytes(jsonl(["two"]))
+    elif change == "size":
+        then = path.stat().st_mtime_ns
+        path.write_bytes(jsonl(["longer"]))
+        os.utime(path, ns=(then, then))
+    elif change == "damaged entries":
+        (tmp_path / "store/work/digests.json").write_text('{"x": [1], ')
+    store = "another" if change == "other store" else "store"
+    with open_session(Session(Store(tmp_path / store))):
+        content(config(path), "")
+    assert hashed == ["a.jsonl"] * 2
