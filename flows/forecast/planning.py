@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tasks.contract import Artifact, Call, HallmarkError, Session, Stage, StageConfig, Store
-from tasks.corpus.reading.columns import DatasetsSource
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.reading.streaming import DatasetsSource
 from tasks.measures.scorers import ScorerConfig, needs_download
 
 WAS_TRIED = "measured: the whole corpus went through it, in a temporary store"

@@ -17,7 +17,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.contract import HallmarkError
-from tasks.corpus.reading.columns import DatasetsSource
 from tasks.corpus.reading.documentation import (
     DocumentationSource,
     package_files,
@@ -27,6 +26,7 @@ from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
 from tasks.corpus.reading.readers import JsonlSource, Record
 from tasks.corpus.reading.remote import is_remote
 from tasks.corpus.reading.sources import FileSource
+from tasks.corpus.reading.streaming import DatasetsSource
 from tasks.corpus.reading.streams import Meter, blocks
 
 #: Bytes of text, seconds, and inputs of a source that a sample takes at most.

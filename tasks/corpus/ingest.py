@@ -19,6 +19,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -118,8 +119,9 @@ ERRORS = table(
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any]:
-    """Inputs to sorted runs of records, and to quarantine; what the meters counted."""
+def read_batch(batch: Batch, config: IngestConfig, kept: Path, out: Tables) -> dict[str, Any]:
+    """Inputs to sorted runs of records, and to quarantine; what the meters counted. ``kept``: a
+    folder for what came of streams."""
     rows = total = unread = 0
     skipped: list[tuple[str, int, int]] = []
     source = batch.inputs[0].source
@@ -128,8 +130,9 @@ def read_batch(batch: Batch, config: IngestConfig, out: Tables) -> dict[str, Any
     bad = Rows(partial(_write_quarantine, source, out))
     for part in batch.inputs:
         meter = Meter()
+        stream = kept / f"{part.index}-{part.piece[0]}"
         try:
-            for record in records_of(part, config, meter, out.folder):
+            for record in records_of(part, config, meter, out.folder, stream):
                 record.raw = record.raw[:QUARANTINED]
                 record.file = record.file or part.file
                 unread += record.unread
@@ -349,7 +352,7 @@ def books(
 def ingest(config: IngestConfig, work: Work) -> None:
     """Read every source to sorted runs, then write the documents, a range of ids at a time."""
     todo = batches(config)
-    results = work.map(read_batch, todo, config)
+    results = work.map(read_batch, todo, config, work.area / "streams")
     read = list(zip(todo, results, strict=True))
     runs = runs_of(results)
     copies, own = find_copies(runs)

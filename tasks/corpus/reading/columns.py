@@ -1,8 +1,7 @@
-"""Readers of columns: parquet files and the data sets of the Hugging Face ``datasets`` library."""
+"""Readers of columns: parquet files, and what all readers of columns share."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,11 +9,9 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field
 
-from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.reading.readers import TOO_LONG, Record, decode, missing, short, take
-from tasks.corpus.reading.sources import Fields, FileSource, Source
+from tasks.corpus.reading.sources import Fields, FileSource
 from tasks.corpus.reading.streams import Meter, unchanged
 
 BATCH = 512  # rows decoded at a time
@@ -48,7 +45,7 @@ def _parquet_records(
         try:
             file = pq.ParquetFile(handle, page_checksum_verification=True)
             names = [field.name for field in file.schema_arrow]
-            error = missing(source, names) or _no_text(source, file.schema_arrow)
+            error = missing(source, names) or no_text(source, file.schema_arrow)
         except MemoryError:  # an ArrowException too, and no fault of the file
             raise
         except (pa.ArrowException, OSError):
@@ -97,7 +94,7 @@ def _stored_size(file: pq.ParquetFile, group: int, name: str) -> int:
     return file.metadata.row_group(group).column(index).total_compressed_size
 
 
-def _no_text(source: Fields, schema: pa.Schema) -> str:
+def no_text(source: Fields, schema: pa.Schema) -> str:
     kind = schema.field(source.text_field).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -138,74 +135,3 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
         values = values.cast(pa.timestamp(values.type.unit, zone))
         return pc.floor_temporal(values, unit="second").cast(pa.timestamp("s", zone))
     return values
-
-
-class DatasetsSource(Source, Fields):
-    """A data set of the Hugging Face ``datasets`` library: a local folder or a hub id, streamed."""
-
-    kind: Literal["datasets"]
-    path: str = Field(min_length=1, description="a folder, or a hub id such as user/name")
-    config: str | None = Field(None, description="the data set's configuration, if it has several")
-    split: str = "train"
-    revision: str | None = Field(
-        None, description="branch, tag or commit on the hub; recorded as the commit it stands for"
-    )
-
-    @property
-    def local(self) -> bool:
-        return Path(self.path).expanduser().exists()
-
-
-def commit_of(source: DatasetsSource) -> str:
-    """The commit on the hub that is read; asks the hub unless the config pins one."""
-    if source.revision and re.fullmatch("[0-9a-f]{40}", source.revision):
-        return source.revision
-    from huggingface_hub import HfApi
-
-    try:
-        sha = HfApi().dataset_info(source.path, revision=source.revision).sha
-    except Exception as error:  # whatever the network does
-        raise UsageError(
-            f"source {source.name!r}: {short(source.path)} is no folder here and the hub gave no "
-            f"answer ({_first_line(error)}); correct the path, try again "
-            f"with a network, or name a folder that holds the data"
-        ) from error
-    assert sha is not None
-    return sha
-
-
-def read_dataset(source: DatasetsSource, limit: int, meter: Meter) -> Iterator[Record]:
-    """Rows of a streamed data set; raw bytes are those of the text values.
-
-    Raises HallmarkError where the library gives up: the rest of a remote stream that breaks
-    is not bad input to be set aside. What can be damaged is better read by a reader of files.
-    """
-    from datasets import load_dataset
-
-    where = str(Path(source.path).expanduser()) if source.local else source.path
-    revision = None if source.local else commit_of(source)
-    row = 0
-    try:
-        data = load_dataset(
-            where, source.config, split=source.split, revision=revision, streaming=True
-        )
-        for table in data.with_format("arrow").iter(batch_size=BATCH):
-            error = missing(source, table.column_names) or _no_text(source, table.schema)
-            if error:
-                columns = ", ".join(table.column_names[:20])
-                raise UsageError(f"source {source.name!r}: {error}; the columns are {columns}")
-            yield from column_records(table, source, row, limit, meter)
-            row += len(table)
-    except HallmarkError:
-        raise
-    except Exception as error:
-        raise HallmarkError(
-            f"source {source.name!r}: the datasets library could not read {short(source.path)}, "
-            f"split {short(source.split)}, behind row {row} ({_first_line(error)}); run again, or "
-            f"read its files with kind jsonl, parquet, csv or text, which set bad records aside"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 200 else f"{line[:197]}..."

@@ -12,13 +12,7 @@ from pydantic import Field, model_validator
 
 from tasks.contract import HallmarkError, StageConfig, canonical, sha256
 from tasks.corpus.reading.blocking import BlockConfig, blocked
-from tasks.corpus.reading.columns import (
-    DatasetsSource,
-    ParquetSource,
-    commit_of,
-    read_dataset,
-    read_parquet,
-)
+from tasks.corpus.reading.columns import ParquetSource, read_parquet
 from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
 from tasks.corpus.reading.digests import Digests, seen, stamp
 from tasks.corpus.reading.documentation import (
@@ -36,6 +30,12 @@ from tasks.corpus.reading.readers import (
 )
 from tasks.corpus.reading.remote import fetched, is_remote, remote_files
 from tasks.corpus.reading.sources import PATTERNS, FileSource, Source, files
+from tasks.corpus.reading.streaming import (
+    DatasetsSource,
+    commit_of,
+    pieces_of,
+    read_dataset,
+)
 from tasks.corpus.reading.streams import Meter
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
@@ -94,9 +94,12 @@ class Input:
     file: str  # as the tables name it
     size: int = 0  # bytes of a file
     tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
+    piece: tuple[int, int] = (0, 1)  # of a data set: which, and of how many
 
     def __str__(self) -> str:
-        return f"source {self.source}, {self.file}"
+        number, of = self.piece
+        which = f", piece {number + 1} of {of}" if of > 1 else ""
+        return f"source {self.source}, {self.file}{which}"
 
 
 def inputs(config: IngestConfig) -> list[Input]:
@@ -142,7 +145,7 @@ def batches(config: IngestConfig) -> list[Batch]:
     """The inputs in order, small files of a source together."""
     made: list[list[Input]] = []
     size = 0
-    for part in inputs(config):
+    for part in _pieces(config):
         is_file = isinstance(config.sources[part.index], FileSource)
         more = part.size if is_file else BATCH_BYTES
         local = is_file and not is_remote(part.item)
@@ -157,6 +160,14 @@ def batches(config: IngestConfig) -> list[Batch]:
             made.append([part])
             size = more
     return [Batch(tuple(members)) for members in made]
+
+
+def _pieces(config: IngestConfig) -> Iterator[Input]:
+    """The inputs, data sets in pieces that are read, and tried again, each by itself."""
+    for part in inputs(config):
+        source = config.sources[part.index]
+        of = pieces_of(source) if isinstance(source, DatasetsSource) else 1
+        yield from (replace(part, piece=(number, of)) for number in range(of))
 
 
 def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
@@ -187,14 +198,21 @@ def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
 
 
 def records_of(
-    part: Input, config: IngestConfig, meter: Meter, folder: Path | None = None
+    part: Input,
+    config: IngestConfig,
+    meter: Meter,
+    folder: Path | None = None,
+    kept: Path | None = None,
 ) -> Iterator[Record]:
     """The records of one input through the reader of its kind. ``folder``: where copies of what
-    lies in an object store are kept while it is read.
+    lies in an object store are kept while it is read; ``kept``: where what came of a stream is
+    kept, should it break.
 
     Raises HallmarkError if a file is gone, cannot be read, or is another one than was found.
     """
     source, limit = config.sources[part.index], config.max_document_bytes
+    if isinstance(source, DatasetsSource):
+        return read_dataset(source, limit, meter, part.piece, kept)
     if not isinstance(source, FileSource):
         return _records(source, part, limit, meter)
     if is_remote(part.item):
@@ -225,9 +243,7 @@ def _local_records(source: FileSource, part: Input, limit: int, meter: Meter) ->
 
 def _gone(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return (
-            f"{path} vanished while it was read; put it back, or correct the path, and run again"
-        )
+        return f"{path} vanished while it was read; put it back, or correct the path, and run again"
     return f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
 
 
@@ -250,8 +266,6 @@ def _records(source: Source, part: Input, limit: int, meter: Meter) -> Iterator[
             return read_text(path, source, limit, meter)
         case WarcSource():
             return read_warc(path, source, limit, meter)
-        case DatasetsSource():
-            return read_dataset(source, limit, meter)
         case DocumentationSource():
             return read_package(part.item, limit, meter)
     raise TypeError(f"no reader of {type(source).__name__}")
