@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.compute as pc
@@ -51,7 +52,26 @@ def sources(corpus: CorpusFigures) -> Section:
         "Documents by source", ["source", "documents", "bytes", "characters"], rows,
         frozenset({1, 2, 3}), note,
     )  # fmt: skip
-    return Section("Sources", [grid if rows else Paragraph(["The corpus is empty."])])
+    blocks = [grid if rows else Paragraph(["The corpus is empty."])]
+    return Section("Sources", [*blocks, *_declared(corpus)])
+
+
+def _declared(corpus: CorpusFigures) -> Iterator[Grid]:
+    """What the config says of the sources, if it says anything."""
+    read = corpus.history.get("ingest")
+    said = read["sources"].read().to_pylist() if read and "sources" in read.tables else []
+    rows: list[list[Inline]] = []
+    for row in said:
+        days = " to ".join(day for day in (row["collected_from"], row["collected_to"]) if day)
+        if row["licence"] or row["origin"] or days:
+            stated = [value or "not stated" for value in (row["licence"], row["origin"], days)]
+            rows.append([row["source"], *stated])
+    limit = corpus.lines_shown
+    note = f"The first {limit} of {len(rows):,}; all are in the table sources of ingest."
+    if rows:
+        columns = ["source", "licence", "origin", "collected"]
+        yield Grid("What the sources declare", columns, rows[:limit], frozenset(),
+                   note if len(rows) > limit else "")  # fmt: skip
 
 
 def lengths(corpus: CorpusFigures) -> Section:

@@ -13,6 +13,8 @@ from reports.model_card import ModelCardConfig, model_card
 from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tasks.corpus.cascade import CascadeConfig
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.measures.scorers import ScorerConfig
@@ -445,3 +447,22 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         assert figures[f"cascade-{name}"]["value"] == row[name]
         assert figures[f"cascade-{name}"]["table"] == "cascade"
     assert figures["cascade-bound"]["n"] == row["toxic"]
+
+
+def test_what_sources_declare_is_on_the_datasheet(tmp_path):
+    """Licence, origin and days of the collection; as text, not as markup."""
+    (tmp_path / "a.txt").write_text("one letter")
+    said = {"licence": "<b>CC0</b>", "origin": "a letter box", "collected_from": "2020-01-02"}
+    place = {"kind": "text", "path": str(tmp_path / "a.txt")}
+    sources = [{**place, "name": "said", **said}, {**place, "name": "mute"}]
+    with open_session(Session(Store(tmp_path / "store"))):
+        corpus = artifacts.history()
+        profiled = artifacts.profiled(corpus)
+        pages = {}
+        for name, given in (("both", sources), ("mute", sources[1:])):
+            history = {**corpus, "ingest": ingest(IngestConfig(sources=given))}
+            made = datasheet(profiled, history, DatasheetConfig())
+            pages[name] = made.path("datasheet.html").read_text()
+    assert "&lt;b&gt;CC0&lt;/b&gt;" in pages["both"] and "<b>CC0" not in pages["both"]
+    assert "a letter box" in pages["both"] and "2020-01-02" in pages["both"]
+    assert "What the sources declare" not in pages["mute"]

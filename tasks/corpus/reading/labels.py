@@ -71,9 +71,10 @@ def iso_date(value: Any) -> str | None:
             return None
         day, minutes, seconds, _, zone = parts.groups()
         zone = (zone or "").upper()
-        moment = datetime.fromisoformat(f"{day}T{minutes}{seconds or ':00'}{zone}")
-        if not zone:
-            return day
-        return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+        time = f"{day}T{minutes}{seconds or ':00'}"
+        moment = datetime.fromisoformat(time + zone)
+        if zone == "Z":
+            return f"{time}Z"
+        return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z" if zone else day
     except (ValueError, OverflowError):  # the 31st of February; an hour before the year 1
         return None
