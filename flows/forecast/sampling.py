@@ -25,7 +25,7 @@ from tasks.corpus.reading.documentation import (
 from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
 from tasks.corpus.reading.readers import JsonlSource, Record
 from tasks.corpus.reading.remote import is_remote
-from tasks.corpus.reading.sources import FileSource
+from tasks.corpus.reading.sources import FileSource, Source
 from tasks.corpus.reading.streaming import DatasetsSource
 from tasks.corpus.reading.streams import Meter, blocks
 
@@ -41,6 +41,7 @@ class Reading:
 
     source: str
     file: Path  # the records as JSON lines
+    declared: Source  # as the config has it
     keyed: bool = False
     documents: int = 0
     text: int = 0  # UTF-8 bytes
@@ -95,6 +96,11 @@ class Sample:
                 path=str(reading.file),
                 text_field="text",
                 key_field="key" if reading.keyed else None,
+                url_field="url",
+                date_field="date",
+                weight=reading.declared.weight,
+                # Of a part of a source nobody knows which of its documents a cap would leave.
+                cap=reading.declared.cap if reading.whole else None,
             )
             for reading in self.readings.values()
             if reading.documents
@@ -111,7 +117,8 @@ def take_sample(
     sample = Sample()
     sizes: dict[Input, float | None] = {}
     for number, (source, parts) in enumerate(_by_source(config).items()):
-        sample.readings[source] = Reading(source, folder / f"{number:05d}.jsonl")
+        declared = config.sources[parts[0].index]
+        sample.readings[source] = Reading(source, folder / f"{number:05d}.jsonl", declared)
         sizes |= {part: _size(part, config) for part in parts}
     chosen = _chosen(sizes, budget)
     chosen.sort(key=lambda part: sizes[part] or float("inf"))
@@ -179,7 +186,8 @@ def _read(
                 text += len(record.text.encode())
                 reading.keyed = record.key is not None
                 reading.documents += 1
-                out.write(json.dumps({"text": record.text, "key": record.key}) + "\n")
+                known = {"key": record.key, "url": record.url, "date": record.date}
+                out.write(json.dumps({"text": record.text, **known}) + "\n")
     reading.text, reading.raw = reading.text + text, reading.raw + raw
     if whole:
         return float(raw)

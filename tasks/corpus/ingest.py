@@ -9,7 +9,7 @@ the smallest hash of its text stays, whichever came first.
 What cannot be read goes to ``quarantine`` with its place and its raw bytes, which may hold
 personal data in clear: that table stays in the store and is shown by no report.
 
-Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 100 bytes a record
+Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 110 bytes a record
 where ids are given (``records.py``).
 """
 

@@ -5,7 +5,7 @@ text. A record's identity is its document's id, but for later copies of a text w
 get ids of their own, which belong to other parts. So the copies are spilled once more under their
 new ids, and then part k is a stretch of every run.
 
-Memory: ids and counts only, 100 bytes a record; texts stay in files that are mapped at need.
+Memory: ids and counts only, 110 bytes a record; texts stay in files that are mapped at need.
 """
 
 from __future__ import annotations
