@@ -104,7 +104,8 @@ class Masker:
 
     @cached_property
     def _find(self) -> Callable[[str], Any]:
-        from tasks.measures.personal_data import REGIONS, TYPES, find  # they take a while to import
+        from tasks.measures.personal.types import TYPES
+        from tasks.measures.personal_data import REGIONS, find  # they take a while to import
 
         # All types, whatever the config of the corpus left out.
         return partial(find, types=TYPES, regions=sorted(self.regions.union(REGIONS)))

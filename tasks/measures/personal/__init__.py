@@ -1,0 +1,1 @@
+"""Detectors of personal data and secrets, by what they find."""

@@ -1,0 +1,40 @@
+"""The types of personal data and secrets that are told apart, and where they belong.
+
+A type of a country begins with its code (ISO 3166), but for the SSN, which is known by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+Type = Literal[
+    "SECRET", "EMAIL", "IBAN", "CARD", "SSN",
+    "AR_CUIT", "AT_VNR", "AU_TFN", "BE_NN", "BG_EGN", "BR_CPF", "CA_SIN", "CH_AHV", "CL_RUT",
+    "CN_RIC", "CZ_RC", "DE_IDNR", "DK_CPR", "EE_IK", "ES_DNI", "ES_NIE", "FI_HETU", "FR_NIR",
+    "GB_NHS", "GB_NINO", "GR_AMKA", "HR_OIB", "IE_PPS", "IL_ID", "IN_AADHAAR", "IN_PAN",
+    "IS_KENNITALA", "IT_CF", "JP_MYNUMBER", "KR_RRN", "LT_AK", "MX_CURP", "NL_BSN", "NO_FNR",
+    "NZ_IRD", "PL_PESEL", "PT_NIF", "RO_CNP", "RU_INN", "SE_PNR", "SI_EMSO", "TH_PIN", "TR_TCKN",
+    "UA_RNTRC", "US_ITIN", "ZA_ID",
+    "PHONE", "IP",
+]  # fmt: skip
+TYPES: tuple[Type, ...] = get_args(Type)
+
+#: Stands over the whole of a text that could not be looked through, for no type in particular.
+UNREAD: Any = "UNREAD"
+
+
+def country(kind: str) -> str:
+    """The country whose numbers these are, "" for a type of no country."""
+    if kind == "SSN":
+        return "US"
+    return kind[:2] if kind[2:3] == "_" else ""
+
+
+def sought(types: Sequence[Type], regions: Sequence[str]) -> tuple[Type, ...]:
+    """Of these types those of no country and of these."""
+    return tuple(kind for kind in types if country(kind) in ("", *regions))
+
+
+#: Countries that have a type of their own.
+COUNTRIES = tuple(sorted({country(kind) for kind in TYPES} - {""}))
