@@ -76,6 +76,7 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
     from tasks.corpus.contamination import contamination
     from tasks.corpus.deduplicate import deduplicate
     from tasks.corpus.deduplicate_near import deduplicate_near
+    from tasks.corpus.find_personal_data import find_personal_data
     from tasks.corpus.identities import identities
     from tasks.corpus.ingest import ingest
     from tasks.corpus.language import language
@@ -119,7 +120,10 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             signals = {"language": spoken, "quality": figures, "identities": mentioned}
             made["select"] = picked = select(unique, signals, config.select)
             made["deduplicate_near"] = apart = deduplicate_near(picked, config.deduplicate_near)
-            made["scrub"] = scrubbed = scrub(apart, config.scrub)
+            made["find_personal_data"] = found = find_personal_data(
+                apart, config.find_personal_data
+            )
+            made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)
             made["deduplicate_masked"] = masked = deduplicate_masked(
                 scrubbed, config.deduplicate_masked
             )

@@ -29,6 +29,7 @@ from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from tasks.corpus.effects import EffectsConfig
+from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
@@ -70,6 +71,7 @@ class Config(StageConfig):
     identities: IdentitiesConfig = IdentitiesConfig()
     select: SelectConfig = SelectConfig()
     deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()
+    find_personal_data: PersonalDataConfig = PersonalDataConfig()
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()

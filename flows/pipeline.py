@@ -23,6 +23,8 @@ from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
 from tasks.corpus.effects import effects
+from tasks.corpus.evaluate_detectors import evaluate_detectors
+from tasks.corpus.find_personal_data import find_personal_data
 from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
@@ -52,7 +54,9 @@ def curate(config: Config) -> dict[str, Artifact]:
     signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select(unique, signals, config.select)
     made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
-    made["scrub"] = scrubbed = scrub(apart, config.scrub)
+    made["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
+    made["find_personal_data"] = found = find_personal_data(apart, config.find_personal_data)
+    made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)
     made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
     made["contamination"] = shared = contamination(masked, config.contamination)

@@ -7,8 +7,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Section
+from reports.page.document import Block, Callout, Code, Grid, Inline, Paragraph, Section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
+
+#: Ledger actions that take a span out of a text.
+CHANGED = ["replaced", "removed_span"]
 
 
 def plants_callout(corpus: CorpusFigures) -> Callout:
@@ -100,8 +103,8 @@ def quantiles(
 
 def personal_data(corpus: CorpusFigures) -> Section:
     section = Section("Personal data")
-    label = next((k for k, a in corpus.history.items() if a.stage == "scrub"), None)
-    if label is None:
+    label = "scrub"
+    if label not in corpus.history:
         section.add(Paragraph(["Nobody looked for personal data in this corpus."]))
         return section
     kinds = corpus.values("personal_data", "type")
@@ -109,12 +112,12 @@ def personal_data(corpus: CorpusFigures) -> Section:
         [
             kind,
             corpus.book.figure(
-                f"personal-{kind}-spans", f"{kind} masked", "spans", (label, "ledger"),
-                {"action": "replaced", "reason": kind}, aggregate="count",
+                f"personal-{kind}-spans", f"{kind} masked or cut", "spans", (label, "ledger"),
+                {"action": CHANGED, "reason": kind}, aggregate="count",
             ),
             corpus.book.figure(
                 f"personal-{kind}-documents", f"documents with {kind}", "documents",
-                (label, "ledger"), {"action": "replaced", "reason": kind},
+                (label, "ledger"), {"action": CHANGED, "reason": kind},
                 aggregate="distinct", column="doc_id",
             ),
         ]
@@ -122,7 +125,7 @@ def personal_data(corpus: CorpusFigures) -> Section:
     ]  # fmt: skip
     if rows:
         columns = ["type", "spans", "documents"]
-        section.add(Grid("Personal data found and masked", columns, rows, frozenset({1, 2})))
+        section.add(Grid("Personal data masked or cut out", columns, rows, frozenset({1, 2})))
     else:
         section.add(Paragraph(["The detectors found none."]))
     section.add(
@@ -133,7 +136,59 @@ def personal_data(corpus: CorpusFigures) -> Section:
             ]
         )
     )
+    if "evaluate_detectors" in corpus.history:
+        section.add(*detection(corpus, "evaluate_detectors"))
     return section
+
+
+def detection(corpus: CorpusFigures, label: str) -> list[Block]:
+    """How much of planted personal data the detectors find, and what they take for it."""
+    source = (label, "detection")
+    rows: list[list[Inline]] = []
+    for found in corpus.history[label]["detection"].read().to_pylist():
+        kind, where = found["type"], {"type": found["type"]}
+        shares = [
+            corpus.book.figure(
+                f"detection-{kind}-{name}",
+                f"{kind}: {name}",
+                "share",
+                source,
+                where,
+                aggregate="last",
+                column=name,
+                low=found[f"{name}_low"],
+                high=found[f"{name}_high"],
+                level=0.95,
+                n=n,
+                note="nothing was found",
+                method="Wilson interval over invented sentences",
+            )
+            for name, n in (("recall", found["planted"]), ("precision", _spans(found)))
+        ]
+        alone = corpus.book.figure(
+            f"detection-{kind}-alone",
+            f"{kind}: found without its name",
+            "share",
+            source,
+            where,
+            aggregate="ratio",
+            column="alone_found/alone",
+            n=found["alone"],
+        )
+        recall, precision = shares
+        rows.append([kind, recall, recall.interval, alone, precision, precision.interval])
+    columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
+    note = (
+        "Of invented numbers in varied formats and scripts, in a sentence with their name beside "
+        "them, or without: many numbers are told from others by their name alone. Precision is "
+        "over as many look-alikes, such as wrong check digits, and depends on how many there are: "
+        "that in the corpus is not known."
+    )
+    return [Grid("How well it is found", columns, rows, frozenset(range(1, 6)), note)]
+
+
+def _spans(found: dict[str, Any]) -> int:
+    return found["found"] + found["alone_found"] + found["false"]
 
 
 def toxicity(corpus: CorpusFigures) -> Section:

@@ -16,9 +16,10 @@ PROFILE = "profile"
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 READ = (
-    "accounts", "cascade", "documents", "duplicates", "errors", "examples", "flow", "identities",
-    "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants", "published_rules",
-    "rates", "reasons", "search", "signals", "sources", "swaps", "thresholds", "toxicity",
+    "accounts", "cascade", "detection", "documents", "duplicates", "errors", "examples", "flow",
+    "identities", "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants",
+    "published_rules", "rates", "reasons", "regions", "search", "signals", "sources", "swaps",
+    "thresholds", "toxicity",
 )  # fmt: skip
 
 
@@ -54,13 +55,13 @@ class CorpusFigures:
 
 
 def masker_of(history: dict[str, Artifact], threshold: float) -> Masker:
-    """Masks what this corpus planted, and looks for personal data where its stage scrub did."""
-    regions = [
-        region
+    """Masks what this corpus planted, and looks for personal data where the corpus stages did."""
+    regions = {
+        row["region"]
         for artifact in history.values()
-        if artifact.stage == "scrub"
-        for region in artifact.manifest["parts"]["config"].get("regions", ())
-    ]
+        if "regions" in artifact.tables
+        for row in artifact["regions"].read().to_pylist()
+    }
     return Masker(planted_secrets(history), threshold, regions)
 
 

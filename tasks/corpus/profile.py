@@ -31,6 +31,7 @@ from tasks.contract import (
 )
 from tasks.corpus.presets import PRESETS, broken
 from tasks.measures.identities import find_terms, identity_terms
+from tasks.measures.personal.types import TYPES as PERSONAL
 
 
 class ProfileConfig(StageConfig):
@@ -105,7 +106,7 @@ TABLES = {
         _count("unknown", "those of which it cannot be told", "documents"),
     ),
     "personal_data": table(
-        "Personal data found and masked.",
+        "Personal data that was masked or cut out.",
         _label("type", "type of personal data or credential"),
         _SOURCE,
         _count("spans", "spans of it", "spans"),
@@ -272,7 +273,9 @@ def count_rules(signals: Table) -> list[dict[str, Any]]:
 
 def count_personal_data(ledger: Table) -> pa.Table:
     rows = ledger.read(["doc_id", "source", "action", "reason"])
-    rows = rows.filter(pc.equal(rows["action"], "replaced"))
+    changed = pc.is_in(rows["action"], value_set=pa.array(["replaced", "removed_span"]))
+    personal = pc.is_in(rows["reason"], value_set=pa.array(PERSONAL))
+    rows = rows.filter(pc.and_(changed, personal))
     counts = rows.group_by(["reason", "source"]).aggregate(
         [("doc_id", "count"), ("doc_id", "count_distinct")]
     )

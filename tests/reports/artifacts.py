@@ -16,6 +16,8 @@ from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.effects import EffectsConfig, effects
+from tasks.corpus.evaluate_detectors import evaluate_detectors
+from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
@@ -67,7 +69,11 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["quality"] = quality(made["deduplicate"], QualityConfig())
     made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
-    made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
+    made["evaluate_detectors"] = evaluate_detectors(PersonalDataConfig())
+    made["find_personal_data"] = found = find_personal_data(
+        made["deduplicate"], PersonalDataConfig()
+    )
+    made["scrub"] = scrub(made["deduplicate"], {"personal": found}, ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     made["select_scored"] = select(
         made["scrub"],

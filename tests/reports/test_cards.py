@@ -13,10 +13,10 @@ from reports.model_card import ModelCardConfig, model_card
 from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tasks.corpus.cascade import CascadeConfig
+from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.measures.scorers import ScorerConfig
 from tests.reports import artifacts, pages
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -200,8 +200,9 @@ def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
 
 def test_personal_data_is_looked_for_where_the_corpus_looked(session, made):
     assert not masker_of(made.corpus, 0.5).regions - {"US"}
-    british = scrub(made.corpus["deduplicate"], ScrubConfig(types=("EMAIL",), regions=("GB",)))
-    masker = masker_of({**made.corpus, "scrub": british}, 0.5)
+    config = PersonalDataConfig(types=("EMAIL",), regions=("GB",))
+    british = find_personal_data(made.corpus["deduplicate"], config)
+    masker = masker_of({**made.corpus, "find_personal_data": british}, 0.5)
     for text in ("call (020) 8366 1177 now", "call (650) 253-0000 now"):
         assert masker.text(text) == "call [phone masked] now"
 

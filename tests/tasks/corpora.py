@@ -18,6 +18,8 @@ from tasks.contract import (
     stage,
     text_hashes,
 )
+from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from tasks.corpus.scrub import ScrubConfig, scrub
 
 
 class GivenConfig(StageConfig):
@@ -103,3 +105,13 @@ def given(
     )
     makers = {"documents": given_documents, "scored": given_scored, "split": given_split}
     return makers[kind](config)
+
+
+def scrubbed(
+    documents: Artifact,
+    personal: PersonalDataConfig | None = None,
+    config: ScrubConfig | None = None,
+) -> Artifact:
+    """The documents with what ``find_personal_data`` finds in them treated."""
+    found = find_personal_data(documents, personal or PersonalDataConfig())
+    return scrub(documents, {"find_personal_data": found}, config or ScrubConfig())

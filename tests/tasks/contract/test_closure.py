@@ -29,7 +29,7 @@ def test_whatever_python_loads_is_in_the_closure(module):
 
 
 def test_the_contract_stands_apart_and_lazy_imports_count():
-    found = closure(source_of("tasks.corpus.scrub"))
+    found = closure(source_of("tasks.corpus.find_personal_data"))
     assert "tasks.measures.personal_data" in found
     assert not any(f"{name}.".startswith("tasks.contract.") for name in found)
     # reports.page.masking imports the detectors inside a function.

@@ -7,9 +7,8 @@ import pytest
 
 from tasks.contract import HallmarkError
 from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.scrub import ScrubConfig, scrub
 from tests.tasks.contract.stages import DropConfig, FaultConfig, MakeConfig, drop, faulty, make
-from tests.tasks.corpora import given
+from tests.tasks.corpora import given, scrubbed
 
 MODULUS = 2**128
 
@@ -108,7 +107,7 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
     assert checksums(planted) == expected(before, planted)
     assert sum(row["added"] > 0 for row in checksums(planted).values()) == 3
     before = given(texts, sources=sources, parts=parts)
-    masked = scrub(before, ScrubConfig())
+    masked = scrubbed(before)
     found = checksums(masked)
     assert found == expected(before, masked)
     assert all(row["replaced"] for row in found.values())

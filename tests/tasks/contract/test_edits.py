@@ -134,7 +134,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     [
         ("pyarrow", set(OURS)),
         ("scipy", {"deduplicate", "deduplicate_near", "score_toxicity", "effects", *AUDITS}),
-        ("phonenumbers", {"scrub", *CARDS}),
+        ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),
     ],

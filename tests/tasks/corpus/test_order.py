@@ -13,6 +13,7 @@ from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_
 from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
@@ -71,7 +72,8 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     signals = {"language": spoken, "quality": figures}
     made["select"] = chosen = select(made["deduplicate"], signals, SelectConfig())
     made["deduplicate_near"] = apart = deduplicate_near(chosen, DeduplicateNearConfig())
-    made["scrub"] = scrub(apart, ScrubConfig())
+    made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
+    made["scrub"] = scrub(apart, {"personal": found}, ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
     made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())

@@ -14,10 +14,9 @@ from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, mentions, profile
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
-from tests.tasks.corpora import given
+from tests.tasks.corpora import given, scrubbed
 
 PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
 
@@ -52,7 +51,7 @@ def run(mapper=None):
     )
     history = {"side": side_tables(SideConfig())}
     history["quality"] = quality(documents, QualityConfig())
-    history["scrub"] = masked = scrub(documents, ScrubConfig())
+    history["scrub"] = masked = scrubbed(documents)
     history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
     history["select_scored"] = kept = select(masked, {"toxicity": scores}, rules)

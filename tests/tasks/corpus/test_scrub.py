@@ -8,10 +8,22 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import Processes, Session, Store, Work, open_session, text_hashes
-from tasks.corpus.scrub import Key, ScrubConfig, scrub, scrub_batch
-from tasks.measures.personal_data import TYPES
-from tests.tasks.corpora import given
+from tasks.contract import (
+    HallmarkError,
+    Processes,
+    Session,
+    StageConfig,
+    Store,
+    Table,
+    Work,
+    open_session,
+    stage,
+    text_hashes,
+)
+from tasks.corpus.find_personal_data import PersonalDataConfig
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.spans import SPANS
+from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [
     "Ünïcode 漢字 jane@corp.example and 93.184.216.34, again jane@corp.example.",
@@ -28,7 +40,7 @@ MASKED = [
 
 
 def test_spans_become_their_type_and_hashes_follow(session):
-    made = scrub(given(TEXTS), ScrubConfig())
+    made = scrubbed(given(TEXTS))
     documents = made["documents"].read()
     assert documents["text"].to_pylist() == MASKED
     assert documents["text_hash"].combine_chunks().equals(text_hashes(documents["text"]))
@@ -36,7 +48,7 @@ def test_spans_become_their_type_and_hashes_follow(session):
 
 def test_ledger_rows_name_the_characters_of_the_incoming_text(session):
     source = given(TEXTS)
-    made = scrub(source, ScrubConfig())
+    made = scrubbed(source)
     text_of = {row["doc_id"]: row["text"] for row in source["documents"].read().to_pylist()}
     values = []
     for row in made["ledger"].read().to_pylist():
@@ -60,7 +72,7 @@ def test_ledger_rows_name_the_characters_of_the_incoming_text(session):
 def test_the_text_comes_back_from_the_masked_one_and_the_ledger(session):
     """No character but those of the spans has changed."""
     source = given(TEXTS)
-    made = scrub(source, ScrubConfig())
+    made = scrubbed(source)
     before = source["documents"].read().to_pylist()
     ledger = made["ledger"].read().to_pylist()
     for old, new in zip(before, made["documents"].read().to_pylist(), strict=True):
@@ -74,7 +86,7 @@ def test_the_text_comes_back_from_the_masked_one_and_the_ledger(session):
 
 
 def test_the_accounts_hold_the_difference_in_bytes(session):
-    made = scrub(given(TEXTS, sources=["a", "a", "b", "b"]), ScrubConfig())
+    made = scrubbed(given(TEXTS, sources=["a", "a", "b", "b"]))
     books = {(r["source"], r["unit"]): r for r in made["accounts"].read().to_pylist()}
     size = [sum(len(t.encode()) for t in texts[:2]) for texts in (TEXTS, MASKED)]
     book = books[("a", "bytes")]
@@ -83,14 +95,14 @@ def test_the_accounts_hold_the_difference_in_bytes(session):
 
 
 def test_only_chosen_types_are_masked(session):
-    made = scrub(given(TEXTS), ScrubConfig(types=("IP",)))
+    made = scrubbed(given(TEXTS), PersonalDataConfig(types=("IP",)))
     texts = made["documents"].read()["text"].to_pylist()
     assert texts == [TEXTS[0].replace("93.184.216.34", "<IP>"), *TEXTS[1:]]
 
 
 def test_masked_text_is_not_masked_again(session):
-    once = scrub(given(TEXTS), ScrubConfig())
-    twice = scrub(once, ScrubConfig())
+    once = scrubbed(given(TEXTS))
+    twice = scrubbed(once)
     assert twice["ledger"].rows == 0
     assert twice["documents"].digest == once["documents"].digest
 
@@ -104,33 +116,24 @@ def test_output_does_not_depend_on_parts_workers_or_order(tmp_path):
         path.write_text("ab" * 32)
         session = Session(Store(path.parent), mapper) if mapper else Session(Store(path.parent))
         with open_session(session):
-            made = scrub(given(texts, parts=4), ScrubConfig())
+            made = scrubbed(given(texts, parts=4))
             contents.append(made.content)
             assert len(made["ledger"].parts) == 4
             in_parts = made["documents"].read(["doc_id", "text"]).to_pylist()
     assert contents[0] == contents[1]
     with open_session(Session(Store(tmp_path / "three"))):
-        rows = scrub(given(texts), ScrubConfig())["documents"].read(["doc_id", "text"]).to_pylist()
-        backwards = scrub(given(texts[::-1]), ScrubConfig())
+        rows = scrubbed(given(texts))["documents"].read(["doc_id", "text"]).to_pylist()
+        backwards = scrubbed(given(texts[::-1]))
         other = backwards["documents"].read(["text"])["text"].to_pylist()
     assert sorted(rows, key=lambda row: row["doc_id"]) == in_parts
     assert other[::-1] == [row["text"] for row in rows]
-
-
-def test_batches_of_any_size_give_the_same_rows(session):
-    batch = given(TEXTS * 3)["documents"].read().combine_chunks().to_batches()[0]
-    key = Key(b"k")
-    whole, ledger = scrub_batch(batch, ScrubConfig(), key)
-    pieces = [scrub_batch(batch.slice(i, 5), ScrubConfig(), key) for i in range(0, 12, 5)]
-    assert pa.concat_tables(pa.table(p[0]) for p in pieces).equals(pa.table(whole))
-    assert [start for p in pieces for start in p[1]["start"]] == list(ledger["start"])
 
 
 def test_another_secret_is_another_fingerprint_and_other_hashes(tmp_path):
     made = []
     for name in ("one", "two"):
         with open_session(Session(Store(tmp_path / name))):
-            made.append(scrub(given(TEXTS), ScrubConfig()))
+            made.append(scrubbed(given(TEXTS)))
     assert made[0].fingerprint != made[1].fingerprint
     digests = [artifact["ledger"].read()["digest"].to_pylist() for artifact in made]
     assert not set(digests[0]) & set(digests[1])
@@ -140,21 +143,144 @@ def test_another_secret_is_another_fingerprint_and_other_hashes(tmp_path):
 def test_secret_and_personal_data_stay_out_of_sight(tmp_path):
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
-        made = scrub(given([TEXTS[3]] * 2), ScrubConfig())
+        made = scrubbed(given([TEXTS[3]] * 2))
     shown = [str(made.manifest), *(str(c.to_pylist()) for c in made["ledger"].read().columns)]
     for hidden in (store.secret.hex(), "4111 1111", "DE8937", "442083661177"):
         assert not any(hidden in text for text in shown)
-    assert repr(Key(store.secret)) == str(Key(store.secret)) == "Key(...)"
 
 
-def test_the_key_hashes_as_the_contract_does(tmp_path):
-    work = Work(tmp_path, {}, secret=b"a secret")
-    values = ["jane@corp.example", "漢字", "lone \ud800"]
-    assert [Key(b"a secret").hash(v) for v in values] == work.keyed_hashes(values)
+# Policies over spans of any finder ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values", [{"types": ("NAME",)}, {"regions": ("XX",)}])
-def test_unknown_types_and_regions_are_refused(values):
+class MarkConfig(StageConfig):
+    """(document, start, end, type) of each span, bytes of its text."""
+
+    spans: tuple[tuple[int, int, int, str], ...]
+    of_others: bool = False
+
+
+@stage(tables={"spans": SPANS})
+def mark(documents: Table, config: MarkConfig, work: Work) -> None:
+    ids = documents.read(["doc_id"])["doc_id"].to_pylist()
+    if config.of_others:
+        ids = [bytes(16)] * len(ids)
+    none = pa.nulls(len(config.spans), pa.binary(16))
+    work.table("spans").write(
+        {
+            "doc_id": [ids[row] for row, *_ in config.spans],
+            "start": [start for _, start, *_ in config.spans],
+            "end": [end for *_, end, _ in config.spans],
+            "type": [kind for *_, kind in config.spans],
+            "digest": none,
+            "score": [0.5] * len(none),
+        }
+    )
+
+
+def treated(texts, *finders, **policies):
+    """What is left, and the ledger in short, where finders marked spans of texts."""
+    documents = given(texts)
+    marked = {f"m{n}": mark(documents, MarkConfig(spans=f)) for n, f in enumerate(finders)}
+    made = scrub(documents, marked, ScrubConfig(policies=policies))
+    before = documents["documents"].read().to_pylist()
+    place = {row["doc_id"]: number for number, row in enumerate(before)}
+    ledger = [
+        (place[r["doc_id"]], r["action"], r["reason"], r["start"], r["end"])
+        for r in made["ledger"].read().to_pylist()
+    ]
+    return made["documents"].read()["text"].to_pylist(), ledger
+
+
+LETTER = "Dear Zoë, call Zoë soon."  # ë is two bytes
+
+
+def test_each_policy_does_what_it_says(session):
+    spans = ((0, 5, 9, "EMAIL"), (1, 0, 4, "IP"), (1, 5, 9, "CARD"), (2, 16, 20, "REPEAT"))
+    left, ledger = treated([LETTER] * 3, spans, CARD="keep", IP="drop", REPEAT="cut")
+    assert left == ["Dear <EMAIL>, call Zoë soon.", "Dear Zoë, call  soon."]
+    assert ledger == [
+        (0, "replaced", "EMAIL", 5, 8),
+        (1, "removed", "IP", None, None),
+        (2, "removed_span", "REPEAT", 15, 18),
+    ]
+
+
+def test_a_document_is_dropped_once_and_every_further_type_said(session):
+    spans = ((0, 0, 4, "IP"), (0, 5, 9, "CARD"), (0, 11, 15, "IP"), (0, 16, 20, "EMAIL"))
+    left, ledger = treated([LETTER, LETTER], spans, IP="drop", CARD="drop")
+    assert left == [LETTER]
+    assert [row[1:3] for row in ledger] == [("removed", "IP"), ("also", "CARD")]
+
+
+def test_a_document_that_nobody_could_look_through_goes_to_quarantine(session):
+    spans = ((0, 0, len(LETTER.encode()), "UNREAD"), (0, 0, 4, "IP"), (1, 0, 4, "IP"))
+    left, ledger = treated([LETTER, LETTER], spans, IP="keep")
+    assert left == [LETTER]
+    assert ledger == [(0, "quarantined", "UNREAD", None, None)]
+    made = treated([LETTER, LETTER], spans, IP="drop")
+    assert [row[:3] for row in made[1]] == [
+        (0, "quarantined", "UNREAD"), (0, "also", "IP"), (1, "removed", "IP"),
+    ]  # fmt: skip
+
+
+def test_overlapping_spans_of_several_finders_are_one_and_nothing_of_them_stays(session):
+    first = ((0, 5, 9, "EMAIL"), (0, 16, 20, "IP"))
+    second = ((0, 0, 7, "REPEAT"), (0, 20, 25, "PHONE"))
+    left, ledger = treated([LETTER], first, second, REPEAT="cut")
+    assert left == [", call <IP><PHONE>."]
+    assert [row[1:] for row in ledger] == [
+        ("removed_span", "REPEAT", 0, 8), ("replaced", "IP", 15, 18), ("replaced", "PHONE", 18, 23),
+    ]  # fmt: skip
+    # What is kept does not hide what is not.
+    assert treated([LETTER], first, second, REPEAT="keep")[0][0].startswith("Dear <EMAIL>, call")
+
+
+def test_a_text_may_be_cut_whole(session):
+    assert treated(["é", "b"], ((0, 0, 2, "REPEAT"),), REPEAT="cut")[0] == ["", "b"]
+
+
+def test_no_finder_and_no_span_change_nothing(session):
+    assert treated([LETTER, ""]) == ([LETTER, ""], [])
+    assert treated([LETTER, ""], ()) == ([LETTER, ""], [])
+
+
+def test_accounts_tell_what_was_cut_from_what_was_masked(session):
+    documents = given([LETTER, LETTER, LETTER])
+    spans = ((0, 5, 9, "EMAIL"), (1, 0, 4, "IP"), (2, 16, 20, "REPEAT"))
+    config = ScrubConfig(policies={"IP": "drop", "REPEAT": "cut"})
+    made = scrub(documents, {"m": mark(documents, MarkConfig(spans=spans))}, config)
+    books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
+    size = len(LETTER.encode())
+    assert (books["bytes"]["in"], books["bytes"]["removed_rows"]) == (3 * size, size)
+    assert (books["bytes"]["removed_spans"], books["bytes"]["replaced"]) == (4, 4 - len("<EMAIL>"))
+    assert (books["rows"]["in"], books["rows"]["kept"]) == (3, 2)
+
+
+@pytest.mark.parametrize("place", [(0, 8, 10), (0, 5, 8), (0, 5, 99), (0, 9, 9), (0, -1, 3)])
+def test_spans_that_do_not_fit_their_text_are_refused(session, place):
+    with pytest.raises(HallmarkError, match="were found in other texts"):
+        treated([LETTER], ((*place, "IP"),))
+
+
+def test_spans_of_other_documents_are_refused(session):
+    documents = given([LETTER])
+    others = mark(documents, MarkConfig(spans=((0, 0, 4, "IP"),), of_others=True))
+    with pytest.raises(HallmarkError, match="1 documents that are not in"):
+        scrub(documents, {"m": others}, ScrubConfig())
+
+
+def test_another_policy_finds_nothing_again(tmp_path):
+    seen = []
+    session = Session(Store(tmp_path), listener=lambda e: seen.append((e.kind, e.label)))
+    with open_session(session):
+        scrubbed(given(TEXTS))
+        seen.clear()
+        scrubbed(given(TEXTS), config=ScrubConfig(policy="cut"))
+    assert ("cached", "find_personal_data") in seen and ("done", "scrub") in seen
+
+
+@pytest.mark.parametrize("values", [{"policies": {"NAME": "mask"}}, {"policy": "hide"},
+                                    {"policies": {"UNREAD": "keep"}}])  # fmt: skip
+def test_unknown_types_and_policies_are_refused(values):
     with pytest.raises(ValidationError):
         ScrubConfig(**values)
-    assert ScrubConfig().types == TYPES
