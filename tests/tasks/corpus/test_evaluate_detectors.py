@@ -1,0 +1,76 @@
+"""How well planted personal data is found: the counts, the intervals, and what must be reached."""
+
+from itertools import islice
+
+import pytest
+from scipy.stats import binomtest
+
+from tasks.corpus.evaluate_detectors import count, evaluate_detectors, wilson
+from tasks.corpus.find_personal_data import PersonalDataConfig
+from tasks.measures.personal.types import COUNTRIES, TYPES, country
+from tasks.measures.planted_numbers import KINDS, is_right, pool
+from tasks.measures.planted_personal import Planted, plants
+
+#: Types whose numbers have no check digits.
+UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    config = PersonalDataConfig(regions=COUNTRIES)
+    return {row["type"]: row for row in count(plants(TYPES, 40), config)}
+
+
+@pytest.mark.parametrize("kind", sorted(set(TYPES) - UNCHECKED))
+def test_numbers_with_check_digits_are_found_and_little_else(rows, kind):
+    assert rows[kind]["planted"] == rows[kind]["alone"] == 40
+    assert rows[kind]["recall"] >= 0.95
+    assert rows[kind]["precision"] >= 0.95
+
+
+@pytest.mark.parametrize("kind", ["SECRET", "EMAIL", "IP", "GB_NINO", "IN_PAN"])
+def test_what_has_none_is_found_too(rows, kind):
+    assert rows[kind]["recall"] >= 0.95 and rows[kind]["precision"] >= 0.95
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 5), (3, 7), (80, 80), (999, 1000)])
+def test_the_interval_is_wilsons(hits, n):
+    known = binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    assert wilson(hits, n) == pytest.approx((known.low, known.high))
+
+
+def test_counts_of_sentences_by_hand():
+    mail = "jane@corp.example"
+    config = PersonalDataConfig(types=("EMAIL", "IP"))
+    planted = [
+        Planted("EMAIL", f"mail {mail}", mail, True),
+        Planted("EMAIL", "mail jane at corp", "jane at corp", True),
+        Planted("EMAIL", mail, mail, False),
+        Planted("EMAIL", f"{mail} it is not", "", True),
+        Planted("", "nothing", "", False),
+    ]
+    email, address = count(planted, config)
+    assert (email["planted"], email["found"], email["recall"]) == (2, 1, 0.5)
+    assert (email["alone"], email["alone_found"], email["false"]) == (1, 1, 1)
+    assert email["precision"] == pytest.approx(2 / 3)
+    assert address["planted"] == address["false"] == 0
+    assert address["recall"] is address["precision"] is address["recall_low"] is None
+
+
+def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
+    for kind in KINDS:
+        made = list(islice(plants((kind,), 40), 120))
+        right = [p for p in made if p.value]
+        assert len({p.value for p in right}) >= 20
+        assert all(p.value in p.text for p in right)
+        assert any(not p.value.isascii() for p in right), kind
+        assert all(map(is_right(KINDS[kind]), pool(KINDS[kind])))
+    assert list(plants(("SSN",), 5)) == list(plants(("SSN",), 5))
+    assert list(plants(("SSN",), 5)) != list(plants(("SSN",), 5, seed=1))
+
+
+def test_the_table_has_a_row_for_each_type_that_is_looked_for(session):
+    made = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
+    table = made["detection"].read()
+    assert table["type"].to_pylist() == [k for k in TYPES if country(k) in ("", "PL")]
+    assert min(table["planted"].to_pylist()) >= 80

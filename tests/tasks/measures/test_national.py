@@ -1,0 +1,190 @@
+"""Identity and tax numbers: published examples, wrong check digits, words, digits of any script."""
+
+import time
+import unicodedata
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.measures.personal.folding import fold, fold_all
+from tasks.measures.personal.national import NUMBERS
+from tasks.measures.personal.types import COUNTRIES, TYPES, country
+from tasks.measures.personal_data import find, find_all
+
+#: As authorities, or the documentation of python-stdnum, print them; with a word for each, and
+#: whether it is found without.
+PUBLISHED = {
+    "SSN": ("SSN", "536-90-4399", True),
+    "US_ITIN": ("ITIN", "912-90-3456", True),
+    "AR_CUIT": ("CUIT", "20-05536168-2", True),
+    "AT_VNR": ("SV-Nummer", "1237 010180", False),
+    "AU_TFN": ("TFN", "123 456 782", False),
+    "BE_NN": ("rijksregisternummer", "85.07.30-033.28", True),
+    "BG_EGN": ("ЕГН", "7523169263", False),
+    "BR_CPF": ("CPF", "390.533.447-05", True),
+    "CA_SIN": ("SIN", "123-456-782", False),
+    "CH_AHV": ("AHV-Nummer", "756.9217.0769.85", True),
+    "CL_RUT": ("RUT", "12.531.909-2", True),
+    "CN_RIC": ("身份证", "360426199101010071", True),
+    "CZ_RC": ("rodné číslo", "710319/2745", True),
+    "DE_IDNR": ("Steuer-ID", "36 574 261 809", False),
+    "DK_CPR": ("CPR-nr.", "211062-5629", False),
+    "EE_IK": ("isikukood", "36805280109", False),
+    "ES_DNI": ("DNI", "54362315K", False),
+    "ES_NIE": ("NIE", "X2482300W", False),
+    "FI_HETU": ("henkilötunnus", "131052-308T", True),
+    "FR_NIR": ("NIR", "2 95 10 99 126 111 93", True),
+    "GB_NHS": ("NHS number", "943 476 5870", False),
+    "GB_NINO": ("NI number", "AB123456C", False),
+    "GR_AMKA": ("ΑΜΚΑ", "01013099997", False),
+    "HR_OIB": ("OIB", "33392005961", False),
+    "IE_PPS": ("PPSN", "6433435F", False),
+    "IL_ID": ("תעודת זהות", "039337423", False),
+    "IN_AADHAAR": ("आधार", "2341 2341 2346", False),
+    "IN_PAN": ("PAN", "ACUPA7085R", False),
+    "IS_KENNITALA": ("kennitala", "120174-3399", True),
+    "IT_CF": ("codice fiscale", "RCCMNL83S18D969H", True),
+    "JP_MYNUMBER": ("マイナンバー", "6214 9832 0257", False),
+    "KR_RRN": ("주민등록번호", "971013-9019902", True),
+    "LT_AK": ("asmens kodas", "33309240064", False),
+    "MX_CURP": ("CURP", "BOXW310820HNERXN09", True),
+    "NL_BSN": ("BSN", "1112.22.333", False),
+    "NO_FNR": ("fødselsnummer", "151086 95088", True),
+    "NZ_IRD": ("IRD number", "49-091-850", False),
+    "PL_PESEL": ("PESEL", "44051401359", False),
+    "PT_NIF": ("contribuinte", "123 456 789", False),
+    "RO_CNP": ("CNP", "1630615123457", False),
+    "RU_INN": ("ИНН", "500100732259", False),
+    "SE_PNR": ("personnummer", "880320-0016", True),
+    "SI_EMSO": ("EMŠO", "0101006500006", False),
+    "TH_PIN": ("บัตรประชาชน", "1-2345-45678-78-1", True),
+    "TR_TCKN": ("TC kimlik no", "17291716060", False),
+    "UA_RNTRC": ("РНОКПП", "1759013776", False),
+    "ZA_ID": ("ID number", "8001015009087", False),
+}
+#: Without check digits: structure is all there is.
+UNCHECKED = {"GB_NINO", "IN_PAN", "DK_CPR", "SSN", "US_ITIN"}
+
+
+def found(text, regions=COUNTRIES):
+    return [(span.type, text[span.start : span.end]) for span in find(text, TYPES, regions)]
+
+
+def test_every_type_of_a_country_has_a_published_number():
+    assert PUBLISHED.keys() == {n.type for n in NUMBERS} == {k for k in TYPES if country(k)}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_published_number_is_found_beside_its_word_in_its_country_alone(kind):
+    word, number, alone = PUBLISHED[kind]
+    for text in (f"{word}: {number}.", f"Größe, {word} {number}, 漢字", f"{number} ({word})"):
+        assert found(text) == [(kind, number)]
+        assert found(text, [country(kind)]) == [(kind, number)]
+    others = [c for c in COUNTRIES if c != country(kind)]
+    assert kind not in dict(found(f"{word}: {number}", others))
+    assert ((kind, number) in found(f"see {number} below")) == alone
+
+
+@pytest.mark.parametrize("kind", sorted(PUBLISHED.keys() - UNCHECKED))
+def test_a_wrong_check_digit_makes_it_no_number(kind):
+    """One check digit of ten or eleven lets a tenth of wrong numbers pass, and no more."""
+    word, number, _ = PUBLISHED[kind]
+    places = [i for i, c in enumerate(number) if c.isdigit()]
+    changed = [
+        number[:i] + str((int(number[i]) + step) % 10) + number[i + 1 :]
+        for i in places for step in (1, 3, 7)
+    ]  # fmt: skip
+    kept = [n for n in changed if (kind, n) in found(f"{word}: {n}")]
+    assert len(kept) <= len(changed) / 6, kept
+
+
+@pytest.mark.parametrize("zero", ["٠", "०", "０", "๐", "𝟎"])
+def test_digits_and_separators_of_any_script_mean_the_same(zero):
+    for number, kind in (("4111 1111-1111 1111", None), ("4111 1111 1111 1111", "CARD"),
+                         ("93.184.216.34", "IP"), ("+442083661177", "PHONE"),
+                         ("536-90-4399", "SSN"), ("390.533.447-05", "BR_CPF")):  # fmt: skip
+        written = "".join(chr(ord(zero) + int(c)) if c.isdigit() else c for c in number)
+        for space, dash in ((" ", "-"), ("\u00a0", "\u2011"), ("\u202f", "–"), ("\u3000", "－")):
+            value = written.replace(" ", space).replace("-", dash)
+            text = f"漢字 {value} é"
+            assert found(text) == ([(kind, value)] if kind else [])
+            assert find_all(pa.array([text], pa.large_string()), TYPES, COUNTRIES).get(0, []) == (
+                find(text, TYPES, COUNTRIES)
+            )
+
+
+@given(st.text())
+def test_folding_keeps_every_character_in_its_place(text):
+    folded = fold(text)
+    assert len(folded) == len(text)
+    for before, after in zip(text, folded, strict=True):
+        if unicodedata.category(before) == "Nd":
+            assert after == str(unicodedata.decimal(before))
+        elif before.isascii():
+            assert after == before
+    assert fold(folded) == folded
+
+
+PIECES = [n for _, n, _ in PUBLISHED.values()] + [w for w, *_ in PUBLISHED.values()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from([*PIECES, " ", "：", "٣", "–", "1", "A", "\u00a0", "漢"]), max_size=9)
+)
+def test_the_prefilters_hide_nothing(pieces):
+    text = "".join(pieces)
+    texts = pa.array(["", text], pa.large_string())
+    assert find_all(texts, TYPES, COUNTRIES).get(1, []) == find(text, TYPES, COUNTRIES)
+    assert fold_all(texts)[1].as_py() in (text, fold(text))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["1", "12 ", "1-2-", "AB12", "RCCMNL83S18D969", "７", "1.", "ID 1", "key=", "key: a1B", "://a:",
+     "x://a:bcd@", "=aB1", "+1 2", "٣–"],
+)  # fmt: skip
+def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
+    def seconds(characters):
+        texts = pa.array([piece * (characters // len(piece))], pa.large_string())
+        start = time.process_time()
+        find_all(texts, TYPES, ["US", "GB", "IT", "DE", "NO"])
+        return time.process_time() - start
+
+    seconds(100)  # imports
+    # 16 times the text: far below the 256 times the seconds that quadratic work would take.
+    assert min(seconds(80_000), seconds(80_000)) < 64 * min(seconds(5_000), seconds(5_000)) + 0.05
+
+
+SECRETS = [
+    ('api_key = "q8Zp2LxT9vB4nM7wK1sD"', "q8Zp2LxT9vB4nM7wK1sD"),
+    ("AWS_SECRET_TOKEN=wJalrXUtnFEMIK7MDENGbPxRfiCY", "wJalrXUtnFEMIK7MDENGbPxRfiCY"),
+    ('"password": "tR4!vq9Zk2"', "tR4!vq9Zk2"),
+    ("see postgres://app:Zk29vqTr4@db.internal:5432/x", "postgres://app:Zk29vqTr4@db.internal:5432"),
+    ("GOCSPX-" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7c", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), SECRETS)
+def test_credentials_are_found(text, value):
+    assert found(text) == [("SECRET", value or text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'api_key = "YOUR_API_KEY_GOES_HERE"',
+        "password = getpass.getpass()",
+        "token = tokenizer.encode(text)",
+        'key = "some/path/to/a/file.txt"',
+        "keyboard: qwertyuiopasdfgh",
+        "postgres://user:password@localhost/db",
+        "https://example.com:8080/path@2x.png",
+        "password: $ecretFromTheEnvironment1",
+        "sort(key=lambda pair: pair.second)",
+    ],
+)
+def test_what_stands_for_a_credential_is_none(text):
+    assert found(text) == []
