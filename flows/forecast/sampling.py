@@ -28,6 +28,8 @@ from tasks.corpus.reading.remote import is_remote
 from tasks.corpus.reading.sources import FileSource, Source
 from tasks.corpus.reading.streaming import DatasetsSource
 from tasks.corpus.reading.streams import Meter, blocks
+from tasks.corpus.reading.town import TYPICAL, TownSource
+from tasks.corpus.town.compose import numbers
 
 #: Bytes of text, seconds, and inputs of a source that a sample takes at most.
 BUDGET, SECONDS, INPUTS = 2_000_000, 5.0, 64
@@ -164,6 +166,8 @@ def _size(part: Input, config: IngestConfig) -> float | None:
     source = config.sources[part.index]
     if isinstance(source, DatasetsSource):
         return None
+    if isinstance(source, TownSource):
+        return float(TYPICAL * len(numbers(int(part.item), source.documents)))
     if isinstance(source, DocumentationSource):
         return float(sum(path.stat().st_size for path in package_files(part.item).values()))
     return float(part.size)
@@ -223,6 +227,8 @@ def _share_read(
         return sum(files[name] for name in read) / sum(files.values())
     if is_remote(part.item):
         return None if path.suffix in (".gz", ".zst", ".parquet") else raw / part.size
+    if isinstance(source, TownSource):
+        return rows / len(numbers(int(part.item), source.documents))
     if source.kind == "parquet":
         return rows / pq.read_metadata(path).num_rows
     if isinstance(source, FileSource):

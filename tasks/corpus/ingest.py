@@ -50,6 +50,7 @@ from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, r
 from tasks.corpus.reading.labels import domains
 from tasks.corpus.reading.readers import Record
 from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.town import TOWN
 from tasks.corpus.records import (
     RECORDS,
     Range,
@@ -345,7 +346,8 @@ def books(
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
-    libraries=["datasets"],
+    code=TOWN,
+    libraries=["datasets", "python-stdnum"],
     external=content,
     determinism="exact",
 )

@@ -37,6 +37,7 @@ from tasks.corpus.reading.streaming import (
     read_dataset,
 )
 from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.town import TownSource, read_town, town_blocks, town_digest
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
 AnySource = Annotated[
@@ -47,7 +48,8 @@ AnySource = Annotated[
     | TextSource
     | WarcSource
     | DatasetsSource
-    | DocumentationSource,
+    | DocumentationSource
+    | TownSource,
     Field(discriminator="kind"),
 ]
 
@@ -86,11 +88,11 @@ BATCH_BYTES, BATCH_FILES = 8 << 20, 1000
 
 @dataclass(frozen=True)
 class Input:
-    """One file, package or data set."""
+    """One file, package, data set or block of a town."""
 
     source: str  # as the tables name it
     index: int  # of its source in the config
-    item: str  # path, URI or package
+    item: str  # path, URI, package or number
     file: str  # as the tables name it
     size: int = 0  # bytes of a file
     tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
@@ -110,6 +112,8 @@ def inputs(config: IngestConfig) -> list[Input]:
             for package in source.packages:
                 package_files(package)
                 found.append(Input(f"{source.name}/{package}", index, package, package))
+        elif isinstance(source, TownSource):
+            found += [Input(source.name, index, i, name) for i, name in town_blocks(source).items()]
         elif isinstance(source, DatasetsSource):
             found.append(Input(source.name, index, source.path, source.split))
         elif is_remote(source.path):
@@ -178,6 +182,8 @@ def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
         source = config.sources[part.index]
         if isinstance(source, DocumentationSource):
             digest = package_digest(part.item)
+        elif isinstance(source, TownSource):
+            digest = town_digest(source)
         elif isinstance(source, FileSource):
             there = is_remote(part.item)
             path = Path(part.item)
@@ -268,4 +274,6 @@ def _records(source: Source, part: Input, limit: int, meter: Meter) -> Iterator[
             return read_warc(path, source, limit, meter)
         case DocumentationSource():
             return read_package(part.item, limit, meter)
+        case TownSource():
+            return read_town(source, part.item, limit, meter)
     raise TypeError(f"no reader of {type(source).__name__}")
