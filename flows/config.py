@@ -36,6 +36,7 @@ from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import QualityConfig
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.recovery import RecoveryConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig
@@ -83,6 +84,7 @@ class Config(StageConfig):
     plant: PlantConfig = PlantConfig()
     profile: ProfileConfig = ProfileConfig()
     effects: EffectsConfig = EffectsConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
     datasheet: DatasheetConfig = DatasheetConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
     pack: PackConfig = PackConfig()

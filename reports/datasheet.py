@@ -32,6 +32,7 @@ from reports.sections.composition import composition, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
 from reports.sections.preprocessing import preprocessing
+from reports.sections.recovery import recovery
 from tasks.contract import Artifact, StageConfig, Work, stage
 
 
@@ -169,8 +170,8 @@ class Sheet:
             self.head(),
             [
                 effects(self.corpus), self.motivation(), composition(self.corpus),
-                self.collection(), preprocessing(self.corpus), self.uses(), self.distribution(),
-                self.maintenance(),
+                self.collection(), preprocessing(self.corpus), *recovery(self.corpus),
+                self.uses(), self.distribution(), self.maintenance(),
             ],
         )  # fmt: skip
 

@@ -18,8 +18,8 @@ PROFILE = "profile"
 READ = (
     "accounts", "cascade", "detection", "documents", "duplicates", "errors", "examples", "flow",
     "identities", "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants",
-    "published_rules", "rates", "reasons", "regions", "search", "signals", "sources", "swaps",
-    "thresholds", "toxicity",
+    "published_rules", "rates", "reasons", "recovered", "regions", "search", "signals", "sources",
+    "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 

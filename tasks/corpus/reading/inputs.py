@@ -82,6 +82,11 @@ class IngestConfig(StageConfig):
         return self
 
 
+def towns_of(config: IngestConfig) -> tuple[TownSource, ...]:
+    """The invented towns among the sources."""
+    return tuple(source for source in config.sources if isinstance(source, TownSource))
+
+
 #: Small files are read together, up to so many bytes and files.
 BATCH_BYTES, BATCH_FILES = 8 << 20, 1000
 

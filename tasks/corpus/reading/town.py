@@ -17,7 +17,6 @@ from tasks.corpus.reading.streams import Meter
 from tasks.corpus.town.compose import BLOCK, Document, Rates, block, numbers
 from tasks.corpus.town.grammar import FILES
 
-
 #: The grammar and its words decide what a stage reads of a town.
 TOWN = tuple(f"tasks/corpus/data/town/{name}" for name in FILES)
 
@@ -48,9 +47,9 @@ def documents_of(source: TownSource, number: str) -> list[Document]:
     return block(int(number), source.documents, source.seed, source.rates)
 
 
-def key_of(document: Document) -> str:
-    """The declared key, of which the ``doc_id`` is made."""
-    return str(document.number)
+def key_of(number: int) -> str:
+    """The declared key of a document, of which its ``doc_id`` is made."""
+    return str(number)
 
 
 def town_digest(source: TownSource) -> str:
@@ -63,7 +62,7 @@ def read_town(source: TownSource, number: str, limit: int, meter: Meter) -> Iter
     for document in documents_of(source, number):
         text = document.text
         record = Record(
-            f"document {document.number + 1}", len(text.encode()), text, key_of(document)
+            f"document {document.number + 1}", len(text.encode()), text, key_of(document.number)
         )
         if record.raw_bytes > limit:
             record.error, record.raw, record.text = TOO_LONG, text.encode(), ""

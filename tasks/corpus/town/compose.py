@@ -7,14 +7,14 @@ rates and its number; a copy also on its original, which stands in the same bloc
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tasks.contract import Seed, StageConfig
+from tasks.contract import StageConfig
 from tasks.corpus.town.grammar import DATA, Dice, Mark, Said, Teller, joined, rules
 from tasks.corpus.town.values import MAKERS, personal
 from tasks.measures.personal_data import Type
@@ -71,7 +71,7 @@ class Rates(StageConfig):
         return _known(shares, town_jobs(), "occupation")
 
 
-def _known(shares: dict[str, float], names: dict[str, object], what: str) -> dict[str, float]:  # type: ignore[type-arg]
+def _known(shares: dict[str, float], names: Mapping[str, object], what: str) -> dict[str, float]:
     unknown = [name for name in shares if name not in names]
     if unknown:
         raise ValueError(f"the town has no {what} {unknown[0]!r}; it has {', '.join(names)}")
@@ -315,9 +315,9 @@ def near_copy(number: int, original: Document, seed: int) -> Document:
             continue
         other = Piece(teller.say(f"{original.truth.kind}.body"), pieces[place].before, True)
         pieces[place : place + (change == 1)] = [other]
-    return replace(
-        original, number=number, pieces=tuple(pieces), copy="near", copy_of=original.number
-    )
+    made = replace(original, number=number, pieces=tuple(pieces), copy_of=original.number)
+    same = made.text.split() == original.text.split()  # what was exchanged came back
+    return replace(made, copy="exact" if same else "near")
 
 
 #: A near copy is made of a document with at least so many plain sentences.

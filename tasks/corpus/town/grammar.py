@@ -115,9 +115,7 @@ def _line(text: str) -> Line:
     for found in _SLOT.finditer(text):
         capital, article, kind, name, bind = found.groups()
         parts.append(text[end : found.start()])
-        parts.append(
-            Slot(name, bool(capital), bool(article), kind == "$", kind == "!", bind or "")
-        )
+        parts.append(Slot(name, bool(capital), bool(article), kind == "$", kind == "!", bind or ""))
         end = found.end()
     rest = text[end:]
     if "{" in rest or "}" in rest:

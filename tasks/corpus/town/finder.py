@@ -1,0 +1,180 @@
+"""Compares the ledgers and signals of the corpus stages with the truth of a town."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow.compute as pc
+
+from tasks.contract import Artifact
+from tasks.measures.personal_data import TYPES
+
+Row = dict[str, Any]
+
+
+def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
+    """Wilson's score interval of a share, 95 %; None without anything to count."""
+    from scipy.stats import binomtest
+
+    if n == 0:
+        return None, None
+    found = binomtest(hits, n).proportion_ci(0.95, "wilson")
+    return float(found.low), float(found.high)
+
+
+def counted(hits: int, n: int) -> Row:
+    low, high = wilson(hits, n)
+    share = hits / n if n else None
+    return {"hits": hits, "n": n, "share": share, "low": low, "high": high}
+
+
+@dataclass
+class Finder:
+    """Compares the stages with the truth of one town."""
+
+    source: str
+    near: float  # similarity from which a near copy is to be found
+    lengths: Sequence[int]  # characters at which rude documents are told apart
+    truth: dict[bytes, Row]
+    planted: list[Row]
+    history: Mapping[str, Artifact]
+
+    def __post_init__(self) -> None:
+        names = ["doc_id", "source", "action", "reason", "matched", "digest"]
+        self.ledgers: dict[str, list[Row]] = {}
+        #: The documents that came to each stage.
+        self.came: dict[str, set[bytes]] = {}
+        there = set(self.truth)
+        for label, artifact in self.history.items():
+            self.came[label] = set(there)
+            if "ledger" in artifact.tables and artifact.stage != "ingest":
+                rows = artifact["ledger"].read(names)
+                rows = rows.filter(pc.equal(rows["source"], self.source))
+                self.ledgers[label] = rows.to_pylist()
+                there -= {r["doc_id"] for r in self.ledgers[label] if r["action"] == "removed"}
+
+    def row(self, stage: str, what: str, measure: str, hits: int, n: int) -> Row:
+        made = {"source": self.source, "stage": stage, "what": what, "measure": measure}
+        return made | counted(hits, n)
+
+    def found(self) -> Iterator[Row]:
+        """Rows of the table ``recovered``, in the order of the stages."""
+        for label, artifact in self.history.items():
+            if artifact.stage == "deduplicate" and _setting(artifact, "near", True):
+                yield from self.copies(label)
+            if "signals" in artifact.tables and "language" in artifact["signals"].columns:
+                yield from self.languages(label, artifact)
+            if any(r["digest"] is not None for r in self.ledgers.get(label, ())):
+                yield from self.masks(label)
+            if artifact.stage == "select":
+                rules = [
+                    rule["name"]
+                    for rule in _setting(artifact, "rules", ())
+                    if rule["signal"] == "toxicity" and rule["action"] == "remove"
+                ]
+                if rules:
+                    yield from self.filter(label, rules)
+
+    # Duplicates ------------------------------------------------------------------------------
+
+    def copies(self, label: str) -> Iterator[Row]:
+        """A pair is found where one of the two was removed for the other's sake."""
+        gone = {r["doc_id"]: r for r in self.ledgers[label]
+                if r["action"] == "removed" and r["matched"] is not None}  # fmt: skip
+        family = {i: row["copy_of"] or i for i, row in self.truth.items()}
+        kind = {row["copy_of"]: row["copy"] for row in self.truth.values() if row["copy"]}
+        right = {i for i, r in gone.items() if family[i] == family.get(r["matched"])}
+        pairs = [row for i, row in self.truth.items()
+                 if row["copy"] and {i, row["copy_of"]} <= self.came[label]]  # fmt: skip
+
+        def recall(what: str, chosen: Sequence[Row]) -> Row:
+            hits = sum(bool({row["doc_id"], row["copy_of"]} & right) for row in chosen)
+            return self.row(label, what, "recall", hits, len(chosen))
+
+        def precision(what: str, reason: str, copies: tuple[str, ...]) -> Row:
+            rows = [i for i, r in gone.items() if r["reason"] == reason]
+            hits = sum(i in right and kind.get(family[i]) in copies for i in rows)
+            return self.row(label, what, "precision", hits, len(rows))
+
+        yield recall("exact copies", [row for row in pairs if row["copy"] == "exact"])
+        yield precision("exact copies", "exact duplicate", ("exact",))
+        near = [row for row in pairs if row["copy"] == "near"]
+        least = self.near
+        yield recall(
+            f"near copies, similarity from {least:g}",
+            [row for row in near if row["similarity"] >= least],
+        )
+        for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)):
+            chosen = [row for row in near if low <= row["similarity"] < high]
+            if chosen:
+                yield recall(f"near copies, similarity {low:g} to {min(high, 1):g}", chosen)
+        yield precision("near copies", "near duplicate", ("near", "exact"))
+
+    # Language --------------------------------------------------------------------------------
+
+    def languages(self, label: str, artifact: Artifact) -> Iterator[Row]:
+        """All of the town's documents are in English."""
+        said = artifact["signals"].read(["doc_id", "language"])
+        known = dict(zip(said["doc_id"].to_pylist(), said["language"].to_pylist(), strict=True))
+        here = [row for i, row in self.truth.items() if i in known]
+        slices = {"English": here, "English, dialect": [row for row in here if row["dialect"]]}
+        slices["English, shorter than 100 characters"] = [r for r in here if r["characters"] < 100]
+        for what, rows in slices.items():
+            hits = sum(known[row["doc_id"]] == "en" for row in rows)
+            yield self.row(label, what, "recall", hits, len(rows))
+
+    # Personal data ---------------------------------------------------------------------------
+
+    def masks(self, label: str) -> Iterator[Row]:
+        """A span is found where the same value was masked, whole and as this type. Values are
+        compared by their keyed hashes: places move where a stage before took out a stretch."""
+        there = Counter((row["doc_id"], row["type"], row["digest"]) for row in self.planted
+                        if row["doc_id"] in self.came[label])  # fmt: skip
+        found = Counter((r["doc_id"], r["reason"], r["digest"]) for r in self.ledgers[label]
+                        if r["digest"] is not None)  # fmt: skip
+        both = there & found
+
+        def total(spans: Counter[Any], kind: str) -> int:
+            return sum(count for (_, type_, _), count in spans.items() if type_ == kind)
+
+        for kind in TYPES:
+            hits = total(both, kind)
+            yield self.row(label, kind, "recall", hits, total(there, kind))
+            yield self.row(label, kind, "precision", hits, total(found, kind))
+        yield self.row(label, "all types", "recall", both.total(), there.total())
+        yield self.row(label, "all types", "precision", both.total(), found.total())
+
+    # Rude speech -----------------------------------------------------------------------------
+
+    def filter(self, label: str, rules: Sequence[str]) -> Iterator[Row]:
+        """What the rules over toxicity removed, or would have, had no other rule done it first."""
+        taken = {r["doc_id"] for r in self.ledgers[label]
+                 if r["action"] in ("removed", "also") and r["reason"] in rules}  # fmt: skip
+        here = [row for i, row in self.truth.items() if i in self.came[label]]
+        rude, civil = [r for r in here if r["rude"]], [r for r in here if not r["rude"]]
+
+        def row(what: str, measure: str, among: Sequence[Row]) -> Row:
+            hits = sum(r["doc_id"] in taken for r in among)
+            return self.row(label, what, measure, hits, len(among))
+
+        yield row("rude speech", "recall", rude)
+        edges = (0, *sorted(self.lengths), 1 << 62)
+        for low, high in pairwise(edges):
+            some = [r for r in rude if low < r["characters"] <= high]
+            until = f"over {low:,}" if high == edges[-1] else f"{low:,} to {high:,}"
+            yield row(f"rude speech, {until} characters", "recall", some)
+        hits = sum(r["doc_id"] in taken for r in rude)
+        yield self.row(label, "rude speech", "precision", hits, len(taken & self.came[label]))
+        yield row("no rude speech", "false alarms", civil)
+        others = {"dialect": "dialect", "words that look rude": "lookalike",
+                  "an unsafe passage": "unsafe", "a people of the town": "groups"}  # fmt: skip
+        for what, name in others.items():
+            yield row(f"no rude speech, {what}", "false alarms", [r for r in civil if r[name]])
+
+
+def _setting(artifact: Artifact, name: str, default: Any) -> Any:
+    return artifact.manifest["parts"]["config"].get(name, default)
