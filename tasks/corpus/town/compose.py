@@ -234,19 +234,24 @@ def compose(number: int, seed: int, rates: Rates) -> Document:
 def _people(dice: Dice) -> dict[str, str]:
     """The words that a document knows: who writes, to whom, in which year."""
     gender = "women" if dice.chance(0.5) else "men"
-    first, last = _name(dice, gender), dice.pick(rules()["last"])[0]
+    first, last = _name(dice, gender), _word(dice, "last")
     friend = _name(dice, "women" if dice.chance(0.5) else "men")
     he, his, him = PRONOUNS[gender]
     year = str(140 + dice.below(160))
-    known = {"first": first, "last": str(last), "name": f"{first} {last}", "friend": friend}
-    crop = str(dice.pick(rules()["crop"])[0])
-    month = str(dice.pick(rules()["month"])[0])
-    known |= {"year": year, "month": month, "crop": crop}
+    known = {"first": first, "last": last, "name": f"{first} {last}", "friend": friend}
+    known |= {"year": year, "crop": _word(dice, "crop"), "month": _word(dice, "month")}
     return known | {"he": he, "his": his, "him": him}
 
 
 def _name(dice: Dice, gender: str) -> str:
-    return str(dice.pick(rules()["first.f" if gender == "women" else "first.m"])[0])
+    return _word(dice, "first.f" if gender == "women" else "first.m")
+
+
+def _word(dice: Dice, rule: str) -> str:
+    """One of a rule's words: its lines have no slots."""
+    (said,) = dice.pick(rules()[rule])
+    assert isinstance(said, Said)
+    return said.text
 
 
 def _features(teller: Teller, truth: Truth) -> list[Said]:
@@ -264,7 +269,7 @@ def _features(teller: Teller, truth: Truth) -> list[Said]:
     own = {name: known[name] for name in ("he", "his", "him")}
     for job, gender in truth.occupations:
         he, his, him = PRONOUNS[gender]
-        worker = f"{_name(dice, gender)} {dice.pick(rules()['last'])[0]}"
+        worker = f"{_name(dice, gender)} {_word(dice, 'last')}"
         known |= {"job": job, "he": he, "his": his, "him": him, "worker": worker}
         found.append(teller.say("job"))
     known |= own
@@ -285,7 +290,7 @@ def _set(pieces: Sequence[Piece], register: Register, dice: Dice) -> tuple[Piece
         run += 1
         if place > 1 and register.between == " " and run > 4 and dice.chance(0.35):
             before, run = "\n\n", 0
-        found.append(replace(piece, before=before))
+        found.append(Piece(piece.said, before, piece.plain))
     return tuple(found)
 
 

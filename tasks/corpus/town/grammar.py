@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,8 +75,7 @@ class Mark(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """A stretch of text, with where personal data stands in it."""
 
     text: str
@@ -92,7 +91,7 @@ class Slot(NamedTuple):
     bind: str = ""
 
 
-Line = tuple[str | Slot, ...]
+Line = tuple[Said | Slot, ...]
 _SLOT = re.compile(r"\{(\^?)(a )?([$!]?)([\w.]+)(?:=(\w+))?\}")
 
 
@@ -110,17 +109,17 @@ def parse(text: str) -> dict[str, list[Line]]:
 
 
 def _line(text: str) -> Line:
-    parts: list[str | Slot] = []
+    parts: list[Said | Slot] = []
     end = 0
     for found in _SLOT.finditer(text):
         capital, article, kind, name, bind = found.groups()
-        parts.append(text[end : found.start()])
+        parts.append(Said(text[end : found.start()]))
         parts.append(Slot(name, bool(capital), bool(article), kind == "$", kind == "!", bind or ""))
         end = found.end()
     rest = text[end:]
     if "{" in rest or "}" in rest:
         raise ValueError(f"a slot that cannot be read: {text!r}")
-    return tuple(part for part in (*parts, rest) if part != "")
+    return tuple(part for part in (*parts, Said(rest)) if part != Said(""))
 
 
 @cache
@@ -151,7 +150,8 @@ class Teller:
 
     def tell(self, line: Line) -> Said:
         """A line with its slots filled."""
-        return joined(Said(part) if isinstance(part, str) else self._fill(part) for part in line)
+        said = [part if isinstance(part, Said) else self._fill(part) for part in line]
+        return said[0] if len(said) == 1 else joined(said)
 
     def _fill(self, slot: Slot) -> Said:
         if slot.personal:
@@ -168,13 +168,14 @@ class Teller:
         return said
 
 
-def joined(pieces: Iterable[Said]) -> Said:
+def joined(pieces: Sequence[Said]) -> Said:
     """Texts one behind the other."""
-    texts: list[str] = []
+    text = "".join([piece.text for piece in pieces])
+    if not any([piece.marks for piece in pieces]):  # noqa: C419  (most have none: no generator)
+        return Said(text)
     marks: list[Mark] = []
     length = 0
     for piece in pieces:
         marks += [Mark(m.type, m.start + length, m.end + length) for m in piece.marks]
-        texts.append(piece.text)
         length += len(piece.text)
-    return Said("".join(texts), tuple(marks))
+    return Said(text, tuple(marks))
