@@ -1,0 +1,203 @@
+"""Recovery: shares of hand-made cases, and a small town through the real stages."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.audits.statistics import wilson as closed_form
+from tasks.contract import Processes, Session, Store, current_session, open_session
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.ingest import ingest
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.reading.inputs import IngestConfig, towns_of
+from tasks.corpus.recovery import RecoveryConfig, recovery
+from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.scrub import Key, ScrubConfig, scrub
+from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.town.finder import Finder, counted
+from tests.tasks.corpora import given
+
+KEY = Key(b"for tests")
+CALM = "The ducks left the mill pond early, and the ferry took nobody to the far bank that evening."
+LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in range(30))
+
+
+def stages(documents):
+    """The real stages, as far as recovery looks at them."""
+    made = {"deduplicate": deduplicate(documents, DeduplicateConfig())}
+    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["scrub"] = scrub(made["deduplicate"], ScrubConfig())
+    made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
+    rules = SelectConfig(rules={"toxicity": {"lt": 0.8}})
+    scores = {"toxicity": made["score_toxicity"]}
+    made["select_scored"] = select(made["scrub"], scores, rules)
+    return made
+
+
+def truth_of(documents, said):
+    """Rows of truth for all documents: what they hold unless ``said`` by number."""
+    rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
+    nothing = {"groups": [], "rude": 0, "lookalike": False, "dialect": False, "unsafe": False,
+               "copy": "", "copy_of": None, "similarity": None}  # fmt: skip
+    made = {}
+    for number, row in enumerate(rows):
+        own = dict(said.get(number, {}))
+        if "copy_of" in own:
+            own["copy_of"] = rows[own["copy_of"]]["doc_id"]
+        own |= {"doc_id": row["doc_id"], "characters": len(row["text"])}
+        made[row["doc_id"]] = nothing | own
+    return made
+
+
+def shares(found):
+    return {(r["stage"], r["what"], r["measure"]): (r["hits"], r["n"]) for r in found}
+
+
+def test_the_figures_of_a_hand_made_case(session):
+    """Every figure by hand; the truth says on purpose what the stages cannot have found."""
+    secret = Key(current_session().store.secret)
+    texts = [
+        f"First. {CALM} Write to jane@example.com today.",
+        f"First. {CALM}  WRITE to jane@example.com today.",  # an exact copy of 0
+        LONG,
+        LONG.replace("word29 stands", "word29 sits"),  # a near copy of 2
+        LONG.replace("stands", "sits").replace("beside", "near"),  # a copy, says the truth
+        "You bloody idiot, you damned bloody idiot, go to hell.",  # rude, and removed
+        f"{CALM} Rather rude, says the truth, and the filter sees nothing in it at all.",
+        "Shut up, you stupid bastard.",  # removed, and the truth says it is civil
+        "The keeper of the lamp has an address now, it is mail@example.org, and we use it.",
+        "Il pleut depuis trois jours sur la ville et personne ne sort de sa maison ce matin.",
+    ]
+    documents = given(texts, sources=["town"] * 9 + ["town"])
+    truth = truth_of(
+        documents,
+        {
+            1: {"copy": "exact", "copy_of": 0},
+            3: {"copy": "near", "copy_of": 2, "similarity": 0.95},
+            4: {"copy": "near", "copy_of": 2, "similarity": 0.85},
+            5: {"rude": 2},
+            6: {"rude": 1, "dialect": True},
+            7: {"lookalike": True},
+        },
+    )
+    of = list(truth)
+    planted = [  # in 0 and 1, of which one came to the stage; and a number that nobody finds
+        {"doc_id": of[0], "type": "EMAIL", "digest": secret.hash("jane@example.com")},
+        {"doc_id": of[1], "type": "EMAIL", "digest": secret.hash("jane@example.com")},
+        {"doc_id": of[6], "type": "PHONE", "digest": secret.hash("+1 212 555 0142")},
+    ]
+    found = shares(Finder("town", 0.8, (60,), truth, planted, stages(documents)).found())
+    assert found["deduplicate", "exact copies", "recall"] == (1, 1)
+    assert found["deduplicate", "exact copies", "precision"] == (1, 1)
+    assert found["deduplicate", "near copies, similarity from 0.8", "recall"] == (1, 2)
+    assert found["deduplicate", "near copies, similarity 0.8 to 0.9", "recall"] == (0, 1)
+    assert found["deduplicate", "near copies, similarity 0.9 to 1", "recall"] == (1, 1)
+    assert found["deduplicate", "near copies", "precision"] == (1, 1)
+    hits, n = found["language", "English", "recall"]
+    assert n == 8 and hits < 8  # one is French
+    assert found["scrub", "EMAIL", "recall"] == (1, 1)
+    assert found["scrub", "EMAIL", "precision"] == (1, 2)  # nobody planted the other
+    assert found["scrub", "PHONE", "recall"] == (0, 1)
+    assert found["scrub", "PHONE", "precision"] == (0, 0)
+    assert found["scrub", "all types", "recall"] == (1, 2)
+    assert found["select_scored", "rude speech", "recall"] == (1, 2)
+    assert found["select_scored", "rude speech, 0 to 60 characters", "recall"] == (1, 1)
+    assert found["select_scored", "rude speech, over 60 characters", "recall"] == (0, 1)
+    assert found["select_scored", "rude speech", "precision"] == (1, 2)
+    assert found["select_scored", "no rude speech", "false alarms"] == (1, 6)
+    looks = found["select_scored", "no rude speech, words that look rude", "false alarms"]
+    assert looks == (1, 1)
+
+
+def test_a_copy_of_another_document_is_no_right_answer(session):
+    """Twins that the truth knows nothing of count against precision."""
+    documents = given([CALM, CALM, LONG, LONG], sources=["town"] * 4)
+    truth = truth_of(documents, {1: {"copy": "exact", "copy_of": 0}})
+    found = shares(Finder("town", 0.8, (), truth, [], stages(documents)).found())
+    assert found["deduplicate", "exact copies", "recall"] == (1, 1)
+    assert found["deduplicate", "exact copies", "precision"] == (1, 2)
+
+
+def test_a_stage_answers_for_what_came_to_it(session):
+    """A rude document that left as a duplicate is none that the filter missed."""
+    rude = "You bloody idiot, you damned bloody idiot, go to hell."
+    documents = given([rude, rude, CALM], sources=["town"] * 3)
+    truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1, "copy": "exact", "copy_of": 0}})
+    found = shares(Finder("town", 0.8, (), truth, [], stages(documents)).found())
+    assert found["select_scored", "rude speech", "recall"] == (1, 1)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (3, 7), (498, 500)])
+def test_intervals_are_wilsons(hits, n):
+    row = counted(hits, n)
+    assert (row["low"], row["high"]) == pytest.approx(closed_form(hits, n))
+    assert row["share"] == hits / n
+
+
+def test_nothing_to_count_is_no_share():
+    assert counted(0, 0) == {"hits": 0, "n": 0, "share": None, "low": None, "high": None}
+
+
+# A town ------------------------------------------------------------------------------------------
+
+TOWN = {"kind": "town", "name": "here", "documents": 600, "seed": 8}
+
+
+@pytest.fixture
+def town(session):
+    raw = ingest(IngestConfig(sources=[TOWN], part_bytes=100_000))
+    return raw, {"ingest": raw, **stages(raw)}
+
+
+def recovered(history, config):
+    return recovery(history, RecoveryConfig(towns=towns_of(config)))
+
+
+def test_the_truth_of_a_town_is_joined_by_id(town):
+    raw, history = town
+    made = recovered(history, IngestConfig(sources=[TOWN]))
+    texts = {r["doc_id"]: r["text"] for r in raw["documents"].read(["doc_id", "text"]).to_pylist()}
+    truth = {r["doc_id"]: r for r in made["truth"].read().to_pylist()}
+    assert truth.keys() == texts.keys()
+    assert all(len(texts[i]) == row["characters"] for i, row in truth.items())
+    copies = [r for r in truth.values() if r["copy"]]
+    assert copies and all(r["copy_of"] in truth for r in copies)
+    for row in made["planted"].read().to_pylist():
+        text = texts[row["doc_id"]]
+        value = text[row["start"] : row["end"]]
+        assert text.encode()[row["start_byte"] : row["end_byte"]].decode() == value
+        assert Key(current_session().store.secret).hash(value) == row["digest"]
+    rates = {(r["what"], r["among"]): r for r in made["rates"].read().to_pylist()}
+    rude = [r for r in truth.values() if r["rude"] and not r["copy"]]
+    assert rates["rude speech", "originals"]["hits"] == len(rude)
+    assert rates["rude speech", "originals"]["stated"] == 0.08
+    found = shares(made["recovered"].read().to_pylist())
+    assert found["scrub", "all types", "recall"][0] == found["scrub", "all types", "recall"][1] > 20
+    hits, n = found["deduplicate", "exact copies", "recall"]
+    assert hits == n > 5
+
+
+def test_it_is_the_same_for_any_workers(town, tmp_path):
+    _, history = town
+    config = IngestConfig(sources=[TOWN])
+    contents = set()
+    secret = current_session().store.secret
+    for workers in (1, 2):
+        store = Store(tmp_path / str(workers))
+        store.keep_secret(secret)
+        with open_session(Session(store, mapper=Processes(workers))):
+            contents.add(recovered(history, config).content)
+    assert len(contents) == 1
+
+
+def test_without_a_town_there_is_nothing_to_say(session):
+    made = recovery({"ingest": given([CALM])}, RecoveryConfig())
+    assert all(table.rows == 0 for table in made.tables.values())
+
+
+def test_two_towns_are_told_apart(session):
+    sources = [TOWN | {"name": "a", "documents": 60}, TOWN | {"name": "b", "documents": 70}]
+    config = IngestConfig(sources=sources)
+    made = recovered({"ingest": ingest(config)}, config)
+    rates = made["rates"].read(["source", "what", "n"]).to_pylist()
+    assert {r["source"]: r["n"] for r in rates if r["what"] == "exact copies"} == {"a": 60, "b": 70}
+    assert isinstance(made["truth"].read(), pa.Table) and made["truth"].rows == 130
