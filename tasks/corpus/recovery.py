@@ -40,15 +40,24 @@ from tasks.corpus.town.finder import Finder, Row, counted
 
 
 class RecoveryConfig(StageConfig):
-    towns: tuple[TownSource, ...] = Field(
-        default=(), description="the towns among ingest.sources; the run fills them in"
-    )
+    """What is looked at where a town is among the sources."""
+
     near: float = Field(
         0.8, gt=0, le=1, description="similarity from which a near copy is to be found"
     )
     lengths: tuple[int, ...] = Field(
         default=(300, 1000), description="characters at which rude documents are told apart"
     )
+
+
+class TownsConfig(RecoveryConfig):
+    """The same, with the towns."""
+
+    towns: tuple[TownSource, ...]
+
+
+def of_towns(config: RecoveryConfig, towns: tuple[TownSource, ...]) -> TownsConfig:
+    return TownsConfig(towns=towns, **config.model_dump())
 
 
 def _shares(meaning: str, *fields: pa.Field) -> pa.Schema:
@@ -214,7 +223,7 @@ def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
     reads={"history": ("ledger", "signals")},
     determinism="exact",
 )
-def recovery(history: dict[str, Artifact], config: RecoveryConfig, work: Work) -> None:
+def recovery(history: dict[str, Artifact], config: TownsConfig, work: Work) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran."""
     blocks = [Block(source, number) for source in config.towns for number in town_blocks(source)]
     made = work.map(write_truth, blocks, Key(work.secret))

@@ -62,9 +62,13 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     """The corpus stages by label, the real ones, on a small corpus."""
     texts = [f"{SENTENCES[i % len(SENTENCES)]} Number {i}." for i in range(count)]
     texts += texts[:4]  # exact copies
-    made = {
-        "ingest": given(texts, sources=[sources[i // 5 % len(sources)] for i in range(len(texts))])
-    }
+    named = [sources[i // 5 % len(sources)] for i in range(len(texts))]
+    return curated(given(texts, sources=named))
+
+
+def curated(raw: Artifact) -> dict[str, Artifact]:
+    """The corpus stages behind ingest."""
+    made = {"ingest": raw}
     made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["quality"] = quality(made["deduplicate"], QualityConfig())

@@ -15,6 +15,9 @@ from tasks.measures.personal_data import TYPES
 
 Row = dict[str, Any]
 
+#: What kind of copies a stage removes.
+COPIES = {"deduplicate": "exact", "deduplicate_near": "near"}
+
 
 def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
     """Wilson's score interval of a share, 95 %; None without anything to count."""
@@ -64,8 +67,8 @@ class Finder:
     def found(self) -> Iterator[Row]:
         """Rows of the table ``recovered``, in the order of the stages."""
         for label, artifact in self.history.items():
-            if artifact.stage == "deduplicate" and _setting(artifact, "near", True):
-                yield from self.copies(label)
+            if artifact.stage in COPIES:
+                yield from self.copies(label, COPIES[artifact.stage])
             if "signals" in artifact.tables and "language" in artifact["signals"].columns:
                 yield from self.languages(label, artifact)
             if any(r["digest"] is not None for r in self.ledgers.get(label, ())):
@@ -81,38 +84,33 @@ class Finder:
 
     # Duplicates ------------------------------------------------------------------------------
 
-    def copies(self, label: str) -> Iterator[Row]:
-        """A pair is found where one of the two was removed for the other's sake."""
-        gone = {r["doc_id"]: r for r in self.ledgers[label]
-                if r["action"] == "removed" and r["matched"] is not None}  # fmt: skip
+    def copies(self, label: str, kind: str) -> Iterator[Row]:
+        """A pair is found where one of the two was removed for the other's sake. Pairs whose two
+        documents came to the stage count."""
+        gone = {r["doc_id"]: r["matched"] for r in self.ledgers[label] if r["action"] == "removed"}
         family = {i: row["copy_of"] or i for i, row in self.truth.items()}
-        kind = {row["copy_of"]: row["copy"] for row in self.truth.values() if row["copy"]}
-        right = {i for i, r in gone.items() if family[i] == family.get(r["matched"])}
+        kinds = {row["copy_of"]: row["copy"] for row in self.truth.values() if row["copy"]}
+        right = {i for i, twin in gone.items() if family[i] == family.get(twin)}
         pairs = [row for i, row in self.truth.items()
-                 if row["copy"] and {i, row["copy_of"]} <= self.came[label]]  # fmt: skip
+                 if row["copy"] == kind and {i, row["copy_of"]} <= self.came[label]]  # fmt: skip
+        if not pairs and not gone:
+            return
 
         def recall(what: str, chosen: Sequence[Row]) -> Row:
             hits = sum(bool({row["doc_id"], row["copy_of"]} & right) for row in chosen)
             return self.row(label, what, "recall", hits, len(chosen))
 
-        def precision(what: str, reason: str, copies: tuple[str, ...]) -> Row:
-            rows = [i for i, r in gone.items() if r["reason"] == reason]
-            hits = sum(i in right and kind.get(family[i]) in copies for i in rows)
-            return self.row(label, what, "precision", hits, len(rows))
-
-        yield recall("exact copies", [row for row in pairs if row["copy"] == "exact"])
-        yield precision("exact copies", "exact duplicate", ("exact",))
-        near = [row for row in pairs if row["copy"] == "near"]
-        least = self.near
-        yield recall(
-            f"near copies, similarity from {least:g}",
-            [row for row in near if row["similarity"] >= least],
-        )
-        for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)):
-            chosen = [row for row in near if low <= row["similarity"] < high]
-            if chosen:
-                yield recall(f"near copies, similarity {low:g} to {min(high, 1):g}", chosen)
-        yield precision("near copies", "near duplicate", ("near", "exact"))
+        if kind == "exact":
+            yield recall("exact copies", pairs)
+        else:
+            chosen = [row for row in pairs if row["similarity"] >= self.near]
+            yield recall(f"near copies, similarity from {self.near:g}", chosen)
+            for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)):
+                chosen = [row for row in pairs if low <= row["similarity"] < high]
+                if chosen:
+                    yield recall(f"near copies, similarity {low:g} to {min(high, 1):g}", chosen)
+        hits = sum(kinds.get(family[i]) == kind for i in right)
+        yield self.row(label, f"{kind} copies", "precision", hits, len(gone))
 
     # Language --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from tasks.contract import HallmarkError, ids
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.town import TownSource, documents_of, read_town, town_blocks
@@ -208,7 +209,9 @@ def test_the_similarity_of_copies_is_their_jaccard(town):
 def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
     """By the project's own deduplication."""
     made = ingest(IngestConfig(sources=[{"kind": "town", "documents": 4 * BLOCK, "seed": 5}]))
-    ledger = deduplicate(made, DeduplicateConfig())["ledger"].read().to_pylist()
+    unique = deduplicate(made, DeduplicateConfig())
+    near = deduplicate_near(unique, DeduplicateNearConfig())
+    ledger = [row for stage in (unique, near) for row in stage["ledger"].read().to_pylist()]
     source = TownSource(kind="town", documents=4 * BLOCK, seed=5)
     own = [d for number in town_blocks(source) for d in documents_of(source, number)]
     key = dict(zip(ids(f"town\0key\0{d.number}" for d in own).to_pylist(), own, strict=True))

@@ -1,0 +1,48 @@
+"""The datasheet of a corpus with an invented town: what was known, and what was recovered."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.page.figures import show
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig, towns_of
+from tasks.corpus.recovery import RecoveryConfig, of_towns, recovery
+from tests.reports import artifacts, pages
+
+CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])
+
+
+@pytest.fixture(scope="module")
+def sheet(session, made):
+    history = artifacts.curated(ingest(CONFIG))
+    history["recovery"] = recovery(history, of_towns(RecoveryConfig(), towns_of(CONFIG)))
+    profile = artifacts.profiled(history)
+    return history["recovery"], datasheet(profile, history, DatasheetConfig())
+
+
+def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
+    recovered, card = sheet
+    page = pages.read(card.directory() / "datasheet.html")
+    lines = [line for table in page.tables for line in table]
+    rows = recovered["recovered"].read().to_pylist()
+    assert len(rows) > 20
+    for row in rows:
+        share, ends = "not measured", "–"
+        if row["share"] is not None:
+            share, low, high = (show(row[end], "share") for end in ("share", "low", "high"))
+            ends = f"{low} to {high}"
+        head = [row["stage"], row["what"], row["measure"]]
+        [line] = [line for line in lines if line[:3] == head]
+        assert line[3].startswith(share) and line[4:] == [ends, f"{row['n']:,}"], row
+    for row in recovered["rates"].read().to_pylist():
+        head = [row["what"], row["among"], f"{100 * row['stated']:g} %"]
+        assert sum(line[:3] == head for line in lines) == 1
+    assert "The documents of here are invented" in " ".join(page.text.split())
+    assert pages.broken_links(card.directory()) == []
+
+
+def test_a_corpus_without_a_town_says_nothing_of_it(cards):
+    page = pages.read(cards["datasheet"].directory() / "datasheet.html")
+    assert "Known and recovered" not in page.text
