@@ -87,7 +87,7 @@ def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
 
 @pytest.mark.slow
 def test_a_sample_of_smoke_comes_near_it(smoke, absent):
-    report = forecast("smoke", until="pack", budget=150_000)
+    report = forecast("smoke", until="pack", budget=200_000)
     assert not report["sample"]["whole"] and report["training"] is None
     run = open_run(smoke.first, str(smoke.store))
     corpus = report["corpus"]

@@ -69,8 +69,11 @@ class Finder:
         for label, artifact in self.history.items():
             if artifact.stage in COPIES:
                 yield from self.copies(label, COPIES[artifact.stage])
-            if "signals" in artifact.tables and "language" in artifact["signals"].columns:
+            signals = artifact["signals"].columns if "signals" in artifact.tables else {}
+            if "language" in signals:
                 yield from self.languages(label, artifact)
+            if "identities" in signals:
+                yield from self.peoples(label, artifact)
             if any(r["digest"] is not None for r in self.ledgers.get(label, ())):
                 yield from self.masks(label)
             if artifact.stage == "select":
@@ -124,6 +127,22 @@ class Finder:
         for what, rows in slices.items():
             hits = sum(known[row["doc_id"]] == "en" for row in rows)
             yield self.row(label, what, "recall", hits, len(rows))
+
+    # People ----------------------------------------------------------------------------------
+
+    def peoples(self, label: str, artifact: Artifact) -> Iterator[Row]:
+        """The town's peoples, where the signal was made with their lexicon."""
+        said = artifact["signals"].read(["doc_id", "identities"])
+        known = zip(said["doc_id"].to_pylist(), said["identities"].to_pylist(), strict=True)
+        named = {i: set(groups or ()) for i, groups in known if i in self.truth}
+        groups = sorted({group for row in self.truth.values() for group in row["groups"]})
+        if not set(groups) & {group for found in named.values() for group in found}:
+            return
+        for group in groups:
+            there = {i for i in named if group in self.truth[i]["groups"]}
+            found = {i for i, groups in named.items() if group in groups}
+            for measure, among in (("recall", there), ("precision", found)):
+                yield self.row(label, group, measure, len(there & found), len(among))
 
     # Personal data ---------------------------------------------------------------------------
 

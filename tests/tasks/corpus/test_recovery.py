@@ -4,7 +4,18 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.statistics import wilson as closed_form
-from tasks.contract import Processes, Session, Store, current_session, open_session
+from tasks.contract import (
+    Processes,
+    Session,
+    StageConfig,
+    Store,
+    Table,
+    Work,
+    column,
+    current_session,
+    open_session,
+    stage,
+)
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -14,6 +25,7 @@ from tasks.corpus.recovery import RecoveryConfig, of_towns, recovery
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import Key, ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.signals import signals
 from tasks.corpus.town.finder import Finder, counted
 from tests.tasks.corpora import given
 
@@ -108,6 +120,39 @@ def test_the_figures_of_a_hand_made_case(session):
     assert found["select_scored", "no rude speech", "false alarms"] == (1, 6)
     looks = found["select_scored", "no rude speech, words that look rude", "false alarms"]
     assert looks == (1, 1)
+
+
+PEOPLES = signals(
+    "For tests.", column("identities", pa.list_(pa.string()), "label", "groups it mentions")
+)
+
+
+class PeoplesConfig(StageConfig):
+    found: tuple[tuple[str, ...], ...]
+
+
+@stage(tables={"signals": PEOPLES})
+def peoples(documents: Table, config: PeoplesConfig, work: Work) -> None:
+    found = [list(groups) for groups in config.found]
+    doc_id = documents.read(["doc_id"])["doc_id"]
+    work.table("signals").write({"doc_id": doc_id, "identities": found})
+
+
+def test_mentions_of_peoples_are_compared_with_the_truth(session):
+    documents = given([CALM, LONG, "a", "b"], sources=["town"] * 4)
+    said = [{"groups": ["Tamskers"]}, {"groups": ["Tamskers", "Ildriths"]}, {}, {}]
+    truth = truth_of(documents, dict(enumerate(said)))
+    found = [("Tamskers", "women"), (), ("Tamskers",), ()]
+    made = peoples(documents, PeoplesConfig(found=found))
+    shown = shares(Finder("town", 0.8, (), truth, [], {"who": made}).found())
+    assert shown == {
+        ("who", "Tamskers", "recall"): (1, 2),
+        ("who", "Tamskers", "precision"): (1, 2),
+        ("who", "Ildriths", "recall"): (0, 1),
+        ("who", "Ildriths", "precision"): (0, 0),
+    }
+    without = peoples(documents, PeoplesConfig(found=[("women",)] * 4))  # by another lexicon
+    assert not list(Finder("town", 0.8, (), truth, [], {"who": without}).found())
 
 
 def test_a_copy_of_another_document_is_no_right_answer(session):
