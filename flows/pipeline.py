@@ -32,7 +32,7 @@ from tasks.corpus.plant import plant
 from tasks.corpus.profile import profile
 from tasks.corpus.quality import quality
 from tasks.corpus.reading.inputs import towns_of
-from tasks.corpus.recovery import of_towns, recovery
+from tasks.corpus.recovery import recovery
 from tasks.corpus.score_toxicity import score_toxicity
 from tasks.corpus.scrub import scrub
 from tasks.corpus.select import select
@@ -69,9 +69,8 @@ def curate(config: Config) -> dict[str, Artifact]:
     history = dict(made)
     made["profile"] = profiled = profile(planted, planted, history, config.profile)
     made["effects"] = history["effects"] = effects(masked, dict(history), config.effects)
-    if towns := towns_of(config.ingest):  # whose truth is known
-        found = recovery(history, of_towns(config.recovery, towns))
-        made["recovery"] = history["recovery"] = found
+    if towns_of(config.ingest):  # their truth is known
+        made["recovery"] = history["recovery"] = recovery(history, config.recovery)
     made["datasheet"] = datasheet(profiled, history, config.datasheet)
     return made
 

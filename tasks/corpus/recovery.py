@@ -14,7 +14,7 @@ so the intervals are a little too narrow. Memory: about 1 kB a document of the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,16 +48,6 @@ class RecoveryConfig(StageConfig):
     lengths: tuple[int, ...] = Field(
         default=(300, 1000), description="characters at which rude documents are told apart"
     )
-
-
-class TownsConfig(RecoveryConfig):
-    """The same, with the towns."""
-
-    towns: tuple[TownSource, ...]
-
-
-def of_towns(config: RecoveryConfig, towns: tuple[TownSource, ...]) -> TownsConfig:
-    return TownsConfig(towns=towns, **config.model_dump())
 
 
 def _shares(meaning: str, *fields: pa.Field) -> pa.Schema:
@@ -174,6 +164,13 @@ def write_truth(block: Block, key: Key, out: Tables) -> None:
 # What was stated ---------------------------------------------------------------------------------
 
 
+def towns_in(history: Mapping[str, Artifact]) -> list[TownSource]:
+    """The invented towns among the sources that were read, by the config of ``ingest``."""
+    configs = [a.manifest["parts"]["config"] for a in history.values() if a.stage == "ingest"]
+    sources = [source for config in configs for source in config["sources"]]
+    return [TownSource.model_validate(s) for s in sources if s["kind"] == "town"]
+
+
 def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
     """Rows of the table ``rates``."""
     stated = source.rates
@@ -220,12 +217,14 @@ def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
     code=TOWN,
     libraries=["numpy", "scipy", "python-stdnum"],
     external=lambda config, secret_id: {"secret": secret_id},
-    reads={"history": ("ledger", "signals")},
+    # The documents are not read: where a town's settings change what it holds, they change too.
+    reads={"history": ("documents", "ledger", "signals")},
     determinism="exact",
 )
-def recovery(history: dict[str, Artifact], config: TownsConfig, work: Work) -> None:
+def recovery(history: dict[str, Artifact], config: RecoveryConfig, work: Work) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran."""
-    blocks = [Block(source, number) for source in config.towns for number in town_blocks(source)]
+    towns = towns_in(history)
+    blocks = [Block(source, number) for source in towns for number in town_blocks(source)]
     made = work.map(write_truth, blocks, Key(work.secret))
 
     def rows(name: str) -> list[Row]:
@@ -233,7 +232,7 @@ def recovery(history: dict[str, Artifact], config: TownsConfig, work: Work) -> N
 
     truth, planted = rows("truth"), rows("planted")
     personal = {row["doc_id"] for row in planted}
-    for source in config.towns:
+    for source in towns:
         own = {row["doc_id"]: row | {"personal": row["doc_id"] in personal}
                for row in truth if row["source"] == source.name}  # fmt: skip
         spans = [row for row in planted if row["doc_id"] in own]

@@ -7,8 +7,8 @@ import pytest
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.page.figures import show
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig, towns_of
-from tasks.corpus.recovery import RecoveryConfig, of_towns, recovery
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.recovery import RecoveryConfig, recovery
 from tests.reports import artifacts, pages
 
 CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])
@@ -17,7 +17,7 @@ CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}
 @pytest.fixture(scope="module")
 def sheet(session, made):
     history = artifacts.curated(ingest(CONFIG))
-    history["recovery"] = recovery(history, of_towns(RecoveryConfig(), towns_of(CONFIG)))
+    history["recovery"] = recovery(history, RecoveryConfig())
     profile = artifacts.profiled(history)
     return history["recovery"], datasheet(profile, history, DatasheetConfig())
 

@@ -20,8 +20,8 @@ from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.reading.inputs import IngestConfig, towns_of
-from tasks.corpus.recovery import RecoveryConfig, of_towns, recovery
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.recovery import RecoveryConfig, recovery
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import Key, ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
@@ -195,13 +195,13 @@ def town(session):
     return raw, {"ingest": raw, **stages(raw)}
 
 
-def recovered(history, config):
-    return recovery(history, of_towns(RecoveryConfig(), towns_of(config)))
+def recovered(history):
+    return recovery(history, RecoveryConfig())
 
 
 def test_the_truth_of_a_town_is_joined_by_id(town):
     raw, history = town
-    made = recovered(history, IngestConfig(sources=[TOWN]))
+    made = recovered(history)
     texts = {r["doc_id"]: r["text"] for r in raw["documents"].read(["doc_id", "text"]).to_pylist()}
     truth = {r["doc_id"]: r for r in made["truth"].read().to_pylist()}
     assert truth.keys() == texts.keys()
@@ -225,26 +225,25 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
 
 def test_it_is_the_same_for_any_workers(town, tmp_path):
     _, history = town
-    config = IngestConfig(sources=[TOWN])
     contents = set()
     secret = current_session().store.secret
     for workers in (1, 2):
         store = Store(tmp_path / str(workers))
         store.keep_secret(secret)
         with open_session(Session(store, mapper=Processes(workers))):
-            contents.add(recovered(history, config).content)
+            contents.add(recovered(history).content)
     assert len(contents) == 1
 
 
 def test_without_a_town_there_is_nothing_to_say(session):
-    made = recovery({"ingest": given([CALM])}, of_towns(RecoveryConfig(), ()))
+    made = recovery({"given": given([CALM])}, RecoveryConfig())
     assert all(table.rows == 0 for table in made.tables.values())
 
 
 def test_two_towns_are_told_apart(session):
     sources = [TOWN | {"name": "a", "documents": 60}, TOWN | {"name": "b", "documents": 70}]
     config = IngestConfig(sources=sources)
-    made = recovered({"ingest": ingest(config)}, config)
+    made = recovered({"ingest": ingest(config)})
     rates = made["rates"].read(["source", "what", "n"]).to_pylist()
     assert {r["source"]: r["n"] for r in rates if r["what"] == "exact copies"} == {"a": 60, "b": 70}
     assert isinstance(made["truth"].read(), pa.Table) and made["truth"].rows == 130
