@@ -133,7 +133,10 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
     ("library", "expected"),
     [
         ("pyarrow", set(OURS)),
-        ("scipy", {"deduplicate", "deduplicate_near", "score_toxicity", "effects", *AUDITS}),
+        (
+            "scipy",
+            {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "recovery", *AUDITS},
+        ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),
         ("prefect", set()),
