@@ -33,8 +33,8 @@ from tasks.contract import (
     stage,
     table,
 )
+from tasks.corpus.find_personal_data import Key
 from tasks.corpus.reading.town import TOWN, TownSource, documents_of, key_of, town_blocks
-from tasks.corpus.scrub import Key
 from tasks.corpus.town.compose import similarity, town_jobs, town_lexicon
 from tasks.corpus.town.finder import Finder, Row, counted
 

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from tasks.contract import StageConfig
 from tasks.corpus.town.grammar import DATA, Dice, Mark, Said, Teller, joined, rules
 from tasks.corpus.town.values import MAKERS, personal
-from tasks.measures.personal_data import Type
+from tasks.measures.personal.types import Type
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact
-from tasks.measures.personal_data import TYPES
+from tasks.measures.personal.types import TYPES
 
 Row = dict[str, Any]
 

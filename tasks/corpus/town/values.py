@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tasks.corpus.town.grammar import Dice
-from tasks.measures.personal_data import Type
+from tasks.measures.personal.types import Type
 
 _DIGITS = "0123456789"
 _LOWER = "abcdefghijklmnopqrstuvwxyz"
