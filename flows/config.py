@@ -30,6 +30,7 @@ from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from tasks.corpus.effects import EffectsConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig
+from tasks.corpus.find_repeats import RepeatsConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
@@ -72,6 +73,8 @@ class Config(StageConfig):
     identities: IdentitiesConfig = IdentitiesConfig()
     select: SelectConfig = SelectConfig()
     deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()
+    find_repeats: RepeatsConfig = RepeatsConfig()
+    cut_repeats: ScrubConfig = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
     find_personal_data: PersonalDataConfig = PersonalDataConfig()
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()

@@ -25,6 +25,7 @@ from tasks.corpus.deduplicate_near import deduplicate_near
 from tasks.corpus.effects import effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
 from tasks.corpus.find_personal_data import find_personal_data
+from tasks.corpus.find_repeats import find_repeats
 from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
@@ -43,6 +44,7 @@ from tasks.training.train_tokenizer import train_tokenizer
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
 select_scored = select.named("select_scored")
+cut_repeats = scrub.named("cut_repeats")
 
 
 def curate(config: Config) -> dict[str, Artifact]:
@@ -56,6 +58,9 @@ def curate(config: Config) -> dict[str, Artifact]:
     signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select(unique, signals, config.select)
     made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
+    if config.find_repeats.enabled:
+        made["find_repeats"] = repeats = find_repeats(apart, config.find_repeats)
+        made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": repeats}, config.cut_repeats)
     made["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
     made["find_personal_data"] = found = find_personal_data(apart, config.find_personal_data)
     made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)

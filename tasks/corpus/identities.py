@@ -19,6 +19,8 @@ from tasks.contract import utf8_bytes as size_of
 from tasks.corpus.signals import signals
 from tasks.measures.identities import Lexicon, find_terms, lexicon, read_lexicon
 
+DATA = Path(__file__).parent / "data"
+
 #: The data files behind the signals, for ``@stage(code=...)``.
 WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialects.json")
 
@@ -26,8 +28,8 @@ WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialec
 class IdentitiesConfig(StageConfig):
     lexicons: tuple[Path, ...] = Field(
         default=(),
-        description="JSON files with more groups, those of an invented people say: an object that "
-        "holds for each group a list of terms in lower case",
+        description="JSON files with more groups: an object that holds for each group a list of "
+        'terms in lower case; "town" is that of the invented town',
     )
     lengths: tuple[int, ...] = Field(
         default=(200, 1000, 5000, 20_000),
@@ -52,8 +54,13 @@ def all_groups(lexicons: tuple[Path, ...]) -> Lexicon:
     """The project's own lexicon with those of the config."""
     found = lexicon()
     for path in lexicons:
-        found = found.with_groups(read_lexicon(path))
+        found = found.with_groups(read_lexicon(located(path)))
     return found
+
+
+def located(path: Path) -> Path:
+    """The file of a lexicon: one of the user's, or the town's own by its name."""
+    return DATA / "town" / "lexicon.json" if str(path) == "town" else path
 
 
 def found_groups(texts: pa.Array, terms: Lexicon) -> tuple[pa.Array, pa.Array]:
@@ -102,8 +109,8 @@ def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> None:
     code=WORD_LISTS,
     libraries=["numpy"],
     external=lambda config, secret_id: {
-        f"lexicon {number}": file_digest(path) for number, path in enumerate(config.lexicons)
-        if read_lexicon(path)
+        f"lexicon {number}": file_digest(located(path))
+        for number, path in enumerate(config.lexicons) if read_lexicon(located(path))
     },
 )  # fmt: skip
 def identities(documents: Table, config: IdentitiesConfig, work: Work) -> None:

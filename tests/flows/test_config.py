@@ -34,7 +34,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
-    assert sections - {"deduplicate_masked", "select_scored"} == ours
+    assert sections - {"cut_repeats", "deduplicate_masked", "select_scored"} == ours
 
 
 def test_several_mistakes_are_told_together():

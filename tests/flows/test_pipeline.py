@@ -18,9 +18,9 @@ from tests.reports import pages
 
 STAGES = [
     "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",
-    "evaluate_detectors", "find_personal_data", "scrub", "deduplicate_masked", "score_toxicity",
-    "contamination", "select_scored", "split", "plant", "profile", "effects", "recovery",
-    "datasheet", "train_tokenizer", "pack", "pretrain",
+    "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
+    "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
+    "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "audit_toxicity", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip

@@ -58,3 +58,15 @@ def test_a_lexicon_of_the_config_counts_beside_our_own(session, tmp_path):
     assert again["signals"].read()["identities"].to_pylist() == [["women"]]
     with pytest.raises(HallmarkError, match=r"lexicon .*none\.json: cannot be read"):
         identities(given(TEXTS), IdentitiesConfig(lexicons=(tmp_path / "none.json",)))
+
+
+def test_the_peoples_of_the_town_are_groups_where_its_lexicon_is_named(session):
+    texts = ["Two Orvelings and a tamsker met.", "Nobody met."]
+    for lexicons, found in (((), [[], []]), (("town",), [["Orvelings", "Tamskers"], []])):
+        documents = given(texts)
+        made = identities(documents, IdentitiesConfig(lexicons=lexicons))
+        by_id = {r["doc_id"]: r["identities"] for r in made["signals"].read().to_pylist()}
+        entered = documents["documents"].read(["doc_id", "text"]).to_pylist()
+        assert {r["text"]: by_id[r["doc_id"]] for r in entered} == dict(
+            zip(texts, found, strict=True)
+        )

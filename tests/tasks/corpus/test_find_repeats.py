@@ -1,0 +1,94 @@
+"""Repeated stretches are cut from all but the first document that has them."""
+
+import random
+
+import pytest
+
+from tasks.contract import Processes, Session, Store, open_session
+from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from tasks.corpus.scrub import ScrubConfig, scrub
+from tests.tasks.corpora import given
+
+CUT = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
+
+
+def words(chance, count):
+    return " ".join(f"{chance.randrange(10**6):x}" for _ in range(count))
+
+
+def corpus(seed=1):
+    """Texts of which many share a paragraph with others, some of it in letters of two bytes."""
+    chance = random.Random(seed)
+    shared = [words(chance, 20), " ".join(f"ä{i}ö" for i in range(30)), words(chance, 40) + "€"]
+    texts = []
+    for number in range(60):
+        middle = chance.choice(shared) if number % 3 else words(chance, 15)
+        texts.append(f"{words(chance, 10)}\n{middle}\n{words(chance, chance.randrange(30))}")
+    return texts, shared
+
+
+def cut(texts, parts=1, sources=None, **config):
+    documents = given(texts, parts=parts, sources=sources)
+    found = find_repeats(documents, RepeatsConfig(enabled=True, **config))
+    made = scrub.named("cut_repeats")(documents, {"find_repeats": found}, CUT)
+    return documents, found, made
+
+
+def after(made):
+    return {r["doc_id"]: r["text"] for r in made["documents"].read().to_pylist()}
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_each_shared_stretch_stays_once_in_the_document_that_comes_first(session, parts):
+    texts, shared = corpus()
+    documents, _, made = cut(texts, parts, least=64)
+    before, left = after(documents), after(made)
+    rank = sorted(before, key=lambda i: (-len(before[i].encode()), i))
+    for stretch in shared:
+        holders = [i for i in rank if stretch in before[i]]
+        assert len(holders) > 5
+        assert [i for i in rank if stretch in left[i]] == holders[:1]
+        for doc_id in holders[1:]:
+            head, tail = before[doc_id].split(stretch)
+            lost = len(before[doc_id].encode()) - len(left[doc_id].encode())
+            by_chance = lost - len(stretch.encode())  # letters beside it that agree with others'
+            assert 0 <= by_chance <= 8
+            assert left[doc_id].startswith(head[:-8]) and left[doc_id].endswith(tail[8:])
+    untouched = [i for i in before if not any(s in before[i] for s in shared)]
+    assert all(left[i] == before[i] for i in untouched) and untouched
+    rows = made["ledger"].read().to_pylist()
+    assert {(r["action"], r["reason"], r["bytes_after"]) for r in rows} == {
+        ("removed_span", "REPEAT", 0)
+    }
+    gone = sum(len(before[i].encode()) - len(left[i].encode()) for i in before)
+    assert sum(r["bytes_before"] for r in rows) == gone
+
+
+def test_a_preferred_source_keeps_the_stretch(session):
+    stretch = words(random.Random(2), 30)
+    texts, sources = [f"{stretch} and much more behind it", stretch], ["web", "book"]
+    for prefer, kept in (((), 0), (("book",), 1)):
+        documents, _, made = cut(texts, sources=sources, prefer=prefer, least=64)
+        left = after(made)
+        assert [stretch in left[i] for i in after(documents)] == [kept == 0, kept == 1]
+
+
+def test_spans_do_not_depend_on_parts_workers_or_order(tmp_path):
+    texts, _ = corpus()
+    found = []
+    for number, (parts, workers) in enumerate(((2, 0), (8, 0), (8, 2))):
+        with open_session(Session(Store(tmp_path / f"{number}"))) as session:
+            if workers:
+                with Processes(workers) as session.mapper:
+                    _, spans, _ = cut(texts, parts, least=64)
+            else:
+                _, spans, _ = cut(texts, parts, least=64)
+            found.append(spans["spans"].read().to_pylist())
+    assert found[0] and found[0] == found[1] == found[2]
+
+
+def test_nothing_repeats_in_nothing(session):
+    for texts in ([], ["", ""], ["alone"]):
+        _, found, made = cut(texts)
+        assert found["spans"].rows == 0
+        assert made["documents"].rows == len(texts)

@@ -1,0 +1,95 @@
+"""Repeated stretches against brute force over all windows."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.corpus import repeats
+from tasks.corpus.repeats import END, repeated, stretches
+
+
+def joined(texts):
+    whole = b"".join(text.encode() + bytes([END]) for text in texts)
+    return np.frombuffer(whole, np.uint8).copy()
+
+
+def expected(text, least):
+    """{begin: first} of windows that occurred before, apart, none across an END."""
+    seen, found = {}, {}
+    data = text.tobytes()
+    for begin in range(len(data) - least + 1):
+        window = data[begin : begin + least]
+        if END in window:
+            continue
+        first = seen.setdefault(window, begin)
+        if begin >= first + least:
+            found[begin] = first
+    return found
+
+
+def covered(text, least):
+    marks = np.zeros(len(text), bool)
+    for begin in expected(text, least):
+        marks[begin : begin + least] = True
+    return marks
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.text("ab é漢😀", max_size=40), max_size=6), st.integers(8, 20))
+def test_any_texts(texts, least):
+    text = joined(texts)
+    before = text.copy()
+    begins, firsts = repeated(text, least)
+    assert dict(zip(begins.tolist(), firsts.tolist(), strict=True)) == expected(text, least)
+    assert begins.tolist() == sorted(begins.tolist())
+    assert (text == before).all()
+    marks = np.zeros(len(text), bool)
+    for start, stop in zip(*stretches(text, begins, least), strict=True):
+        assert stop > start
+        text[start:stop].tobytes().decode()  # whole characters
+        marks[start:stop] = True
+    brute = covered(text, least)
+    assert not (marks & ~brute).any()
+    left = np.flatnonzero(brute & ~marks)  # parts of characters at the edges, and nothing else
+    assert all(text[at] >= 0x80 for at in left)
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 20])
+def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
+    monkeypatch.setattr(repeats, "CHUNK", chunk if chunk > 3 else 1000)
+    chance = random.Random(3)
+    words = [f"{chance.randrange(10**5):x}" for _ in range(3000)]
+    size = 1_000_000 if chunk > 3 else 60_000
+    texts = []
+    while sum(map(len, texts)) < size:
+        texts.append(" ".join(chance.choices(words, k=chance.randrange(5, 200))))
+    planted = []
+    for donor in chance.sample([t for t in texts[:80] if len(t) > 150], 30):
+        start = chance.randrange(len(donor) - 100)
+        planted.append(donor[start : start + 100])
+        texts.insert(chance.randrange(80, len(texts)), f"new {planted[-1]} end")
+    text = joined(texts)
+    begins, firsts = repeated(text, 50)
+    assert dict(zip(begins.tolist(), firsts.tolist(), strict=True)) == expected(text, 50)
+    struck = text.copy()
+    for start, stop in zip(*stretches(text, begins, 50), strict=True):
+        struck[start:stop] = ord("\n")
+    left = struck.tobytes()
+    assert all(left.count(stretch.encode()) == 1 for stretch in planted)
+
+
+def test_nothing_and_less_than_a_window():
+    for texts in ([], [""], ["short"], ["a" * 20]):
+        text = joined(texts)
+        begins, _ = repeated(text, 30)
+        assert not len(begins)
+        assert not len(stretches(text, begins, 30)[0])
+
+
+def test_a_run_is_cut_to_its_first_window():
+    text = joined(["x" + "-" * 100 + "y"])
+    starts, stops = stretches(text, repeated(text, 30)[0], 30)
+    assert (starts.tolist(), stops.tolist()) == ([31], [101])
