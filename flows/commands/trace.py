@@ -40,7 +40,7 @@ def trace(
     store: InStore = None,
     json_: Json = False,
 ) -> None:
-    """Follow a document through a run: what each stage made of it, and which steps read it.
+    """Follow a document through a run: what each stage made of it, which steps read it.
 
     Parameters
     ----------

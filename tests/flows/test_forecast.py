@@ -131,7 +131,8 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     options = [f"--set=pretrain.model.{k}={v}" for k, v in
                {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()]  # fmt: skip
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", config, "--dry-run", "--set", "split.validation=1e-9", *options])
+        options += ["--set=plant.enabled=true", "--set=split.validation=1e-9"]
+        cli.main(["run", config, "--dry-run", *options])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     fails = next(line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant"))
@@ -201,7 +202,8 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
 
 
 def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
-    config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)])
+    planted = "[plant]\nenabled = true\n"
+    config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)], planted)
     report = forecast(config, until="pack", budget=20_000)
     assert not report["sample"]["whole"] and not report["will_fail"]
     warning = next(w["says"] for w in report["warnings"] if "planting needs" in w["says"])

@@ -7,11 +7,11 @@ from flows.config import load
 from tasks.contract import UsageError
 
 
-def flat(values, section=""):
+def flat(values, listed, section=""):
     for key, value in values.items():
         name = f"{section}.{key}" if section else key
-        if isinstance(value, dict):
-            yield from flat(value, name)
+        if isinstance(value, dict) and name not in listed:  # a setting may be a table by names
+            yield from flat(value, listed, name)
         else:
             yield name, value
 
@@ -24,11 +24,12 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
         "select.rules",
         "select_scored.rules",
     }
-    written = {"name", "ingest.sources"} | lists
+    left_out = {"score_toxicity.cascade"}  # a section that is not there by default
+    written = {"name", "ingest.sources"} | lists | left_out
     source = {"kind": "text", "name": "letters", "path": "letters"}
     plain = load({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
     given = {"pretrain.model.vocab_size", "pretrain.model.context"}  # by the tokenizer and by pack
-    for name, value in flat(plain):
+    for name, value in flat(plain, listed):
         if name not in written | given:
             assert listed[name]["default"] == value, name
     assert listed["name"]["required"] and listed["ingest.sources.path"]["required"]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tasks.contract import Artifact
 from tasks.measures.personal.types import TYPES
+from tasks.measures.statistics import wilson
 
 Row = dict[str, Any]
 
@@ -19,18 +20,8 @@ Row = dict[str, Any]
 COPIES = {"deduplicate": "exact", "deduplicate_near": "near"}
 
 
-def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
-    """Wilson's score interval of a share, 95 %; None without anything to count."""
-    from scipy.stats import binomtest
-
-    if n == 0:
-        return None, None
-    found = binomtest(hits, n).proportion_ci(0.95, "wilson")
-    return float(found.low), float(found.high)
-
-
 def counted(hits: int, n: int) -> Row:
-    low, high = wilson(hits, n)
+    low, high = wilson(hits, n) if n else (None, None)
     share = hits / n if n else None
     return {"hits": hits, "n": n, "share": share, "low": low, "high": high}
 

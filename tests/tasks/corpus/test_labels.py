@@ -15,9 +15,9 @@ from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.labels import domains, iso_date
-from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
+from tests.tasks.corpora import scrubbed
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
     unique = deduplicate(made, DeduplicateConfig())
     chosen = select(unique, {"language": language(unique, LanguageConfig())}, SelectConfig())
-    parted = split(scrub(chosen, ScrubConfig()), SplitConfig(validation=1e-9, holdout=0))
-    planting = PlantConfig(counts=(0, 2), canaries=1, passages=0, records=0)
+    parted = split(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
+    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=1, passages=0, records=0)
     found = labels(plant(parted, planting))
     assert {text: found[text] for text in EXPECTED} == EXPECTED
     assert {found[text] for text in found.keys() - EXPECTED} == {(None, None, None)}

@@ -3,7 +3,6 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.statistics import wilson as closed_form
 from tasks.contract import (
     Processes,
     Session,
@@ -18,16 +17,17 @@ from tasks.contract import (
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.find_personal_data import Key
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.recovery import RecoveryConfig, recovery
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import Key, ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.signals import signals
 from tasks.corpus.town.finder import Finder, counted
-from tests.tasks.corpora import given
+from tasks.measures.statistics import wilson as closed_form
+from tests.tasks.corpora import given, scrubbed
 
 KEY = Key(b"for tests")
 CALM = "The ducks left the mill pond early, and the ferry took nobody to the far bank that evening."
@@ -39,7 +39,7 @@ def stages(documents):
     made = {"deduplicate": deduplicate(documents, DeduplicateConfig())}
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["deduplicate_near"] = deduplicate_near(made["deduplicate"], DeduplicateNearConfig())
-    made["scrub"] = scrub(made["deduplicate_near"], ScrubConfig())
+    made["scrub"] = scrubbed(made["deduplicate_near"])
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.8}})
     scores = {"toxicity": made["score_toxicity"]}
