@@ -55,6 +55,7 @@ def test_what_one_stage_keeps_the_next_one_takes_in(smoke):
         "deduplicate",
         "select",
         "deduplicate_near",
+        "cut_repeats",
         "scrub",
         "deduplicate_masked",
         "select_scored",

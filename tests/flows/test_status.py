@@ -47,7 +47,7 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
     reasons = stale(status_of(run))
     assert any(r.startswith("library: scipy ") and "→ 99" in r for r in reasons["deduplicate"])
     assert "may change with deduplicate" in reasons["select"]
-    assert "may change with deduplicate_near" in reasons["find_personal_data"]
+    assert "may change with cut_repeats" in reasons["find_personal_data"]
     assert "ingest" not in reasons
 
 

@@ -100,7 +100,7 @@ EDITS = {
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        (AUDITS - {"attention_maps"}) | {"effects"},
+        (AUDITS - {"attention_maps"}) | {"effects", "recovery"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }

@@ -23,8 +23,10 @@ PIECES = [
 SPACES = [" ", " ", " ", "  ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\r\n\r\n", "\r", "\n \n",
           "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u3000", "\u00a0", ""]  # fmt: skip
 few = st.sampled_from(["a b", "a b c d e", "one two three four five six", "a\n", "b.\n\n"])
+#: Not those that Python's tables do not know yet, and Arrow's newer ones call letters.
+known = st.characters(exclude_categories=("Cs", "Cn"))
 TEXTS = st.one_of(
-    st.text(max_size=40),
+    st.text(known, max_size=40),
     st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(SPACES)), max_size=40).map(
         lambda pairs: "".join(a + b for a, b in pairs)
     ),
