@@ -16,20 +16,18 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.contract import (
-    ACCOUNTS,
     Artifact,
     Part,
     StageConfig,
     Table,
     Tables,
     Work,
-    column,
     stage,
-    table,
     together,
     utf8_bytes,
 )
 from tasks.corpus.presets import PRESETS, broken
+from tasks.corpus.profile_tables import TABLES
 from tasks.measures.identities import find_terms, identity_terms
 from tasks.measures.personal.types import TYPES as PERSONAL
 
@@ -47,109 +45,6 @@ class ProfileConfig(StageConfig):
             raise ValueError("quantiles must be between 0 and 1, and each larger than the last")
         return quantiles
 
-
-def _label(name: str, meaning: str) -> pa.Field:
-    return column(name, pa.string(), "label", meaning)
-
-
-def _count(name: str, meaning: str, unit: str) -> pa.Field:
-    return column(name, pa.int64(), "figure", meaning, unit=unit)
-
-
-def _measure(name: str, meaning: str, unit: str) -> pa.Field:
-    return column(name, pa.float64(), "figure", meaning, unit=unit)
-
-
-_SOURCE = _label("source", "name of the source")
-_OR_ALL = _label("source", "name of the source; empty: all sources together")
-_STAGE = _label("stage", "label of the stage in the run")
-_QUANTILE = _measure("quantile", "share of the documents that are at most this", "share")
-
-TABLES = {
-    "flow": table(
-        "The accounts of every stage, in the order in which they ran.",
-        column("order", pa.int32(), "figure", "place of the stage, from 0"),
-        _STAGE,
-        *ACCOUNTS,
-    ),
-    "sources": table(
-        "Size of the corpus by source and split.",
-        _SOURCE,
-        _label("split", "train, validation or holdout"),
-        _count("documents", "documents", "documents"),
-        _count("bytes", "UTF-8 bytes of their text", "bytes"),
-        _count("characters", "characters of their text", "characters"),
-        _measure("mean_bytes", "mean size of a document", "bytes"),
-        _measure("median_bytes", "median size of a document", "bytes"),
-    ),
-    "lengths": table(
-        "Quantiles of the documents' lengths.",
-        _OR_ALL,
-        _QUANTILE,
-        _measure("bytes", "UTF-8 bytes of the text", "bytes"),
-    ),
-    "reasons": table(
-        "What left, changed or was added, and why.",
-        _STAGE,
-        _label("action", "removed, also, removed_span, replaced, quarantined or added"),
-        _label("reason", "why, as the ledger says"),
-        _SOURCE,
-        _count("rows", "rows of the ledger", "rows"),
-        _count("bytes", "what left or changed, or was added", "bytes"),
-    ),
-    "published_rules": table(
-        "What each published rule of quality would take, whether it was asked for or not.",
-        _label("preset", "the rules it is of"),
-        _label("rule", "its name"),
-        _count("documents", "documents that came to the stage quality", "documents"),
-        _count("broken", "those that break it", "documents"),
-        _count("unknown", "those of which it cannot be told", "documents"),
-    ),
-    "personal_data": table(
-        "Personal data that was masked or cut out.",
-        _label("type", "type of personal data or credential"),
-        _SOURCE,
-        _count("spans", "spans of it", "spans"),
-        _count("documents", "documents with at least one", "documents"),
-    ),
-    "toxicity": table(
-        "Quantiles of the documents' toxicity before the filter.",
-        _OR_ALL,
-        _count("n", "documents that were scored", "documents"),
-        _count("unscored", "documents that could not be scored", "documents"),
-        _QUANTILE,
-        _measure("score", "toxicity", "score"),
-    ),
-    "identities": table(
-        "Mentions of people: whole words of a short list.",
-        _label("group", "identity group"),
-        _label("term", "a word of the list"),
-        _SOURCE,
-        _count("mentions", "how often it stands there", "mentions"),
-        _count("documents", "documents with at least one", "documents"),
-    ),
-    "duplicates": table(
-        "Pairs of near-copies by their similarity.",
-        _STAGE,
-        _count("pairs", "verified pairs", "pairs"),
-        _measure("similarity", "lower edge of a bucket 0.05 wide", "share"),
-    ),
-    "errors": table(
-        "What could not be read, counted by its error.",
-        _SOURCE,
-        column("error", pa.string(), "project text", "why it could not be read"),
-        _count("records", "records", "records"),
-        _count("bytes", "raw bytes of them", "bytes"),
-    ),
-    "plants": table(
-        "What was planted, by kind and number of copies.",
-        _label("kind", "canary, passage or record"),
-        _count("copies", "copies of each; 0: never planted, the control", "documents"),
-        _count("plants", "different plants", "plants"),
-        _count("documents", "planted documents", "documents"),
-        _count("bytes", "UTF-8 bytes of their text", "bytes"),
-    ),
-}
 
 # Documents, part by part -----------------------------------------------------------------------
 

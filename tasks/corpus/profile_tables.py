@@ -1,0 +1,111 @@
+"""The tables of the profile: which figures of the corpus it holds."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tasks.contract import ACCOUNTS, column, table
+
+
+def label(name: str, meaning: str) -> pa.Field:
+    return column(name, pa.string(), "label", meaning)
+
+
+def count(name: str, meaning: str, unit: str) -> pa.Field:
+    return column(name, pa.int64(), "figure", meaning, unit=unit)
+
+
+def measure(name: str, meaning: str, unit: str) -> pa.Field:
+    return column(name, pa.float64(), "figure", meaning, unit=unit)
+
+
+_SOURCE = label("source", "name of the source")
+_OR_ALL = label("source", "name of the source; empty: all sources together")
+_STAGE = label("stage", "label of the stage in the run")
+_QUANTILE = measure("quantile", "share of the documents that are at most this", "share")
+
+TABLES = {
+    "flow": table(
+        "The accounts of every stage, in the order in which they ran.",
+        column("order", pa.int32(), "figure", "place of the stage, from 0"),
+        _STAGE,
+        *ACCOUNTS,
+    ),
+    "sources": table(
+        "Size of the corpus by source and split.",
+        _SOURCE,
+        label("split", "train, validation or holdout"),
+        count("documents", "documents", "documents"),
+        count("bytes", "UTF-8 bytes of their text", "bytes"),
+        count("characters", "characters of their text", "characters"),
+        measure("mean_bytes", "mean size of a document", "bytes"),
+        measure("median_bytes", "median size of a document", "bytes"),
+    ),
+    "lengths": table(
+        "Quantiles of the documents' lengths.",
+        _OR_ALL,
+        _QUANTILE,
+        measure("bytes", "UTF-8 bytes of the text", "bytes"),
+    ),
+    "reasons": table(
+        "What left, changed or was added, and why.",
+        _STAGE,
+        label("action", "removed, also, removed_span, replaced, quarantined or added"),
+        label("reason", "why, as the ledger says"),
+        _SOURCE,
+        count("rows", "rows of the ledger", "rows"),
+        count("bytes", "what left or changed, or was added", "bytes"),
+    ),
+    "published_rules": table(
+        "What each published rule of quality would take, whether it was asked for or not.",
+        label("preset", "the rules it is of"),
+        label("rule", "its name"),
+        count("documents", "documents that came to the stage quality", "documents"),
+        count("broken", "those that break it", "documents"),
+        count("unknown", "those of which it cannot be told", "documents"),
+    ),
+    "personal_data": table(
+        "Personal data that was masked or cut out.",
+        label("type", "type of personal data or credential"),
+        _SOURCE,
+        count("spans", "spans of it", "spans"),
+        count("documents", "documents with at least one", "documents"),
+    ),
+    "toxicity": table(
+        "Quantiles of the documents' toxicity before the filter.",
+        _OR_ALL,
+        count("n", "documents that were scored", "documents"),
+        count("unscored", "documents that could not be scored", "documents"),
+        _QUANTILE,
+        measure("score", "toxicity", "score"),
+    ),
+    "identities": table(
+        "Mentions of people: whole words of a short list.",
+        label("group", "identity group"),
+        label("term", "a word of the list"),
+        _SOURCE,
+        count("mentions", "how often it stands there", "mentions"),
+        count("documents", "documents with at least one", "documents"),
+    ),
+    "duplicates": table(
+        "Pairs of near-copies by their similarity.",
+        _STAGE,
+        count("pairs", "verified pairs", "pairs"),
+        measure("similarity", "lower edge of a bucket 0.05 wide", "share"),
+    ),
+    "errors": table(
+        "What could not be read, counted by its error.",
+        _SOURCE,
+        column("error", pa.string(), "project text", "why it could not be read"),
+        count("records", "records", "records"),
+        count("bytes", "raw bytes of them", "bytes"),
+    ),
+    "plants": table(
+        "What was planted, by kind and number of copies.",
+        label("kind", "canary, passage or record"),
+        count("copies", "copies of each; 0: never planted, the control", "documents"),
+        count("plants", "different plants", "plants"),
+        count("documents", "planted documents", "documents"),
+        count("bytes", "UTF-8 bytes of their text", "bytes"),
+    ),
+}
