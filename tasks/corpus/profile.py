@@ -7,7 +7,7 @@ parts do not add up to those of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,20 +22,48 @@ from tasks.contract import (
     Table,
     Tables,
     Work,
+    aligned,
     stage,
     together,
     utf8_bytes,
 )
+from tasks.corpus.composition import (
+    COUNTS,
+    composed,
+    composition_rows,
+    languages_of,
+    licences,
+    told_languages,
+)
 from tasks.corpus.presets import PRESETS, broken
 from tasks.corpus.profile_tables import TABLES
 from tasks.measures.identities import find_terms, identity_terms
+from tasks.measures.occupations import beside, occupations
 from tasks.measures.personal.types import TYPES as PERSONAL
+from tasks.measures.statistics import wilson
 
 
 class ProfileConfig(StageConfig):
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
         description="of lengths and toxicity scores",
+    )
+    values: int = Field(
+        50,
+        ge=1,
+        le=100_000,
+        description="values of a dimension that are named in composition; the rest is told as one",
+    )
+    length_classes: tuple[int, ...] = Field(
+        default=(200, 1000, 5000, 20_000),
+        description="where the classes of length begin, in bytes, behind the first",
+    )
+    window: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="words before and behind an occupation, within its "
+        "sentence, among which gendered words stand beside it",
     )
 
     @field_validator("quantiles")
@@ -53,18 +81,34 @@ _MEASURES = pa.schema(
 )
 
 
-def measure_part(part: Part, out: Tables) -> None:
-    """Lengths of each document, and mentions of identity terms."""
-    for batch in part.batches(["source", "split", "text"]):
+def measure_part(
+    parts: tuple[Part, ...],
+    licence: Mapping[str, str | None],
+    config: ProfileConfig,
+    out: Tables,
+) -> None:
+    """Of a part of the documents, with that of their languages where it is known: the lengths of
+    each, what it is composed of, mentions of identity terms, occupations beside gendered words."""
+    documents, *told = parts
+    languages = languages_of(documents, told[0]) if told else None
+    start = 0
+    for batch in documents.batches(["doc_id", "source", "domain", "date", "split", "text"]):
+        sizes = utf8_bytes(batch["text"])
         out.spill("measures", _MEASURES).write(
             {
                 "source": batch["source"],
                 "split": batch["split"],
-                "bytes": utf8_bytes(batch["text"]),
+                "bytes": sizes,
                 "characters": pc.utf8_length(batch["text"]),
             }
         )
+        here = None if languages is None else languages.slice(start, len(batch))
+        start += len(batch)
+        for counts in composed(batch, sizes, here, licence, config.length_classes):
+            out.spill("composed", COUNTS).write(counts)
         out.spill("mentions", TABLES["identities"]).write(mentions(batch["text"], batch["source"]))
+        near = count_beside(batch["text"], batch["source"], config.window)
+        out.spill("beside", BESIDE).write(near)
 
 
 def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
@@ -76,6 +120,43 @@ def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
     counted = rows.append_column("owner", pa.array(owner)).group_by(["group", "term", "source"])
     counts = counted.aggregate([("owner", "count"), ("owner", "count_distinct")])
     return counts.rename_columns(TABLES["identities"].names)
+
+
+#: Counts by source and number of the occupation.
+BESIDE = pa.schema(
+    [("source", pa.string()), ("occupation", pa.string())]
+    + [(name, pa.int64()) for name in ("mentions", "women_words", "men_words", "women", "men")]
+)
+
+
+def count_beside(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
+    """Mentions of occupations in a batch by the gendered words beside them."""
+    number, owner, words = beside(texts, window)
+    women, men = words.T
+    columns = [np.ones(len(number), np.int64), women, men, women > men, men > women]
+    rows = {"source": sources.take(pa.array(owner)),
+            "occupation": pa.array(occupations(), pa.string()).take(pa.array(number))}  # fmt: skip
+    for name, values in zip(BESIDE.names[2:], columns, strict=True):
+        rows[name] = pa.array(values.astype(np.int64))
+    return summed(pa.table(rows, schema=BESIDE))
+
+
+def summed(rows: pa.Table) -> pa.Table:
+    counted = rows.group_by(BESIDE.names[:2]).aggregate([(c, "sum") for c in BESIDE.names[2:]])
+    return counted.rename_columns(BESIDE.names)
+
+
+def occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
+    """Rows of the table ``occupations``: by source and occupation, and for all of either."""
+    every = pa.repeat(pa.scalar(""), len(counts))
+    sides = [counts, counts.set_column(0, "source", every)]
+    sides += [side.set_column(1, "occupation", every) for side in sides]
+    rows = summed(pa.concat_tables(sides)).to_pylist()
+    for row in rows:
+        n = row["women"] + row["men"]
+        low, high = wilson(row["women"], n) if n else (None, None)
+        row |= {"share": row["women"] / n if n else None, "low": low, "high": high}
+    return rows
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -203,9 +284,9 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
 
 @stage(
     tables=TABLES,
-    code=["tasks/measures/data/identities.json"],
-    libraries=["numpy"],
-    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs", "signals")},
+    code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
+    libraries=["numpy", "scipy"],
+    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs", "signals", "sources")},
 )
 def profile(
     documents: Table,
@@ -216,9 +297,12 @@ def profile(
 ) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran.
 
-    Holds about 80 bytes a document: id, source, split, lengths and toxicity.
+    Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
+    about 400 bytes for each different domain.
     """
-    parts = work.map(measure_part, documents.parts)
+    told = told_languages(history)
+    pairs = aligned(documents, *([told] if told else []))
+    parts = work.map(measure_part, pairs, licences(history), config)
     measures = together(parts, "measures", _MEASURES)
     terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])
@@ -236,6 +320,9 @@ def profile(
     write("sources", count_sources(measures))
     write("lengths", length_quantiles(measures, config.quantiles))
     write("identities", counts.rename_columns(TABLES["identities"].names))
+    counted = together(parts, "composed", COUNTS)
+    write("composition", composition_rows(counted, config.values))
+    write("occupations", occupation_rows(together(parts, "beside", BESIDE)))
     write("plants", count_plants(plants.read(["kind", "copies", "text"])))
     for books in flow_rows(history):
         write("flow", books)

@@ -47,6 +47,37 @@ TABLES = {
         _QUANTILE,
         measure("bytes", "UTF-8 bytes of the text", "bytes"),
     ),
+    "composition": table(
+        "What the corpus is composed of, by dimension and split.",
+        label("dimension", "source, domain, licence, language, length or year"),
+        label(
+            "value",
+            "of the largest by bytes its name; other: the rest; unknown: the source, or the stage "
+            "language, says nothing of it",
+        ),
+        label("split", "train, validation or holdout; empty: all of them together"),
+        count("documents", "documents", "documents"),
+        count("bytes", "UTF-8 bytes of their text", "bytes"),
+        measure("share", "these bytes of those of the split; null where it has none", "share"),
+    ),
+    "occupations": table(
+        "Occupations beside gendered words: mentions by the words near them in their sentence.",
+        _OR_ALL,
+        label("occupation", "in the singular; empty: all occupations together"),
+        count("mentions", "how often it is mentioned", "mentions"),
+        count("women_words", "words of women beside a mention: she, her, woman …", "words"),
+        count("men_words", "words of men beside a mention: he, his, man …", "words"),
+        count("women", "mentions with more words of women than of men beside them", "mentions"),
+        count("men", "mentions with more words of men", "mentions"),
+        measure("share", "women of women and men; null where there are neither", "share"),
+        measure(
+            "low",
+            "lower end of its interval, 95 % (Wilson); too narrow where one text has "
+            "several mentions",
+            "share",
+        ),
+        measure("high", "upper end", "share"),
+    ),
     "reasons": table(
         "What left, changed or was added, and why.",
         _STAGE,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, mentions, profile
+from tasks.corpus.profile import ProfileConfig, count_beside, mentions, occupation_rows, profile
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
@@ -38,7 +38,7 @@ def side_tables(config: SideConfig, work: Work) -> None:
 TEXTS = [
     "The woman wrote to jane@corp.example and to her brother, an African-American.",
     "You are a damned stupid idiot.",
-    "Größe: 12 µm. Men and women met men.",
+    "Größe: 12 µm. Men and women met men. The plumber told her of the baker.",
     "Mail joe@corp.example or jane@corp.example",
 ] * 30
 
@@ -232,6 +232,43 @@ def test_mentions_are_counted_by_term_and_source():
     assert counts == {
         ("women", "a"): (1, 1), ("woman", "a"): (1, 1), ("men", "a"): (3, 2), ("men", "b"): (1, 1),
     }  # fmt: skip
+
+
+def test_occupations_are_counted_by_mention_and_source():
+    texts = [
+        "The nurse saw her; she waved. A nurse slept.",
+        "He, a nurse, and the baker of his.",
+        "",
+    ]
+    texts += ["He and she met the baker", "nobody"]
+    counts = count_beside(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
+    found = {(r.pop("source"), r.pop("occupation")): r for r in occupation_rows(counts)}
+    keys = ("mentions", "women_words", "men_words", "women", "men", "share")
+    assert {key: tuple(row[k] for k in keys) for key, row in found.items()} == {
+        ("a", "nurse"): (2, 2, 0, 1, 0, 1.0), ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
+        ("b", "baker"): (1, 0, 2, 0, 1, 0.0), ("a", "baker"): (1, 1, 1, 0, 0, None),
+        ("", "nurse"): (3, 2, 2, 1, 1, 0.5), ("", "baker"): (2, 1, 3, 0, 1, 0.0),
+        ("a", ""): (3, 3, 1, 1, 0, 1.0), ("b", ""): (2, 0, 4, 0, 2, 0.0),
+        ("", ""): (5, 3, 5, 1, 2, 1 / 3),
+    }  # fmt: skip
+    assert (found["a", "baker"]["low"], found["a", "baker"]["high"]) == (None, None)
+    row = found["", "nurse"]  # Wilson 1927: both ends solve (p - 1/2)^2 = z^2 p (1 - p) / n
+    for end in (row["low"], row["high"]):
+        assert (end - 0.5) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / 2, rel=1e-5)
+    assert row["low"] < 0.5 < row["high"]
+    assert occupation_rows(counts.slice(0, 0)) == []
+
+
+def test_occupations_of_the_profile_are_those_of_its_documents(profiled):
+    history, made = profiled
+    documents = history["plant"]["documents"].read()
+    expected = Counter()
+    for source, text in zip(
+        documents["source"].to_pylist(), documents["text"].to_pylist(), strict=True
+    ):
+        expected[source] += text.count("The plumber") + text.count("the baker")
+    found = {r["source"]: r["mentions"] for r in rows(made, "occupations") if not r["occupation"]}
+    assert found == {source: n for source, n in expected.items() if n} | {"": expected.total()}
 
 
 def test_quantiles_must_be_ordered_shares():

@@ -1,0 +1,115 @@
+"""What a corpus is composed of, against counts by plain Python."""
+
+import json
+import random
+from collections import Counter, defaultdict
+
+import pyarrow as pa
+import pytest
+
+from tasks.contract import DOCUMENTS, as_documents, ids
+from tasks.corpus.composition import COUNTS, composed, composition_rows
+from tasks.corpus.ingest import ingest
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.split import SplitConfig, split
+
+PLAIN = "The boats came home late and nobody had seen the light on the hill that evening. "
+
+
+def written(folder):
+    """A jsonl source with domains and dates, one that declares nothing, and a licence for one."""
+    dice = random.Random(3)
+    hosts = ["big.example"] * 9 + ["small.example", "other", "b.example", "a.example"]
+    lines = []
+    for number in range(60):
+        row = {"text": f"{number} {PLAIN}" * dice.randrange(1, 9)}
+        if number % 5:
+            row |= {"url": f"https://{dice.choice(hosts)}/{number}",
+                    "date": f"{dice.randrange(1998, 2002)}-03-04"}  # fmt: skip
+        lines.append(json.dumps(row))
+    (folder / "web.jsonl").write_text("\n".join(lines))
+    (folder / "bare.jsonl").write_text("\n".join(f'{{"text": "{n} {PLAIN}"}}' for n in range(9)))
+    web = {"kind": "jsonl", "name": "web", "path": str(folder / "web.jsonl"), "licence": "CC0-1.0",
+           "url_field": "url", "date_field": "date"}  # fmt: skip
+    bare = {"kind": "jsonl", "name": "bare", "path": str(folder / "bare.jsonl")}
+    return IngestConfig(sources=[web, bare], part_bytes=4096)
+
+
+def by_hand(rows, most):
+    """(dimension, value, split): (documents, bytes), with the dimensions of each of the rows."""
+    sizes = Counter()
+    for row in rows:
+        for dimension, value in row["of"].items():
+            sizes[dimension, value or "unknown"] += len(row["text"].encode())
+    kept = set()
+    for dimension in {d for d, _ in sizes}:
+        named = [v for d, v in sizes if d == dimension and v not in ("unknown", "other")]
+        named.sort(key=lambda value: (-sizes[dimension, value], value))
+        kept |= {(dimension, value) for value in [*named[:most], "unknown"]}
+    found = defaultdict(lambda: (0, 0))
+    for row in rows:
+        for dimension, value in row["of"].items():
+            value = value or "unknown"
+            value = value if (dimension, value) in kept else "other"
+            for part in ("", row["split"]):
+                documents, size = found[dimension, value, part]
+                size += len(row["text"].encode())
+                found[dimension, value, part] = documents + 1, size
+    return dict(found)
+
+
+def length(size):
+    edges = {"under 200 bytes": 200, "200 to 999 bytes": 1000}
+    return next((name for name, edge in edges.items() if size < edge), "1,000 bytes or more")
+
+
+@pytest.mark.parametrize("most", [1, 2, 50])
+def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most):
+    raw = ingest(written(tmp_path))
+    spoken = language(raw, LanguageConfig())
+    parted = split(raw, SplitConfig(validation=0.3, holdout=0.2))
+    planted = plant(
+        parted, PlantConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0)
+    )
+    config = ProfileConfig(values=most, length_classes=(200, 1000))
+    made = profile(planted, planted, {"ingest": raw, "language": spoken}, config)
+    told = {r["doc_id"]: r["language"] for r in spoken["signals"].read().to_pylist()}
+    rows = planted["documents"].read().to_pylist()
+    assert len(planted["documents"].parts) > 2
+    for row in rows:
+        row["of"] = {
+            "source": row["source"], "domain": row["domain"], "year": (row["date"] or "")[:4],
+            "licence": {"web": "CC0-1.0"}.get(row["source"]), "language": told.get(row["doc_id"]),
+            "length": length(len(row["text"].encode())),
+        }  # fmt: skip
+    found = {(r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["share"])
+             for r in made["composition"].read().to_pylist()}  # fmt: skip
+    expected = by_hand(rows, most)
+    assert {key: counts[:2] for key, counts in found.items()} == expected
+    for (dimension, value, part), (_, size, share) in found.items():
+        whole = sum(b for (d, _, p), (_, b) in expected.items() if (d, p) == (dimension, part))
+        assert share == size / whole, value
+    assert ("domain", "unknown", "") in found and ("domain", "other", "train") in found
+
+
+def test_nothing_is_composed_of_nothing():
+    assert composition_rows(COUNTS.empty_table(), 5) == []
+
+
+def test_without_the_stage_language_nothing_is_said_of_it():
+    batch = pa.record_batch(
+        as_documents(
+            {
+                "doc_id": ids(["a"]), "source": ["s"], "text": pa.array([""], pa.large_string()),
+                "split": ["train"], "cluster": ids(["a"]), "text_hash": ids(["a"]),
+            }
+        ),
+        schema=DOCUMENTS,
+    )  # fmt: skip
+    rows = pa.concat_tables([*composed(batch, pa.array([0]), None, {}, ())])
+    made = {r["dimension"]: r for r in composition_rows(rows, 5) if r["split"] == ""}
+    assert made.keys() == {"source", "domain", "licence", "length", "year"}
+    assert made["domain"]["value"] == "unknown" and made["domain"]["share"] is None

@@ -1,0 +1,136 @@
+"""Occupations beside gendered words: a text by hand, and brute force in plain Python."""
+
+import json
+import random
+import re
+
+import pyarrow as pa
+import pytest
+
+from tasks.measures.identities import DATA, plural
+from tasks.measures.occupations import beside, occupations
+
+LISTS = json.loads((DATA / "occupations.json").read_text(encoding="utf-8"))
+
+
+def found(texts, window=10):
+    """(occupation, number of the text, words of women, words of men) in the texts' order."""
+    number, owner, words = beside(pa.array(texts, pa.large_string()), window)
+    rows = zip(number.tolist(), owner.tolist(), words.tolist(), strict=True)
+    return [(occupations()[n], text, *counts) for n, text, counts in rows]
+
+
+def one(text, window=10):
+    """(occupation, words of women, words of men) of a text."""
+    return [(job, women, men) for job, _, women, men in found([text], window)]
+
+
+def test_a_text_by_hand():
+    text = (
+        "Our blacksmith hurt his hand, and he swore. The nurses came; she, the first of them, "
+        "dressed it. A woman (Mrs. Oll, the chimney sweep) told Mr. Reed, a Surveyor, of it!\n"
+        "The plumber stayed at home"
+    )
+    assert one(text) == [
+        ("blacksmith", 0, 2), ("nurse", 1, 0), ("chimney sweep", 2, 1), ("surveyor", 2, 1),
+        ("plumber", 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [". ", "! ", "?) ", "... ", '." ', "\n\n", "\r\n \t\r\n", "."])
+def test_nothing_reaches_over_the_end_of_a_sentence(end):
+    assert one(f"She slept{end}The plumber came{end}His dog barked") == [("plumber", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "on", [" ", ", ", "; ", ": ", " 3.5 ", " Dr. Oak ", " – ", "\n", " (10:30) "]
+)
+def test_what_ends_no_sentence_ends_no_window(on):
+    assert one(f"She slept{on}and the plumber came{on}his dog barked") == [("plumber", 1, 1)]
+
+
+def test_the_window_is_counted_in_words_on_both_sides():
+    text = "she one two three plumber four five six he"
+    assert one(text, 3) == [("plumber", 0, 0)]
+    assert one(text, 4) == [("plumber", 1, 1)]
+    assert one("she one chimney sweep two he", 2) == [("chimney sweep", 1, 1)]
+    assert one("she one two chimney sweep two he", 2) == [("chimney sweep", 0, 1)]
+
+
+def test_nothing_reaches_over_the_end_of_a_text():
+    assert found(["she her", "plumber", "", "he his"]) == [("plumber", 1, 0, 0)]
+    assert found([]) == []
+    assert found(["", "nobody", "."]) == []
+
+
+def test_words_that_are_verbs_and_names_too_count_behind_an_article():
+    assert one("she can cook and judge") == []
+    assert one("she sees Jimmy Carter and Ms Baker") == []
+    assert one("she became cook") == [("cook", 1, 0)]
+    assert one("she sees the judges and a potter") == [("judge", 1, 0), ("potter", 1, 0)]
+    assert one("I miss the plumber") == [("plumber", 0, 0)]
+    assert one("It was Miss Oll, a plumber") == [("plumber", 1, 0)]
+
+
+def test_words_are_whole():
+    assert one("sheer nurseries, hers: nursed theses") == []
+    assert one("the nurse's hat, she-wolf") == [("nurse", 1, 0)]
+
+
+def test_the_lexicon_is_without_doubt():
+    jobs = [*LISTS["occupations"], *LISTS["ambiguous"]]
+    forms = [form for job in jobs for form in (job, plural(job))]
+    gendered = [*LISTS["women"], *LISTS["men"], "miss"]
+    assert len(set(forms)) == len(forms) == 2 * len(occupations())
+    assert len(set(gendered)) == len(gendered)
+    for word in [*forms, *gendered, *LISTS["after"]]:
+        assert re.fullmatch(r"[a-z]+( [a-z]+)*", word)
+    parts = {part for form in forms if " " in form for part in form.split()}
+    assert not parts & {*forms, *gendered}, "one mention would count as two"
+    assert not {*forms} & {*gendered}
+    assert not {*LISTS["after"]} & {*gendered} - {"her", "his"}
+
+
+# Brute force -------------------------------------------------------------------------------------
+
+
+def by_hand(text, window):
+    """A second reading of the rules: sentence by sentence, word by word."""
+    text = re.sub(r"\b(Mrs?|Ms|Mx|Dr|Prof|Rev|St)\.", r"\1 ", text)
+    text = re.sub(r"(?<=\d)[.:](?=\d)", " ", text)
+    words = {"women": {*LISTS["women"]}, "men": {*LISTS["men"]}}
+    singular = {form: job for job in occupations() for form in (job, plural(job))}
+    rows = []
+    for sentence in re.split(r"[.!?]+|\n[ \t\r]*\n", text):
+        spoken = re.findall(r"[^\W_]+", sentence)
+        lower = [word.lower() for word in spoken]
+        for start in range(len(lower)):
+            for length in (1, 2):
+                job = singular.get(" ".join(lower[start : start + length]))
+                if job is None or start + length > len(lower):
+                    continue
+                if job in LISTS["ambiguous"] and not {*lower[start - 1 : start]} & {
+                    *LISTS["after"]
+                }:
+                    continue
+                near = [*range(max(0, start - window), start)]
+                near += range(start + length, min(len(lower), start + length + window))
+                women = sum(lower[i] in words["women"] or spoken[i] == "Miss" for i in near)
+                rows.append((job, women, sum(lower[i] in words["men"] for i in near)))
+    return rows
+
+
+@pytest.mark.parametrize("window", [1, 3, 10])
+def test_counts_are_those_of_plain_python(window):
+    dice = random.Random(window)
+    vocabulary = [
+        "nurse", "Nurses", "chimney sweep", "chimney", "sweeps", "police officers", "the cook",
+        "judge", "BAKER", "a baker", "she", "Her", "he", "his", "Mr.", "Mrs.", "Miss", "miss",
+        "women", "man", "tree", "Größe", "漢字", "3.5", "10:30", ",", ";", ":", ".", "...", "!",
+        "?", "\n", "\n\n", "-", "l'", "\n \t\n", "_",
+    ]  # fmt: skip
+    texts = [" ".join(dice.choices(vocabulary, k=dice.randrange(60))) for _ in range(800)]
+    expected = [(job, i, *counts) for i, text in enumerate(texts)
+                for job, *counts in by_hand(text, window)]  # fmt: skip
+    assert found(texts, window) == expected
+    assert sum(women > 0 for *_, women, _ in expected) > 200
