@@ -75,7 +75,8 @@ def curate(config: Config) -> dict[str, Artifact]:
     made["profile"] = profiled = profile(planted, planted, history, config.profile)
     made["effects"] = history["effects"] = effects(masked, dict(history), config.effects)
     if towns_of(config.ingest):  # their truth is known
-        made["recovery"] = history["recovery"] = recovery(history, config.recovery)
+        known = {**history, "profile": profiled}
+        made["recovery"] = history["recovery"] = recovery(known, config.recovery)
     made["datasheet"] = datasheet(profiled, history, config.datasheet)
     return made
 

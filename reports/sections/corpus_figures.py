@@ -17,9 +17,9 @@ PROFILE = "profile"
 #: that tell the names of input files.
 READ = (
     "accounts", "cascade", "detection", "documents", "duplicates", "errors", "examples", "flow",
-    "identities", "ledger", "lengths", "lexicon", "lost", "pairs", "personal_data", "plants",
-    "published_rules", "rates", "reasons", "recovered", "regions", "search", "signals", "sources",
-    "swaps", "thresholds", "toxicity",
+    "identities", "ledger", "lengths", "lexicon", "lost", "occupations", "pairs", "personal_data",
+    "plants", "published_rules", "rates", "reasons", "recovered", "regions", "search", "signals",
+    "sources", "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 

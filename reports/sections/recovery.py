@@ -20,6 +20,7 @@ def recovery(corpus: CorpusFigures) -> list[Section]:
     artifact = corpus.history[RECOVERY]
     found: list[Row] = artifact["recovered"].read().to_pylist()
     rates: list[Row] = artifact["rates"].read().to_pylist()
+    women: list[Row] = artifact["occupations"].read().to_pylist()
     sources = dict.fromkeys(row["source"] for row in rates)
     names = ", ".join(sources)
     return [
@@ -36,6 +37,7 @@ def recovery(corpus: CorpusFigures) -> list[Section]:
                     ]
                 ),
                 *(_found(corpus, source, found) for source in sources),
+                *(_women(corpus, source, women) for source in sources if women),
                 *(_rates(corpus, source, rates) for source in sources),
             ],
         )
@@ -58,6 +60,23 @@ def _found(corpus: CorpusFigures, source: str, rows: list[Row]) -> Grid:
     columns = ["stage", "what", "measure", "share", "interval", "n"]
     caption = f"What the stages recovered in {source}"
     return Grid(caption, columns, lines, frozenset({3, 4, 5}), note)
+
+
+def _women(corpus: CorpusFigures, source: str, rows: list[Row]) -> Grid:
+    lines: list[list[Inline]] = []
+    for row in rows:
+        if row["source"] == source:
+            keys = {name: row[name] for name in ("source", "occupation")}
+            figure = _figure(corpus, "occupations", keys, row)
+            stated = f"{100 * row['stated']:g} %"
+            lines.append([row["occupation"], stated, *_cells(figure, row)])
+    columns = ["occupation", "stated", "recovered", "interval", "n"]
+    note = (
+        "Of the mentions beside gendered words, the share beside words of women: as the config "
+        "states it, and as the profile finds it in the documents that stayed."
+    )
+    caption = f"Women among the occupations of {source}"
+    return Grid(caption, columns, lines, frozenset({1, 2, 3, 4}), note)
 
 
 def _rates(corpus: CorpusFigures, source: str, rows: list[Row]) -> Grid:

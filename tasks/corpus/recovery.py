@@ -108,6 +108,12 @@ TABLES = {
         column("what", pa.string(), "label", "what it was to find, or which documents"),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
+    "occupations": _shares(
+        "Words of women beside occupations, as profile finds them in the documents that stayed: of "
+        "the mentions with more words of either gender those with more of women.",
+        column("occupation", pa.string(), "label", "an occupation of the town"),
+        column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
+    ),
 }  # fmt: skip
 
 # The truth ---------------------------------------------------------------------------------------
@@ -209,6 +215,21 @@ def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
     yield documents("an unsafe passage", stated.unsafe, lambda r: r["unsafe"])
 
 
+def women_of(source: TownSource, history: Mapping[str, Artifact]) -> Iterator[Row]:
+    """Rows of the table ``occupations``, if the stage ``profile`` ran."""
+    found = [row for artifact in history.values() if artifact.stage == "profile"
+             for row in artifact["occupations"].read().to_pylist()]  # fmt: skip
+    told = {row["occupation"]: row for row in found if row["source"] == source.name}
+    for job, usual in sorted(town_jobs().items()) if found else ():
+        row = told.get(job, {"women": 0, "men": 0})
+        made = {
+            "source": source.name,
+            "occupation": job,
+            "stated": source.rates.women.get(job, usual),
+        }
+        yield made | counted(row["women"], row["women"] + row["men"])
+
+
 # The stage ---------------------------------------------------------------------------------------
 
 
@@ -218,11 +239,12 @@ def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
     libraries=["numpy", "scipy", "python-stdnum"],
     external=lambda config, secret_id: {"secret": secret_id},
     # The documents are not read: where a town's settings change what it holds, they change too.
-    reads={"history": ("documents", "ledger", "signals")},
+    reads={"history": ("documents", "ledger", "occupations", "signals")},
     determinism="exact",
 )
 def recovery(history: dict[str, Artifact], config: RecoveryConfig, work: Work) -> None:
-    """``history`` holds the artifacts of the corpus stages by label, in the order they ran."""
+    """``history`` holds the artifacts of the corpus stages by label, in the order they ran, with
+    that of ``profile``."""
     towns = towns_in(history)
     blocks = [Block(source, number) for source in towns for number in town_blocks(source)]
     made = work.map(write_truth, blocks, Key(work.secret))
@@ -240,5 +262,6 @@ def recovery(history: dict[str, Artifact], config: RecoveryConfig, work: Work) -
         for name, found in (
             ("rates", rates_of(source, list(own.values()))),
             ("recovered", finder.found()),
+            ("occupations", women_of(source, history)),
         ):
             work.table(name).write(pa.Table.from_pylist(list(found), schema=TABLES[name]))

@@ -17,8 +17,8 @@ CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}
 @pytest.fixture(scope="module")
 def sheet(session, made):
     history = artifacts.curated(ingest(CONFIG))
-    history["recovery"] = recovery(history, RecoveryConfig())
     profile = artifacts.profiled(history)
+    history["recovery"] = recovery({**history, "profile": profile}, RecoveryConfig())
     return history["recovery"], datasheet(profile, history, DatasheetConfig())
 
 
@@ -39,6 +39,12 @@ def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
     for row in recovered["rates"].read().to_pylist():
         head = [row["what"], row["among"], f"{100 * row['stated']:g} %"]
         assert sum(line[:3] == head for line in lines) == 1
+    for row in recovered["occupations"].read().to_pylist():
+        line = [row["occupation"], f"{100 * row['stated']:g} %"]
+        assert (
+            sum(cells[:2] == line and cells[4] == str(row["n"]) for cells in lines if cells[4:])
+            == 1
+        )
     assert "The documents of here are invented" in " ".join(page.text.split())
     assert pages.broken_links(card.directory()) == []
 

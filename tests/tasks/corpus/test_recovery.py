@@ -1,5 +1,7 @@
 """Recovery: shares of hand-made cases, and a small town through the real stages."""
 
+from collections import Counter
+
 import pyarrow as pa
 import pytest
 
@@ -20,11 +22,15 @@ from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_nea
 from tasks.corpus.find_personal_data import Key
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.recovery import RecoveryConfig, recovery
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.signals import signals
+from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.town.compose import town_jobs
 from tasks.corpus.town.finder import Finder, counted
 from tasks.measures.statistics import wilson as closed_form
 from tests.tasks.corpora import given, scrubbed
@@ -221,6 +227,32 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
     assert found["scrub", "all types", "recall"][0] == found["scrub", "all types", "recall"][1] > 20
     hits, n = found["deduplicate", "exact copies", "recall"]
     assert hits == n > 5
+
+
+def test_women_beside_occupations_are_those_of_the_truth(session):
+    """A town whose jobs are of one gender each, but for the bakers."""
+    women = dict.fromkeys(town_jobs(), 0.0) | {"nurse": 1.0, "cooper": 1.0, "baker": 0.5}
+    raw = ingest(IngestConfig(sources=[TOWN | {"rates": {"women": women, "occupations": 0.8}}]))
+    history = {"ingest": raw, "split": split(raw, SplitConfig())}
+    planted = plant(history["split"], PlantConfig(enabled=False))
+    config = ProfileConfig(window=20)  # as far as any sentence of the grammar reaches
+    history["profile"] = profile(planted, planted, history, config)
+    made = recovered(history)
+    expected = Counter()
+    for row in made["truth"].read().to_pylist():
+        expected.update(zip(row["occupations"], row["genders"], strict=True))
+    rows = {row["occupation"]: row for row in made["occupations"].read().to_pylist()}
+    assert rows.keys() == town_jobs().keys()
+    for job, row in rows.items():
+        count = {gender: expected[job, gender] for gender in ("women", "men")}
+        told = (row["hits"], row["n"]), (count["women"], sum(count.values()))
+        if job in ("baker", "weaver"):  # people write to the bakers' union and sit in the weavers'
+            assert 0 <= told[0][1] - told[1][1] < 0.3 * told[1][1]  # hall: these are beside, too
+        else:
+            assert told[0] == told[1], job
+        assert row["stated"] == women[job] and row["n"] > 10
+        assert row["low"] <= row["share"] <= row["high"]
+    assert 0 < rows["baker"]["share"] < 1 and rows["cooper"]["share"] == 1
 
 
 def test_it_is_the_same_for_any_workers(town, tmp_path):
