@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from reports.page.document import Block, Callout, Code, Grid, Inline, Paragraph, Section
+from reports.sections.breakdown import breakdown, occupations
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
 
 #: Ledger actions that take a span out of a text.
@@ -36,8 +37,8 @@ def composition(corpus: CorpusFigures) -> Section:
         "Composition",
         [Paragraph(["An instance is one document: a text with its source."])],
         [
-            sources(corpus), lengths(corpus), personal_data(corpus), toxicity(corpus),
-            identities(corpus), plants(corpus),
+            sources(corpus), breakdown(corpus), lengths(corpus), personal_data(corpus),
+            toxicity(corpus), identities(corpus), occupations(corpus), plants(corpus),
         ],
     )  # fmt: skip
 

@@ -1,0 +1,79 @@
+"""The datasheet's tables of what a corpus is composed of, and of occupations beside gender."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.page.figures import show
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
+from tests.reports import artifacts, pages
+
+TEXT = (
+    "The boats came home late, number {} of the year, and nobody had seen the light that evening."
+)
+SAID = ["The plumber lost her hat.", "A nurse said he slept.", "The judge left.",
+        "The chef gave his coat to her.", "A baker and {} bread."]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sheet(session, tmp_path_factory):
+    """Fifty documents with domains and years: plumbers always beside women, nurses beside men,
+    bakers half the time, judges beside nobody, chefs beside both."""
+    path = tmp_path_factory.mktemp("web") / "web.jsonl"
+    rows = []
+    for i in range(50):
+        said = SAID[i % 5].format("her" if i % 2 else "his")
+        rows.append({"text": f"{TEXT.format(i * 7919)} {said}", "date": f"{2001 + i % 9}-05-06",
+                     "url": f"https://host{i % 9}.example/"})  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+    web = {"kind": "jsonl", "name": "web", "path": str(path), "url_field": "url",
+           "date_field": "date"}  # fmt: skip
+    history = artifacts.curated(ingest(IngestConfig(sources=[web])))
+    profile = artifacts.profiled(history)
+    card = datasheet(profile, history, DatasheetConfig(lines_shown=20))
+    return profile, card, pages.read(card.directory() / "datasheet.html")
+
+
+def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(sheet):
+    profile, _, page = sheet
+    rows = [r for r in profile["composition"].read().to_pylist() if r["split"] == ""]
+    lines = [line for table in page.tables for line in table]
+    hidden = 0
+    for dimension in ("domain", "language", "length", "year"):
+        found = [r for r in rows if r["dimension"] == dimension]
+        found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
+        hidden += max(0, len(found) - 4)
+        expected = [[r["value"], str(r["documents"]), show(r["share"], "share")] for r in found[:4]]
+        assert [line[1:] for line in lines if line[0] == dimension] == expected
+    assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
+    assert "Nothing is known of any document's licence." in page.text
+
+
+def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sheet):
+    profile, card, page = sheet
+    rows = {r["occupation"]: r for r in profile["occupations"].read().to_pylist()
+            if r["source"] == ""}  # fmt: skip
+    jobs = ("plumber", "nurse", "baker", "judge", "chef")
+    assert [rows[job]["share"] for job in jobs] == [1, 0, 0.5, None, None]
+    assert rows[""]["share"] == 0.5
+    expected = []
+    for job in ("nurse", "plumber"):  # both ends are as far from a half: by name
+        row = rows[job]
+        ends = f"{show(row['low'], 'share')} to {show(row['high'], 'share')}"
+        expected.append([job, show(row["share"], "share"), ends, "10"])
+    lines = [line for table in page.tables for line in table]
+    assert [line for line in lines if line[0] in rows] == expected
+    silent = sum(row["share"] is None for row in rows.values())
+    text = " ".join(page.text.split())
+    assert "Of 1 other occupations beside gendered words nothing can be said" in text
+    assert f"{silent} are mentioned, but never with more words of one gender" in text
+    assert pages.broken_links(card.directory()) == []
+
+
+def test_without_occupations_beside_gender_it_is_said(cards):
+    page = pages.read(cards["datasheet"].directory() / "datasheet.html")
+    assert "No occupation of the list stands beside a gendered word." in page.text
