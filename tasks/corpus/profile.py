@@ -8,6 +8,7 @@ parts do not add up to those of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,10 @@ from tasks.corpus.composition import (
     licences,
     told_languages,
 )
+from tasks.corpus.identities import all_groups
 from tasks.corpus.presets import PRESETS, broken
 from tasks.corpus.profile_tables import TABLES
-from tasks.measures.identities import find_terms, identity_terms
+from tasks.measures.identities import Lexicon, find_terms
 from tasks.measures.occupations import beside, occupations
 from tasks.measures.personal.types import TYPES as PERSONAL
 from tasks.measures.statistics import wilson
@@ -84,6 +86,7 @@ _MEASURES = pa.schema(
 def measure_part(
     parts: tuple[Part, ...],
     licence: Mapping[str, str | None],
+    lexicons: tuple[Path, ...],
     config: ProfileConfig,
     out: Tables,
 ) -> None:
@@ -91,7 +94,7 @@ def measure_part(
     each, what it is composed of, mentions of identity terms, occupations beside gendered words."""
     documents, *told = parts
     languages = languages_of(documents, told[0]) if told else None
-    start = 0
+    groups, start = all_groups(lexicons), 0
     for batch in documents.batches(["doc_id", "source", "domain", "date", "split", "text"]):
         sizes = utf8_bytes(batch["text"])
         out.spill("measures", _MEASURES).write(
@@ -106,15 +109,16 @@ def measure_part(
         start += len(batch)
         for counts in composed(batch, sizes, here, licence, config.length_classes):
             out.spill("composed", COUNTS).write(counts)
-        out.spill("mentions", TABLES["identities"]).write(mentions(batch["text"], batch["source"]))
+        found = mentions(batch["text"], batch["source"], groups)
+        out.spill("mentions", TABLES["identities"]).write(found)
         near = count_beside(batch["text"], batch["source"], config.window)
         out.spill("beside", BESIDE).write(near)
 
 
-def mentions(texts: pa.Array, sources: pa.Array) -> pa.Table:
+def mentions(texts: pa.Array, sources: pa.Array, lexicon: Lexicon) -> pa.Table:
     """Rows of the table ``identities`` for a batch."""
-    terms = identity_terms()
-    number, owner = find_terms(texts)
+    terms = lexicon.terms
+    number, owner = find_terms(texts, lexicon)
     names = pa.table({"group": [g for g, _ in terms], "term": [t for _, t in terms]})
     rows = names.take(pa.array(number)).append_column("source", sources.take(pa.array(owner)))
     counted = rows.append_column("owner", pa.array(owner)).group_by(["group", "term", "source"])
@@ -274,6 +278,12 @@ def count_plants(plants: pa.Table) -> pa.Table:
     return counts.append_column("documents", documents)
 
 
+def lexicons_of(history: Mapping[str, Artifact]) -> tuple[Path, ...]:
+    """Those that the stage ``identities`` was told of: the same groups are counted here."""
+    configs = [a.manifest["parts"]["config"] for a in history.values() if a.stage == "identities"]
+    return tuple(Path(path) for config in configs for path in config["lexicons"])
+
+
 def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     for order, (label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
@@ -299,10 +309,14 @@ def profile(
 
     Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
     about 400 bytes for each different domain.
+
+    Lexicons are read again where ``identities`` read them. Another lexicon changes its signals,
+    which stand in the history.
     """
     told = told_languages(history)
     pairs = aligned(documents, *([told] if told else []))
-    parts = work.map(measure_part, pairs, licences(history), config)
+    lexicons = lexicons_of(history)
+    parts = work.map(measure_part, pairs, licences(history), lexicons, config)
     measures = together(parts, "measures", _MEASURES)
     terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])

@@ -111,7 +111,7 @@ TABLES = {
         measure("score", "toxicity", "score"),
     ),
     "identities": table(
-        "Mentions of people: whole words of a short list.",
+        "Mentions of people: whole words of a short list, and of the lexicons named in identities.",
         label("group", "identity group"),
         label("term", "a word of the list"),
         _SOURCE,

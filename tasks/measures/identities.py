@@ -307,11 +307,6 @@ def _matcher(lexicon: Lexicon) -> _Matcher:
     return known[1]
 
 
-def identity_terms() -> list[tuple[str, str]]:
-    """(group, term) of the project's own list."""
-    return lexicon().terms
-
-
 def find_terms(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64]:
     """Every mention: the term's number in ``Lexicon.terms`` and the text's number, (n,) each.
 

@@ -75,6 +75,12 @@ EDITS = {
         '{"edited": ["edited"],',
         {"identities", "effects", "profile", "train_tokenizer", "pretrain"},
     ),
+    "the list of occupations": (
+        "tasks/measures/data/occupations.json",
+        '"accountant"',
+        '"edited", "accountant"',
+        {"profile"},
+    ),
     "a kernel": (
         "tasks/corpus/matching.py",
         "return both / (total - both)",
@@ -100,7 +106,7 @@ EDITS = {
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        (AUDITS - {"attention_maps"}) | {"effects", "recovery"},
+        (AUDITS - {"attention_maps"}) | {"effects", "profile", "recovery"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -135,7 +141,8 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         ("pyarrow", set(OURS)),
         (
             "scipy",
-            {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "recovery", *AUDITS},
+            {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "profile", "recovery"}
+            | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
         ("torch", {"pretrain", *AUDITS}),

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
+from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, count_beside, mentions, occupation_rows, profile
@@ -16,6 +17,7 @@ from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
+from tasks.measures.identities import lexicon
 from tests.tasks.corpora import given, scrubbed
 
 PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
@@ -204,7 +206,9 @@ def test_the_profile_does_not_depend_on_workers(tmp_path):
 
 
 def count(text):
-    table = mentions(pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]))
+    table = mentions(
+        pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]), lexicon()
+    )
     return {r["term"]: r["mentions"] for r in table.to_pylist() if r["source"] == "s"}
 
 
@@ -219,15 +223,30 @@ def test_terms_are_whole_words_in_any_case_and_spelling():
     assert count("") == {}
 
 
+def test_groups_of_named_lexicons_are_counted_too(session):
+    documents = given(["A Tamsker and two Tamskers met a woman.", "The Tamskers left."])
+    named = identities(documents, IdentitiesConfig(lexicons=("town",)))
+    planted = plant(split(documents, SplitConfig()), PlantConfig(enabled=False))
+    for history, people in (
+        ({"identities": named}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
+        ({}, {}),
+    ):
+        made = profile(planted, planted, history, ProfileConfig())
+        found = {r["term"]: (r["mentions"], r["documents"]) for r in rows(made, "identities")}
+        assert found == {"woman": (1, 1)} | people
+
+
 def test_two_words_of_different_documents_are_no_term():
-    table = mentions(pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]))
+    table = mentions(
+        pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]), lexicon()
+    )
     assert len(table) == 0
 
 
 def test_mentions_are_counted_by_term_and_source():
     texts = ["women and men", "men", "a woman, many men; men", "rain"]
     sources = ["a", "b", "a", "b"]
-    found = mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()))
+    found = mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), lexicon())
     counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in found.to_pylist()}
     assert counts == {
         ("women", "a"): (1, 1), ("woman", "a"): (1, 1), ("men", "a"): (3, 2), ("men", "b"): (1, 1),

@@ -30,7 +30,7 @@ from tasks.corpus.town.compose import (
 )
 from tasks.corpus.town.grammar import DATA, RULES, Dice, Said, Slot, Teller, parse, rules
 from tasks.corpus.town.values import MAKERS, personal
-from tasks.measures.identities import find_terms, identity_terms
+from tasks.measures.identities import find_terms, lexicon
 from tasks.measures.personal_data import find
 
 
@@ -131,9 +131,9 @@ def test_every_format_of_personal_data_is_one_that_the_detectors_are_meant_to_fi
 
 def test_no_group_of_the_real_world_but_women_and_men_is_spoken_of(town):
     number, _ = find_terms(pa.array([document.text for document in town], pa.large_string()))
-    groups = {identity_terms()[n][0] for n in set(number.tolist())}
+    groups = {lexicon().terms[n][0] for n in set(number.tolist())}
     assert groups == {"women", "men"}
-    terms = {term for _, term in identity_terms()}
+    terms = {term for _, term in lexicon().terms}
     assert not terms & {term for terms in town_lexicon().values() for term in terms}
 
 
