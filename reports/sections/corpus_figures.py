@@ -16,10 +16,10 @@ PROFILE = "profile"
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 READ = (
-    "accounts", "cascade", "detection", "documents", "duplicates", "errors", "examples", "flow",
-    "identities", "ledger", "lengths", "lexicon", "lost", "occupations", "pairs", "personal_data",
-    "plants", "published_rules", "rates", "reasons", "recovered", "regions", "search", "signals",
-    "sources", "swaps", "thresholds", "toxicity",
+    "accounts", "cascade", "composition", "detection", "documents", "duplicates", "errors",
+    "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
+    "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
+    "regions", "search", "signals", "sources", "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 
