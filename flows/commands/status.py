@@ -94,12 +94,11 @@ def _stale(
     if config is not None:
         now = config.model_dump(mode="json")
         reasons += [f"config: {key}" for key in _changed(settings, now)]
-        if stage.external:
-            try:
-                outside = stage.external(config, run.store.secret_id())
-                reasons += [f"outside: {name}" for name in _changed(external, outside)]
-            except (HallmarkError, OSError) as error:
-                reasons.append(f"outside: {error}")
+        try:
+            outside = stage.outside(config, run.store)
+            reasons += [f"outside: {name}" for name in _changed(external, outside)]
+        except (HallmarkError, OSError) as error:
+            reasons.append(f"outside: {error}")
     for source in _names(artifact.manifest["lineage"]):
         if source.partition("#")[0] in stale:
             reasons.append(f"may change with {stale[source.partition('#')[0]]}")

@@ -47,6 +47,7 @@ from tasks.contract.tables import (
     utf8_bytes,
     with_columns,
 )
+from tasks.contract.tombstones import DENIED, TOMBSTONES, read_denied, read_tombstones
 from tasks.contract.work import Done, Work, together
 from tasks.contract.writer import Tables
 
@@ -54,6 +55,7 @@ __all__ = [
     "ACCOUNTS",
     "CHANGING",
     "CHECKSUMS",
+    "DENIED",
     "DOCUMENTS",
     "ID",
     "KINDS",
@@ -63,6 +65,7 @@ __all__ = [
     "STAGES",
     "TELEMETRY",
     "TERMS",
+    "TOMBSTONES",
     "Artifact",
     "Call",
     "Column",
@@ -108,6 +111,8 @@ __all__ = [
     "meaning",
     "open_session",
     "part_of",
+    "read_denied",
+    "read_tombstones",
     "removals",
     "sha256",
     "stage",

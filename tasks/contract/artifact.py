@@ -18,6 +18,7 @@ from tasks.contract.accounts import Counts, merged
 from tasks.contract.columns import Column, from_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import canonical, file_digest, sha256
+from tasks.contract.tombstones import entries_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,12 +295,14 @@ class Artifact:
         name, first = next(iter(paths.items()))
         return first.parents[name.count("/")]
 
+    @property
+    def purged(self) -> dict[str, str]:
+        """Ids of the documents whose text was taken out of it, in hexadecimal, and when."""
+        return self.manifest.get("purged", {})
+
     def entries(self) -> Iterator[Entry]:
         """Every file of the artifact, parts of tables among them."""
-        for group in ("tables", "telemetry"):
-            for table in self.manifest[group].values():
-                yield from table["parts"]
-        yield from self.manifest["files"].values()
+        yield from entries_of(self.manifest)
 
     def verify(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""

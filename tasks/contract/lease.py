@@ -28,6 +28,36 @@ def lease(folder: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+@contextmanager
+def beside(folder: Path) -> Iterator[None]:
+    """Use what a folder stands for, beside others; wait for whoever has it alone."""
+    with _opened(folder) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Have it alone; false, at once, where anybody uses it."""
+    with _opened(folder) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
         there = path.stat()

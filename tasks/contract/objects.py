@@ -107,6 +107,12 @@ class Objects:
             found = obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
         return sorted(key.rsplit("/", 1)[-1] for key in found)
 
+    def below(self, prefix: str) -> list[str]:
+        """Keys of all objects below a prefix, sorted."""
+        with self.asking():
+            pages = obstore.list(self._objects, prefix)
+            return sorted(found["path"] for page in pages for found in page)
+
     def fetch(self, key: str, entry: dict[str, Any]) -> Path:
         """A local path of an object; remote objects are copied once, checked by SHA-256."""
         if self.root is not None:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -111,7 +111,8 @@ _session: ContextVar[Session | None] = ContextVar("hallmark_session", default=No
 def open_session(session: Session) -> Iterator[Session]:
     token = _session.set(session)
     try:
-        with session.mapper:
+        # A plan runs nothing, and leaves nothing behind.
+        with nullcontext() if session.plan else session.store.in_use(), session.mapper:
             yield session
     finally:
         _session.reset(token)

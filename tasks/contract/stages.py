@@ -36,6 +36,8 @@ from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.mappers import ONE, Needs
 from tasks.contract.session import Event, Finished, Session, Watcher, current_session, open_session
 from tasks.contract.settings import NoConfig, StageConfig
+from tasks.contract.store import Store
+from tasks.contract.tombstones import as_read, denied, denied_digest
 from tasks.contract.work import Clock, Work
 
 __all__ = [
@@ -58,6 +60,7 @@ def stage(
     determinism: Determinism = "exact",
     reads: Mapping[str, Sequence[str]] | None = None,
     needs: Needs = ONE,
+    admits: bool = False,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function.
 
@@ -73,11 +76,13 @@ def stage(
                  store: corpus files, scorer weights, the secret
     reads        of inputs that are artifacts: the tables it reads, so that others do not count
     needs        what one item of its work needs: processors, memory, a GPU
+    admits       documents enter the store here: ``work.denied`` must not, and their list counts
     """
 
     def wrap(body: Callable[..., None]) -> Stage:
         made = Stage(body, dict(tables or {}), dict(telemetry or {}), tuple(code),
-                     tuple(libraries), external, determinism, dict(reads or {}), needs)  # fmt: skip
+                     tuple(libraries), external, determinism, dict(reads or {}), needs,
+                     admits)  # fmt: skip
         STAGES[made.name] = made
         return made
 
@@ -95,6 +100,7 @@ class Stage:
     determinism: Determinism
     reads: dict[str, Sequence[str]]
     needs: Needs
+    admits: bool = False
     label: str = ""
 
     @property
@@ -131,6 +137,11 @@ class Stage:
     def code_digests(self) -> dict[str, str]:
         own = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
         return code_digests(self.body.__module__, own, self.code)
+
+    def outside(self, config: StageConfig, store: Store) -> dict[str, str]:
+        """Digests of what comes from outside the store, and of what must not come in again."""
+        found = self.external(config, store.secret_id()) if self.external else {}
+        return found | (denied_digest(store) if self.admits else {})
 
     def library_versions(self) -> dict[str, str]:
         return library_versions(sorted({"pyarrow", *self.libraries}))
@@ -186,9 +197,7 @@ class Call:
             "config": config.model_dump(mode="json"),
             "inputs": digests,
             "libraries": stage.library_versions(),
-            "external": (
-                stage.external(config, session.store.secret_id()) if stage.external else {}
-            ),
+            "external": stage.outside(config, session.store),
         }
         return cls(stage, arguments, config, session, parts, fingerprint(parts), lineage)
 
@@ -229,6 +238,8 @@ class Call:
             shutil.rmtree(area / name, ignore_errors=True)
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
                     report, self._commit_child, self.stage.needs)  # fmt: skip
+        if self.stage.admits:
+            work.denied = denied(self.session.store)
         try:
             self.stage.body(**self.arguments, config=self.config, work=work)
             return commit(self, work, clock)
@@ -272,9 +283,11 @@ def _digests(value: Any) -> tuple[Any, Any]:
     if value is None:
         return None, None
     if isinstance(value, Table):
-        return value.digest, f"{value.artifact.name}#{value.name}"
+        digest = as_read(value.digest, value.entry["parts"])
+        return digest, f"{value.artifact.name}#{value.name}"
     if isinstance(value, Artifact):
-        return value.content, value.name
+        tables = [part for table in value.manifest["tables"].values() for part in table["parts"]]
+        return as_read(value.content, [*tables, *value.manifest["files"].values()]), value.name
     if isinstance(value, Mapping):
         pairs = {key: _digests(item) for key, item in value.items()}
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}

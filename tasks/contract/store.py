@@ -3,6 +3,7 @@
     <store>/artifacts/<stage>/<fingerprint>/manifest.json      written last, created only if absent
     <store>/artifacts/<stage>/<fingerprint>/<attempt>/<table>/00000.parquet ...
     <store>/artifacts/<stage>/<fingerprint>/<attempt>/<file>
+    <store>/artifacts/<stage>/<fingerprint>/tombstones.json    what stands in place of purged texts
     <store>/runs/<run id>/run.json                             which artifact served each stage
     <store>/secret                                             key of the hashes in ledgers
     <work>/<stage>-<fingerprint>/                              work areas, leased, always local
@@ -30,8 +31,9 @@ from typing import Any
 from tasks.contract.artifact import Artifact, Manifest, content_digest, table_digest
 from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
-from tasks.contract.lease import lease
+from tasks.contract.lease import alone, beside, lease
 from tasks.contract.objects import Objects
+from tasks.contract.tombstones import TOMBSTONES, lay_over, read_tombstones
 
 #: Of tables and files in an artifact; raised when they lie otherwise.
 LAYOUT = 2
@@ -64,6 +66,7 @@ class Store(Objects):
         manifest = self._manifest(folder, data)
         if not manifest["fingerprint"].startswith(fingerprint):
             raise HallmarkError(f"two fingerprints share the folder {folder}; remove that folder")
+        lay_over(manifest, read_tombstones(self.get(f"{folder}/{TOMBSTONES}"), folder))
         return Artifact(manifest, self, folder)
 
     def _manifest(self, folder: str, data: bytes) -> Manifest:
@@ -136,6 +139,14 @@ class Store(Objects):
     def lease(self, stage: str, fingerprint: str) -> AbstractContextManager[Path]:
         """The work area of a fingerprint, held by one process at a time."""
         return lease(self.work / f"{stage}-{fingerprint[:16]}")
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Held by whoever runs stages on this machine; many may, but not beside ``alone``."""
+        return beside(self.work)
+
+    def alone(self) -> AbstractContextManager[bool]:
+        """Held by who takes texts out of committed artifacts; false where somebody uses it."""
+        return alone(self.work)
 
     # The secret ----------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class Work(Tables):
     commit_child: Callable[[str, Mapping[str, Any], Path], Artifact] | None = None
     needs: Needs = ONE
     retries: int = 1
+    #: Ids of the documents that were purged from the store, for a stage that lets documents in.
+    denied: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
         super().__init__(self.area / "tables", self.tables)

@@ -270,7 +270,10 @@ def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
             [skip.size for skip in skipped],
         )
     )
-    out.table("ledger").write(removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]})
+    rows = removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]}
+    # Of what is blocked not even a hash: that of a short text can be guessed.
+    rows["identity"] = pc.if_else(pc.equal(gone["reason"], BLOCKED), None, rows["identity"])
+    out.table("ledger").write(rows)
 
 
 def skipped_rows(skipped: list[Skip]) -> pa.Table:
@@ -350,6 +353,7 @@ def books(
     libraries=["datasets", "python-stdnum"],
     external=content,
     determinism="exact",
+    admits=True,
 )
 def ingest(config: IngestConfig, work: Work) -> None:
     """Read every source to sorted runs, then write the documents, a range of ids at a time."""
@@ -361,7 +365,7 @@ def ingest(config: IngestConfig, work: Work) -> None:
     named = runs_of(work.map(name_copies, copies))
     sources = {batch.inputs[0].source: config.sources[batch.inputs[0].index] for batch in todo}
     known = [*zip(runs, own, strict=True), *((run, None) for run in named)]
-    quotas, kept_bytes = settle(known, sources, config.block)
+    quotas, kept_bytes = settle(known, sources, config.block, work.denied)
     skipped = [
         Skip(batch.inputs[0].source, *counts)
         for batch, done in read

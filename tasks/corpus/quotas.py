@@ -26,11 +26,12 @@ class Quotas:
     weights: Mapping[str, int]
     caps: Mapping[str, int]
     block: BlockConfig
+    purged: frozenset[bytes] = frozenset()  # from the store
 
     def reasons(self, rows: pa.Table) -> pa.Array:
         """Why each record is removed, "" if it is kept, with what can only be said of an id."""
         reasons = rows["reason"].combine_chunks()
-        reasons = pc.if_else(pa.array(denied(rows["identity"], self.block)), BLOCKED, reasons)
+        reasons = pc.if_else(pa.array(denied(rows["identity"], self.block, self.purged)), BLOCKED, reasons)
         hashes = halves(rows["identity"])[:, 1]
         for limits, reason in ((self.weights, WEIGHT), (self.caps, CAP)):
             for name, limit in limits.items():
@@ -40,16 +41,19 @@ class Quotas:
         return reasons
 
 
-def denied(ids: pa.ChunkedArray, block: BlockConfig) -> np.ndarray:
-    """Which of these ids are on the block list."""
-    documents = blocked(block).documents
+def denied(ids: pa.ChunkedArray, block: BlockConfig, purged: frozenset[bytes]) -> np.ndarray:
+    """Which of these ids are on the block list, or were purged from the store."""
+    documents = blocked(block).documents | purged
     if not documents:
         return np.zeros(len(ids), bool)
     return np.array([doc_id in documents for doc_id in ids.to_pylist()], bool)
 
 
 def settle(
-    runs: list[tuple[Run, np.ndarray | None]], sources: Mapping[str, Source], block: BlockConfig
+    runs: list[tuple[Run, np.ndarray | None]],
+    sources: Mapping[str, Source],
+    block: BlockConfig,
+    purged: frozenset[bytes] = frozenset(),
 ) -> tuple[Quotas, int]:
     """The quotas, and the bytes of text that are kept under them.
 
@@ -65,9 +69,9 @@ def settle(
         kept = pc.equal(known["reason"], "").to_numpy()
         kept &= True if own is None else own
         number = known["bytes"].to_numpy()
-        if blocked(block).documents or name in weights or sources[name].cap:
+        if blocked(block).documents or purged or name in weights or sources[name].cap:
             ids = run.columns(["identity"])["identity"]
-            kept &= ~denied(ids, block)
+            kept &= ~denied(ids, block, purged)
             low = halves(ids)[:, 1]
             if name in weights:
                 kept &= low < weights[name]
@@ -83,4 +87,4 @@ def settle(
             caps[name] = int(np.partition(low, cap)[cap])
             number = number[low < caps[name]]
         size += int(number.sum())
-    return Quotas(weights, caps, block), size
+    return Quotas(weights, caps, block, purged), size

@@ -1,0 +1,208 @@
+"""What is left of tables, sequences and pages once the text of purged documents is out of them.
+
+Rows stay, so that tables which are read side by side stay aligned; what they quote goes.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from model.training.data import PAD
+from tasks.contract import ID, Column, identities
+
+#: So many letters and digits in a row, whatever stands between them, are a quotation.
+WINDOW = 20
+
+#: Kinds of columns that quote documents.
+QUOTING = ("corpus text", "model text", "personal")
+
+#: What stands in a page where a document was quoted.
+NOTICE = "[purged]"
+
+_OTHER = re.compile(r"[\W_]+")
+_TAG = re.compile(r"(<[^>]*>)")
+_VALUE = re.compile(r'"[^"]*"')
+
+
+class Quotations:
+    """Tells which texts quote any of the purged ones.
+
+    Case, spaces and punctuation do not count, so that what a page escapes or wraps is found, too.
+    A purged text shorter than WINDOW is found only where it stands alone. Memory: 8 bytes a
+    character of the purged texts.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        folded = {_folded(text) for text in texts} - {""}
+        self.short = {text for text in folded if len(text) < WINDOW}
+        hashes = [_hashes(text) for text in folded - self.short]
+        self.hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
+
+    def __bool__(self) -> bool:
+        return bool(len(self.hashes) or self.short)
+
+    def within(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each text quotes any, (n,)."""
+        folded = [_folded(text) for text in texts]
+        found = np.array([text in self.short for text in folded], bool)
+        hits = np.isin(_hashes("\n".join(folded)), self.hashes)  # none of a purged text has "\n"
+        ends = np.cumsum([len(text) + 1 for text in folded])
+        found[np.searchsorted(ends, np.flatnonzero(hits), "right")] = True
+        return found
+
+    def cells(self, values: pa.ChunkedArray) -> pa.Array:
+        """Whether each value of a column of strings or bytes quotes any."""
+        values = values.combine_chunks()
+        distinct = pc.unique(values)
+        texts = [
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
+            for value in distinct.to_pylist()
+        ]
+        quoting = distinct.filter(pa.array(self.within(texts), pa.bool_()))
+        return pc.is_in(values, value_set=quoting)
+
+
+def _folded(text: str) -> str:
+    return _OTHER.sub("", text).casefold()
+
+
+def _hashes(text: str) -> NDArray[np.uint64]:
+    """A hash of each WINDOW characters in a row, (n - WINDOW + 1,)."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+    size = max(0, len(codes) - WINDOW + 1)
+    found = np.zeros(size, np.uint64)
+    for place in range(WINDOW):
+        found = found * np.uint64(0x9E3779B97F4A7C15) + codes[place : place + size]
+        found ^= found >> np.uint64(29)
+    return found
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+
+def naming(columns: Mapping[str, Column]) -> list[str]:
+    """The columns that may name a document: ids, and lists of them."""
+    kinds = (str(ID), str(pa.list_(pa.binary())), str(pa.list_(ID)))
+    return [c.name for c in columns.values() if c.kind == "id" and c.type in kinds]
+
+
+def named(rows: pa.Table, columns: Sequence[str], documents: pa.Array) -> pa.Array:
+    """Which rows name any of the documents in any of the columns."""
+    masks = [pa.repeat(False, len(rows))]
+    for name in columns:
+        values = rows[name].combine_chunks()
+        if pa.types.is_list(values.type):
+            items = values.flatten()
+            hit = pc.is_in(items, value_set=documents.cast(items.type))
+            owners = pc.list_parent_indices(values).filter(hit)
+            masks.append(pc.is_in(pa.array(np.arange(len(rows)), pa.int64()), value_set=owners))
+        else:
+            masks.append(pc.is_in(values, value_set=documents))
+    return reduce(pc.or_, masks)
+
+
+def emptied(
+    rows: pa.Table,
+    columns: Mapping[str, Column],
+    documents: pa.Array,
+    hashes: pa.Array,
+    quotations: Quotations | None,
+) -> pa.Table | None:
+    """The rows without what they hold of the documents; None where they hold nothing.
+
+    In rows that name a document every quoting column is emptied, and each of its ``hashes`` is
+    zeros. With ``quotations`` so are the quoting columns of all rows that quote the documents, and
+    what else does; of a table of documents only those that are named.
+    """
+    mine = named(rows, naming(columns), documents)
+    texts = [n for n in rows.column_names if _is_text(rows[n].type)]
+    if quotations:
+        found = {n: quotations.cells(rows[n]) for n in texts if columns[n].kind != "project text"}
+        mine = reduce(pc.or_, [mine, *(v for n, v in found.items() if columns[n].kind in QUOTING)])
+    result = rows
+    for name in rows.column_names:
+        values = rows[name].combine_chunks()
+        if name in texts and columns[name].kind in QUOTING:
+            gone = mine
+        elif name in texts and quotations and name in found:
+            gone = found[name]
+        elif values.type == ID:
+            gone = pc.and_(mine, pc.is_in(values, value_set=hashes))
+        else:
+            continue
+        nothing = pa.scalar(bytes(16) if values.type == ID else _empty(values.type), values.type)
+        gone = pc.and_(pc.and_(gone, pc.is_valid(values)), pc.not_equal(values, nothing))
+        if pc.any(gone.fill_null(False)).as_py():
+            place = result.schema.get_field_index(name)
+            kept = pc.if_else(gone.fill_null(False), nothing, values)
+            result = result.set_column(place, rows.schema.field(name), kept)
+    return None if result is rows else result
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+def _empty(kind: pa.DataType) -> str | bytes:
+    return b"" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ""
+
+
+def hashes_of(documents: pa.Table) -> list[bytes]:
+    """What tables may hold as a hash of these documents' texts."""
+    own = identities(documents["doc_id"].combine_chunks(), documents["text"].combine_chunks())
+    return [*documents["text_hash"].to_pylist(), *(own.to_pylist() if hasattr(own, "to_pylist") else own)]
+
+
+# Packed sequences --------------------------------------------------------------------------------
+
+
+def padded(rows: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
+    """Packed rows, the first of them row ``first`` of its split, with padding in place of the
+    tokens of ``spans`` (sequence, start, end); None where they have nothing else."""
+    row = spans["sequence"].to_numpy() - first
+    here = (row >= 0) & (row < len(rows))
+    row = row[here]
+    starts, ends = (spans[name].to_numpy()[here] for name in ("start", "end"))
+    arrays = []
+    changed = False
+    for name in rows.column_names:
+        values = rows[name].combine_chunks()
+        context, fill = values.type.list_size, PAD if name == "ids" else -1
+        tokens = values.flatten().to_numpy().reshape(-1, context)
+        places = np.arange(context)
+        gone = np.zeros(tokens.shape, bool)
+        for number, start, end in zip(row, starts, ends, strict=True):
+            gone[number] |= (places >= start) & (places < end)
+        changed |= bool((tokens[gone] != fill).any())
+        kept = np.where(gone, np.int32(fill), tokens).astype(np.int32)
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(kept.ravel()), type=values.type))
+    return pa.table(arrays, schema=rows.schema) if changed else None
+
+
+# Pages -------------------------------------------------------------------------------------------
+
+
+def without_quotations(page: str, quotations: Quotations, markup: bool = True) -> str | None:
+    """A page (HTML, SVG; else Markdown or plain text) with a notice in place of what it quotes, or
+    a notice alone where a quotation runs over several elements; None where it quotes nothing."""
+    pieces = _TAG.split(page) if markup else page.splitlines(keepends=True)
+    hits = quotations.within([html.unescape(piece) for piece in pieces])
+    for place in np.flatnonzero(hits):
+        if markup and place % 2:  # a tag: its attributes
+            pieces[place] = _VALUE.sub(f'"{NOTICE}"', pieces[place])
+        else:
+            pieces[place] = NOTICE + ("" if markup else "\n")
+    cleaned = "".join(pieces)
+    visible = _TAG.sub("", cleaned) if markup else cleaned
+    if quotations.within([html.unescape(visible)])[0]:
+        return f"<!doctype html><title>{NOTICE}</title><p>{NOTICE}" if markup else f"{NOTICE}\n"
+    return cleaned if hits.any() else None
