@@ -29,6 +29,8 @@ COMMANDS = {
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
     "report": "Build the site of all runs and print where RUN's cards are.",
     "trace": "Follow a document through a run: what each stage made of it, which steps read it.",
+    "purge": "Take a document's text out of the whole store, for good, and name the models that "
+    "read it.",
     "batch": "Show which documents, and which characters of them, a training step saw.",
     "replay": "Run again from run.json into a fresh store and compare every hash.",
     "settings": "List every setting of a config, with its default, what it may be and what it "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.origin import resolve
-from flows.runs import Record, Run, default_store, store_uri
+from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
@@ -120,11 +120,21 @@ def check_start(start: str, settings: Config, until: str | None, store: Store) -
             "another stage than train_tokenizer"
         )
     checkpoint = resolve(store, start).checkpoint
+    check_whole(f"training cannot go on from {start}", _packed_for(store, checkpoint))
     try:
         going_on(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
         raise UsageError(f"--start {start}: {error}") from error
     return checkpoint
+
+
+def _packed_for(store: Store, checkpoint: Artifact) -> Iterator[Artifact]:
+    """What a checkpoint was trained on, and that from which it went on, as far as it is known."""
+    lineage: Any = checkpoint.manifest.get("lineage", {})
+    while packed := lineage.get("packed"):
+        yield find_artifact(store, packed)
+        before = lineage.get("start")
+        lineage = find_artifact(store, before).manifest["lineage"] if before else {}
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from operator import or_
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from tasks.contract import ID, Column, identities
 
 #: So many letters and digits in a row, whatever stands between them, are a quotation.
 WINDOW = 20
+LEAST = 8
 
 #: Kinds of columns that quote documents.
 QUOTING = ("corpus text", "model text", "personal")
@@ -37,12 +37,13 @@ class Quotations:
     """Tells which texts quote any of the purged ones.
 
     Case, spaces and punctuation do not count, so that what a page escapes or wraps is found, too.
-    A purged text shorter than WINDOW is found only where it stands alone. Memory: 8 bytes a
+    A purged text shorter than WINDOW is found only where it stands alone, one shorter than LEAST is
+    not looked for: "yes" stands anywhere. Memory: 8 bytes a
     character of the purged texts.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        folded = {_folded(text) for text in texts} - {""}
+        folded = {f for text in texts if len(f := _folded(text)) >= LEAST}
         self.short = {text for text in folded if len(text) < WINDOW}
         hashes = [_hashes(text) for text in folded - self.short]
         self.hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
@@ -124,7 +125,7 @@ def emptied(
     what else does; of a table of documents only those that are named.
     """
     mine = named(rows, naming(columns), documents)
-    texts = [n for n in rows.column_names if _is_text(rows[n].type)]
+    texts = [n for n in rows.column_names if is_text(rows[n].type)]
     if quotations:
         found = {n: quotations.cells(rows[n]) for n in texts if columns[n].kind != "project text"}
         mine = reduce(pc.or_, [mine, *(v for n, v in found.items() if columns[n].kind in QUOTING)])
@@ -148,7 +149,8 @@ def emptied(
     return None if result is rows else result
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type may quote anything."""
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
@@ -158,8 +160,10 @@ def _empty(kind: pa.DataType) -> str | bytes:
 
 def hashes_of(documents: pa.Table) -> list[bytes]:
     """What tables may hold as a hash of these documents' texts."""
-    own = identities(documents["doc_id"].combine_chunks(), documents["text"].combine_chunks())
-    return [*documents["text_hash"].to_pylist(), *(own.to_pylist() if hasattr(own, "to_pylist") else own)]
+    return [
+        *documents["text_hash"].to_pylist(),
+        *identities(documents["doc_id"], documents["text"]),
+    ]
 
 
 # Packed sequences --------------------------------------------------------------------------------

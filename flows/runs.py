@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,17 @@ def find_artifact(store: Store, name: str) -> Artifact:
             f"the store {store.uri} holds no artifact {name}; run again to rebuild it"
         )
     return found
+
+
+def check_whole(cannot: str, artifacts: Iterable[Artifact]) -> None:
+    """HallmarkError, which begins with what ``cannot`` be done, where it takes a purged text."""
+    for artifact in artifacts:
+        for doc_id, when in sorted(artifact.purged.items()):
+            more = f" and {len(artifact.purged) - 1} more" if len(artifact.purged) > 1 else ""
+            raise HallmarkError(
+                f"{cannot}: it needs the document {doc_id}{more}, purged on {when[:10]} from "
+                f"{artifact.name}; run the config again: that makes a corpus without it"
+            )
 
 
 # Past runs -----------------------------------------------------------------------------------

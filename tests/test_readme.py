@@ -14,8 +14,8 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
-    "run", "audit", "status", "report", "trace", "batch", "replay", "serve", "settings", "tables",
-    "doctor",
+    "run", "audit", "status", "report", "trace", "purge", "batch", "replay", "serve", "settings",
+    "tables", "doctor",
 )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, ready, run_of, show
-from flows.runs import Record, Run, find_artifact, open_run
-from tasks.contract import Artifact, Store, UsageError
+from flows.runs import Record, Run, check_whole, find_artifact, open_run
+from tasks.contract import DENIED, Artifact, Store, UsageError
 
 Verdict = dict[str, Any]
 
@@ -41,6 +41,7 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
     before = run.artifacts  # all of them, or a HallmarkError now and not after the work
+    check_whole(f"run {run.id} cannot be replayed", before.values())
     scratch = None
     if into is None:
         scratch = into = tempfile.mkdtemp(prefix="hallmark-replay-")
@@ -49,6 +50,7 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
         raise UsageError(f"the store {into} is not fresh: it holds artifacts; give an empty one")
     try:
         share_secret(run.store, fresh)
+        fresh.put(DENIED, run.store.get(DENIED) or b'{"documents": {}, "unfinished": []}')
         again = run_of(lambda: _execute(run, into))
         rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
     finally:

@@ -60,6 +60,7 @@ def _config_today(run: Run) -> tuple[Config | None, str | None]:
 def _holdings(artifact: Artifact | None) -> Report:
     if artifact is None:
         lost: Report = {"determinism": None, "tables": {}, "files": [], "accounts": []}
+        lost["purged"] = []
         return lost | {"accounts_total": {}, "balanced": False}
     books = artifact["accounts"].read().to_pylist() if "accounts" in artifact.tables else []
     totals: dict[str, dict[str, int]] = {}
@@ -71,6 +72,7 @@ def _holdings(artifact: Artifact | None) -> Report:
         "determinism": artifact.manifest["determinism"],
         "tables": {name: table.rows for name, table in artifact.tables.items()},
         "files": sorted(artifact.manifest["files"]),
+        "purged": sorted(artifact.purged),
         "accounts": books,
         "accounts_total": totals,
         "balanced": all(
@@ -135,6 +137,8 @@ def render(report: Report) -> str:
             verdict = "balanced" if stage["balanced"] else "NOT BALANCED"
             raw = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
             lines.append(f"{'':<{width}}            {raw}{unit}: {shown or 'nothing'} ({verdict})")
+        if gone := stage["purged"]:
+            lines.append(f"{'':<{width}}            purged: {', '.join(_short(gone, 2))}")
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
     return "\n".join([*lines, "", _ending(report)])
 

@@ -82,7 +82,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
         "doc_id": wanted.hex(),
         "stages": stages,
         "spans": spans,
-        "steps": _steps(run, {span["sequence"] for span in spans if span["split"] == "train"}),
+        "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
 
 
@@ -116,6 +116,8 @@ def _at(artifact: Artifact, doc_id: bytes) -> Report | None:
         if name not in OWN
     }
     found["tables"] = {name: rows for name, rows in rest.items() if rows}
+    if when := artifact.purged.get(doc_id.hex()):
+        found["purged"] = when
     known = found.get("state") == "in" or found.get("ledger") or found["tables"]
     return found if known else None
 
@@ -155,7 +157,7 @@ def _spans(run: Run, doc_id: bytes) -> list[Report]:
     return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
 
 
-def _steps(run: Run, sequences: set[int]) -> list[int]:
+def steps_of(run: Run, sequences: set[int]) -> list[int]:
     """The training steps that read any of these sequences, from 1."""
     if "pretrain" not in run.artifacts or not sequences:
         return []
@@ -190,6 +192,8 @@ def _state(stage: Report) -> str:
         return ""
     if stage["state"] == "out":
         return "out"
+    if "purged" in stage:
+        return f"in, {stage['source']}, purged on {stage['purged'][:10]}"
     return f"in, {stage['source']}" + (", text changed" if stage["changed"] else "")
 
 

@@ -6,7 +6,7 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
-from tasks.contract.artifact import Artifact, Part, Table, aligned, external, part_of
+from tasks.contract.artifact import Artifact, Entry, Part, Table, aligned, external, part_of
 from tasks.contract.columns import (
     KINDS,
     Column,
@@ -71,6 +71,7 @@ __all__ = [
     "Column",
     "Device",
     "Done",
+    "Entry",
     "Event",
     "Finished",
     "HallmarkError",

@@ -216,6 +216,7 @@ class Call:
             with self.session.store.lease(self.stage.name, self.fingerprint) as area:
                 found = self.find()  # another run may have committed it while we waited
                 if found is None:
+                    self._check_inputs()
                     clock = Clock()
                     listener(Event("start", self.label))
                     made = self._execute(area, clock, progress)
@@ -225,6 +226,18 @@ class Call:
                 return made, False
         listener(Event("cached", self.label, found))
         return found, True
+
+    def _check_inputs(self) -> None:
+        """HallmarkError where documents are to be counted that are not there any more."""
+        if "accounts" not in self.stage.schemas():
+            return
+        for artifact in _artifacts(self.arguments.values()):
+            if artifact.purged:
+                raise HallmarkError(
+                    f"stage {self.label}: {artifact.name} no longer has the text of the document "
+                    f"{min(artifact.purged)}, which was purged; begin again with ingest, which "
+                    f"leaves it out"
+                )
 
     def _execute(
         self, area: Path, clock: Clock, progress: Callable[[int, int, str], None] | None

@@ -31,6 +31,7 @@ from typing import Any
 from tasks.contract.artifact import Artifact, Manifest, content_digest, table_digest
 from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
+from tasks.contract.fingerprint import file_digest
 from tasks.contract.lease import alone, beside, lease
 from tasks.contract.objects import Objects
 from tasks.contract.tombstones import TOMBSTONES, lay_over, read_tombstones
@@ -135,6 +136,13 @@ class Store(Objects):
         for path in folder.iterdir():
             if path.is_dir() and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def put_file(self, key: str, path: Path) -> dict[str, Any]:
+        """Put a file under a new key; its size and SHA-256, when it is safe on the disk."""
+        self.put(key, path)
+        if self.root is not None:
+            sync(self.root / key)
+        return {"size": path.stat().st_size, "sha256": file_digest(path)}
 
     def lease(self, stage: str, fingerprint: str) -> AbstractContextManager[Path]:
         """The work area of a fingerprint, held by one process at a time."""

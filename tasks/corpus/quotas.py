@@ -31,7 +31,9 @@ class Quotas:
     def reasons(self, rows: pa.Table) -> pa.Array:
         """Why each record is removed, "" if it is kept, with what can only be said of an id."""
         reasons = rows["reason"].combine_chunks()
-        reasons = pc.if_else(pa.array(denied(rows["identity"], self.block, self.purged)), BLOCKED, reasons)
+        reasons = pc.if_else(
+            pa.array(denied(rows["identity"], self.block, self.purged)), BLOCKED, reasons
+        )
         hashes = halves(rows["identity"])[:, 1]
         for limits, reason in ((self.weights, WEIGHT), (self.caps, CAP)):
             for name, limit in limits.items():

@@ -143,6 +143,12 @@ def write_job(
     """The trainer's job file; vocabulary and context are read from the inputs."""
     from tokenizers import Tokenizer
 
+    if packed.purged:
+        raise HallmarkError(
+            f"the sequences in {packed.name} lost the document {min(packed.purged)}, which was "
+            f"purged: a training on them can be neither begun nor gone on with; run the config "
+            f"again: that makes a corpus without it"
+        )
     path = tokenizer.path("tokenizer.json")
     train, validation = (
         [str(part.path) for part in packed[split].parts] for split in ("train", "validation")

@@ -207,8 +207,8 @@ def test_a_reader_that_goes_away_is_no_error(hallmark):
 
 def test_help_names_every_command(hallmark):
     text = hallmark("--help").stdout
-    for command in ("run", "audit", "status", "report", "trace", "batch", "replay", "serve",
-                    "settings", "doctor", "--debug"):  # fmt: skip
+    for command in ("run", "audit", "status", "report", "trace", "purge", "batch", "replay",
+                    "serve", "settings", "doctor", "--debug"):  # fmt: skip
         assert command in text
 
 

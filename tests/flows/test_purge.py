@@ -1,0 +1,341 @@
+"""A document purged: searched for in every byte of the store, found nowhere; all else unchanged."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from flows.commands.purge import purge_of, render
+from flows.redaction import Quotations, without_quotations
+from flows.runs import check_whole
+from model.training.data import PAD
+from reports.datasheet import DatasheetConfig, datasheet
+from tasks.contract import (
+    DENIED,
+    ID,
+    ROOT,
+    TOMBSTONES,
+    HallmarkError,
+    Session,
+    Store,
+    UsageError,
+    open_session,
+    read_denied,
+    text_hashes,
+)
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.ingest import ingest
+from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.training.pack import PackConfig, pack
+from tasks.training.pretrain import PretrainConfig, pretrain
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.reports.artifacts import curated
+
+SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without regret."
+COPIED = "Eleven marmots signed the treaty of Obersilzbach in invisible green ink."
+
+
+def records():
+    """By key: the documents of a source, two of them the same."""
+    texts = {f"k{n}": f"Document {n} speaks of the harbour and of lamp {n * 7}." for n in range(40)}
+    return texts | {"secret": SECRET, "one": COPIED, "other": COPIED}
+
+
+def corpus(store, tmp_path):
+    """Ingest and the stages behind it, with a page that quotes documents."""
+    with open_session(Session(store)):
+        made = curated(ingest(source(tmp_path)))
+        made["profile"] = profile(made["plant"], made["plant"], made, ProfileConfig())
+        made["datasheet"] = datasheet(made["profile"], made, DatasheetConfig())
+        tokenizer = train_tokenizer(made["plant"], TokenizerConfig(vocab_size=300))
+        made["train_tokenizer"] = tokenizer
+        made["pack"] = pack(made["plant"], tokenizer, PackConfig(context=32))
+    return made
+
+
+def source(tmp_path):
+    lines = [json.dumps({"id": key, "text": text}) for key, text in records().items()]
+    lines.append('{"id": "torn", "text": "' + SECRET)  # not closed: quarantined as it came
+    file = tmp_path / "source.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    named = {"kind": "jsonl", "name": "s", "path": str(file), "key_field": "id"}
+    return IngestConfig.model_validate({"sources": [named], "part_bytes": 1000})
+
+
+def id_of(made, text):
+    rows = made["ingest"]["documents"].read(["doc_id", "text"])
+    return rows.filter(pc.equal(rows["text"], text))["doc_id"].to_pylist()
+
+
+def contents(store: Store):
+    """Every byte that a store holds, tables decompressed, by key."""
+    for key in store.below(""):
+        data = store.get(key)
+        if key.endswith(".parquet"):
+            read = pq.ParquetFile(pa.BufferReader(data)).read()
+            data += b"\n".join(
+                str(value).encode()
+                for name in read.column_names
+                for value in read[name].to_pylist()
+            )
+        yield key, data
+    for path in store.work.rglob("*"):
+        if path.is_file():
+            yield f"work: {path}", path.read_bytes()
+
+
+def stretches(text, size=21):
+    """Every stretch of a text longer than 20 characters."""
+    return [text[k : k + size].encode() for k in range(len(text) - size + 1)]
+
+
+def holding(store, text):
+    wanted = re.compile(b"|".join(map(re.escape, stretches(text))))
+    return sorted({key.split("/")[-2] for key, data in contents(store) if wanted.search(data)})
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request, tmp_path):
+    if request.param == "folder":
+        return Store(tmp_path / "store")
+    request.getfixturevalue("bucket")
+    return Store(f"s3://hallmark/{tmp_path.name}", tmp_path / "work")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def test_its_text_is_nowhere_and_every_other_row_is_what_it_was(store, tmp_path):
+    made = corpus(store, tmp_path)
+    (doc_id,) = id_of(made, SECRET)
+    assert {"documents", "quarantine"} <= set(holding(store, SECRET))
+    before = {a.name: {n: t.read() for n, t in a.tables.items()} for a in made.values()}
+    (store.work / "scrub-0123456789abcdef").mkdir(parents=True)
+    (store.work / "scrub-0123456789abcdef" / "half").write_text(SECRET)
+    store.put("artifacts/scrub/feedfeedfeedfeed/0a/half", SECRET.encode())
+
+    listed = purge_of(store, doc_id.hex(), dry_run=True)
+    assert read_denied(store)["documents"] == {} and holding(store, SECRET)
+    report = purge_of(store, doc_id.hex().upper())
+    assert {**report, "dry_run": True} == listed
+    assert (report["documents"], report["copies"]) == ([doc_id.hex()], [])
+    left = ["scrub-0123456789abcdef", "scrub/feedfeedfeedfeed, never committed"]
+    assert report["scratch"] == left
+    assert holding(store, SECRET) == []
+
+    hashes = set(text_hashes(pa.array([SECRET], pa.large_string())).to_pylist())
+    for artifact in made.values():
+        found = store.find(artifact.stage, artifact.fingerprint)
+        found.verify()
+        assert found.content == artifact.content
+        for name, was in before[artifact.name].items():
+            now = found[name].read()
+            assert now.schema == was.schema and len(now) == len(was)
+            assert not hashes & set(flat(now))
+            if "doc_id" in was.schema.names:
+                mine = pc.equal(was["doc_id"], pa.scalar(doc_id, ID)).fill_null(False)
+                assert now.filter(pc.invert(mine)).equals(was.filter(pc.invert(mine))), name
+                assert pc.all(pc.equal(now["doc_id"], was["doc_id"])).as_py() is not False
+
+    keys = store.below("artifacts")
+    assert purge_of(store, doc_id.hex())["artifacts"] == {}  # once more: there is nothing left
+    assert store.below("artifacts") == keys
+
+
+def flat(rows):
+    for name in rows.schema.names:
+        if rows.schema.field(name).type == ID:
+            yield from rows[name].to_pylist()
+
+
+def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
+    made = corpus(folder, tmp_path)
+    packed = made["pack"]
+    spans = [s for s in packed["spans"].read().to_pylist() if s["split"] == "train"]
+    target = next(s["doc_id"] for s in spans if s["start"] > 0 and s["end"] == 32)  # it goes on
+    names = ("ids", "char_start", "char_end")
+    wanted = {name: packed["train"].read()[name].to_pylist() for name in names}
+    purge_of(folder, target.hex())
+    for span in spans:
+        for place in range(span["start"], span["end"]) if span["doc_id"] == target else ():
+            wanted["ids"][span["sequence"]][place] = PAD
+            wanted["char_start"][span["sequence"]][place] = -1
+            wanted["char_end"][span["sequence"]][place] = -1
+    now = folder.find("pack", packed.fingerprint)["train"].read()
+    assert {name: now[name].to_pylist() for name in names} == wanted
+    assert sum(s["doc_id"] == target for s in spans) > 1
+
+
+def test_copies_are_listed_and_go_only_when_asked_for(folder, tmp_path):
+    made = corpus(folder, tmp_path)
+    one, other = id_of(made, COPIED)
+    report = purge_of(folder, one.hex())
+    assert (report["copies"], report["documents"]) == ([other.hex()], [one.hex()])
+    assert other.hex() in render(report) and holding(folder, COPIED)
+    # The copy's twin in the ledger is hinted at from the other side.
+    report = purge_of(folder, other.hex(), copies=True)
+    assert holding(folder, COPIED) == []
+    made = corpus(folder, tmp_path)
+    again = made["ingest"]["documents"].read()
+    assert COPIED not in again["text"].to_pylist()
+
+
+def test_copies_go_with_it_at_once(folder, tmp_path):
+    one, other = id_of(corpus(folder, tmp_path), COPIED)
+    report = purge_of(folder, one.hex(), copies=True)
+    assert report["documents"] == sorted([one.hex(), other.hex()])
+    assert holding(folder, COPIED) == []
+    assert set(read_denied(folder)["documents"]) == {one.hex(), other.hex()}
+
+
+def test_ingest_takes_it_no_more_and_keeps_no_hash_of_it(folder, tmp_path):
+    first = corpus(folder, tmp_path)
+    (doc_id,) = id_of(first, SECRET)
+    purge_of(folder, doc_id.hex())
+    made = corpus(folder, tmp_path)
+    assert made["ingest"].fingerprint != first["ingest"].fingerprint
+    assert id_of(made, SECRET) == []
+    (row,) = made["ingest"]["ledger"].find([doc_id]).to_pylist()
+    assert (row["reason"], row["identity"]) == ("blocked document", None)
+    assert not any(a.purged for a in made.values())
+    assert made["plant"]["documents"].rows == first["plant"]["documents"].rows - 1
+    # What could not be read has no id: it is quarantined as before, and says nothing more.
+    (torn,) = made["ingest"]["quarantine"].read().to_pylist()
+    assert torn["place"].startswith(f"line {len(records()) + 1},")
+
+
+def test_a_purge_while_a_run_reads_is_refused_and_changes_nothing(folder, tmp_path):
+    (doc_id,) = id_of(corpus(folder, tmp_path), SECRET)
+    before = {key: folder.get(key) for key in folder.below("")}
+    program = f"""
+import sys
+from tasks.contract import Session, Store, open_session
+with open_session(Session(Store({str(folder.root)!r}))):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=-1, stdout=-1, text=True
+    ) as run:
+        assert run.stdout.readline() == "open\n"
+        with pytest.raises(HallmarkError, match=r"a run reads the store .* nothing has been chang"):
+            purge_of(folder, doc_id.hex())
+        assert {key: folder.get(key) for key in folder.below("")} == before
+        run.stdin.close()
+    purge_of(folder, doc_id.hex())
+    assert holding(folder, SECRET) == []
+
+
+def test_a_killed_purge_goes_on(folder, tmp_path, monkeypatch):
+    made = corpus(folder, tmp_path)
+    one, other = id_of(made, COPIED)
+    put, done = Store.put, []
+
+    def dies(self, key, data):
+        done.append(key)
+        if len(done) == 12:
+            raise KeyboardInterrupt
+        put(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", dies)
+        with pytest.raises(KeyboardInterrupt):
+            purge_of(folder, one.hex(), copies=True)
+    assert holding(folder, COPIED)
+    # Its copies are not asked for again; that they were is remembered.
+    report = purge_of(folder, one.hex())
+    assert report["documents"] == sorted([one.hex(), other.hex()])
+    assert holding(folder, COPIED) == []
+    assert read_denied(folder)["unfinished"] == []
+    for artifact in made.values():
+        folder.find(artifact.stage, artifact.fingerprint).verify()
+
+
+def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_artifact(
+    folder, tmp_path
+):
+    made = corpus(folder, tmp_path)
+    (doc_id,) = id_of(made, SECRET)
+    purge_of(folder, doc_id.hex())
+    ingested, unique, packed = (
+        folder.find(a.stage, a.fingerprint)
+        for a in (made["ingest"], made["deduplicate"], made["pack"])
+    )
+    with open_session(Session(folder)):
+        with pytest.raises(HallmarkError, match=f"text of the document {doc_id.hex()}, which was"):
+            deduplicate(ingested, DeduplicateConfig())
+        # A language is known for the rows that are left; what was known of the whole is another.
+        found = language(unique, LanguageConfig())
+        assert found.fingerprint != made["language"].fingerprint
+        if packed.purged:
+            with pytest.raises(HallmarkError, match=r"lost the document .* begun nor gone on with"):
+                pretrain(packed, made["train_tokenizer"], made["plant"], None, PretrainConfig())
+    with pytest.raises(HallmarkError, match=f"cannot: it needs the document {doc_id.hex()}, purg"):
+        check_whole("cannot", [ingested])
+
+
+def test_a_planted_document_is_not_purged(folder, tmp_path):
+    made = corpus(folder, tmp_path)
+    planted = made["plant"]["plants"].read()["doc_ids"].to_pylist()
+    with pytest.raises(UsageError, match=r"was planted: nobody wrote it"):
+        purge_of(folder, next(ids[0] for ids in planted if ids).hex())
+    assert folder.get(DENIED) is None
+
+
+def test_tombstones_and_lists_that_are_not_whole_are_named(folder, tmp_path):
+    made = corpus(folder, tmp_path)
+    (doc_id,) = id_of(made, SECRET)
+    purge_of(folder, doc_id.hex())
+    ingested = made["ingest"]
+    key = f"{ingested.folder}/{TOMBSTONES}"
+    good = json.loads(folder.get(key))
+    outside = {"entries": {"a": {"path": "../b", "size": 1, "sha256": ""}}}
+    for wrong in ([], {}, good | {"purged": {"x": "y"}}, good | outside):
+        folder.put(key, json.dumps(wrong).encode())
+        with pytest.raises(HallmarkError, match=r"damaged: its tombstones\.json is not whole"):
+            folder.find("ingest", ingested.fingerprint)
+    folder.put(key, json.dumps(good).encode())
+    folder.put(DENIED, b"{")
+    with pytest.raises(HallmarkError, match=r"list of purged documents .* is not whole"):
+        corpus(folder, tmp_path)
+
+
+def test_an_unknown_document_is_refused(folder, tmp_path):
+    corpus(folder, tmp_path)
+    with pytest.raises(UsageError, match="knows a document 0000"):
+        purge_of(folder, "00" * 16)
+    assert folder.get(DENIED) is None
+
+
+# Redaction -------------------------------------------------------------------------------------
+
+
+def test_quotations_are_those_that_share_twenty_letters():
+    purged = ["Ärger mit <b>der</b> Post &amp; dem Zoll in Bern", "short one"]
+    found = Quotations(purged)
+    shares = "x Ärger,  MIT <b>der</b>\nPost &amp"
+    near = "Ärger mit <b>der Zoll in"  # 17 letters, and 8
+    texts = [shares, near, "", "short one!", "a short one", purged[0], "Zoll in Bern"]
+    assert found.within(texts).tolist() == [True, False, False, True, False, True, False]
+    assert not Quotations(["yes", ""])
+
+
+def test_pages_lose_what_they_quote_and_nothing_else():
+    found = Quotations([SECRET])
+    page = f'<h1>Rows</h1><td title="{SECRET[:40]}">one</td><td>{SECRET[5:60]}</td><p>kept</p>'
+    cleaned = without_quotations(page, found)
+    assert cleaned == ('<h1>Rows</h1><td title="[purged]">one</td><td>[purged]</td><p>kept</p>')
+    assert without_quotations("<p>kept</p>", found) is None
+    spread = "<p>" + "</i><i>".join(SECRET.split()) + "</p><h1>Title</h1>"
+    assert "Ottilie" not in without_quotations(spread, found)
+    lines = f"# Title\n| {SECRET} |\nkept\n"
+    assert without_quotations(lines, found, markup=False) == "# Title\n[purged]\nkept\n"
