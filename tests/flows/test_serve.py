@@ -25,6 +25,17 @@ def wait_for(what, condition, process, seconds=120):
     raise AssertionError(f"{what} did not come within {seconds} s")
 
 
+def created(url, given, process):
+    """The id of a new flow run. A server that is busy answers 503, and its clients ask again."""
+
+    def asked():
+        answer = httpx.post(url, json=given, timeout=30)
+        assert answer.is_success or answer.status_code == 503, answer.text
+        return answer.json()["id"] if answer.is_success else None
+
+    return wait_for("a new run", asked, process)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The API of a Prefect server of the tests' own."""
@@ -79,7 +90,7 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
         for name, given in parameters.items():
             url = f"{server}/deployments/{registered[name]['id']}/create_flow_run"
             merged = registered[name]["parameters"] | given
-            runs[name] = httpx.post(url, json={"parameters": merged}).json()["id"]
+            runs[name] = created(url, {"parameters": merged}, serve)
         for name, run in runs.items():
 
             def ended(run=run):
@@ -91,7 +102,7 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
             assert made in (smoke.store / "site" / "index.html").read_text()
         url = f"{server}/deployments/{registered['on-demand']['id']}/create_flow_run"
         wrong = {"parameters": {"checkpoint": "latest@0", "only": ["taste"]}}
-        refused = httpx.post(url, json=wrong).json()["id"]
+        refused = created(url, wrong, serve)
 
         def failed():
             state = httpx.get(f"{server}/flow_runs/{refused}").json()["state"]
