@@ -46,7 +46,7 @@ from tasks.measures.words import normalise
 SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 OTHERS = Path(__file__).parent / "opponents"
 
-DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18"]
+DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "pyarrow==26.0.1"]
 
 #: What each side's environment is made of, its script, and that script's last argument.
 SIDES = {

@@ -20,6 +20,7 @@ from datatrove.pipeline.dedup.minhash import (
 )
 from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
+from datatrove.utils.typeshelper import Languages
 from datatrove.utils.word_tokenizers import WhitespaceTokenizer
 
 
@@ -32,7 +33,7 @@ def main(source: str, kept: str, tokenizer: str) -> None:
     for number, rows in enumerate((table[:half], table[half:])):  # a file a worker
         pq.write_table(rows, entered / f"{number}.parquet")
     config = MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
-    language = WhitespaceTokenizer() if tokenizer == "whitespace" else tokenizer
+    language = WhitespaceTokenizer() if tokenizer == "whitespace" else Languages.english
     reader = ParquetReader(str(entered))
     sign = MinhashDedupSignature(str(work / "signatures"), config=config, language=language)
     left = ParquetWriter(str(work / "out"))
