@@ -28,7 +28,7 @@ from tasks.measures.words import normalise
 
 
 class DeduplicateConfig(KeeperConfig):
-    pass
+    """Which of the copies stays."""
 
 
 #: With the hash of the normalised text.

@@ -221,7 +221,7 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
         path.write_bytes(jsonl(["longer"]))
         os.utime(path, ns=(then, then))
     elif change == "damaged entries":
-        (tmp_path / "store/work/digests.json").write_text('{"x": [1], ')
+        (tmp_path / "store" / "work" / "digests.json").write_text('{"x": [1], ')
     store = "another" if change == "other store" else "store"
     with open_session(Session(Store(tmp_path / store))):
         content(config(path), "")
