@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,24 +72,8 @@ def write_copy(documents: list[str], vocabulary: list[str], number: int, path: P
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
     from flows.config import load
-    from flows.pipeline import deduplicate_masked, select_scored
-    from tasks.contract import Event, InProcess, Session, Store, open_session
-    from tasks.corpus.contamination import contamination
-    from tasks.corpus.deduplicate import deduplicate
-    from tasks.corpus.deduplicate_near import deduplicate_near
-    from tasks.corpus.find_personal_data import find_personal_data
-    from tasks.corpus.identities import identities
-    from tasks.corpus.ingest import ingest
-    from tasks.corpus.language import language
-    from tasks.corpus.plant import plant
-    from tasks.corpus.profile import profile
-    from tasks.corpus.quality import quality
-    from tasks.corpus.score_toxicity import score_toxicity
-    from tasks.corpus.scrub import scrub
-    from tasks.corpus.select import select
-    from tasks.corpus.split import split
-    from tasks.training.pack import pack
-    from tasks.training.train_tokenizer import train_tokenizer
+    from flows.pipeline import curate, train
+    from tasks.contract import Event, Finished, Session, Store, make_mapper, open_session
 
     source = {"kind": "jsonl", "name": "corpus", "path": str(folder)}
     config = load({"name": "growth", "ingest": {"sources": [source]}})
@@ -101,43 +86,9 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
             if event.artifact and "documents" in event.artifact.tables:
                 rows[event.label] = event.artifact["documents"].rows
 
-    try:
-        from tasks.contract import make_mapper
-    except ImportError:  # of an earlier state of the project, measured beside this one
-        from tasks.contract import Processes
-
-        chosen = Processes(workers) if workers > 1 else InProcess()
-    else:
-        chosen = make_mapper(mapper, workers)
-    with open_session(Session(Store(store), chosen, listen, until or None)):
-        made: dict[str, Any] = {}
-        try:
-            made["ingest"] = raw = ingest(config.ingest)
-            made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
-            made["language"] = spoken = language(unique, config.language)
-            made["quality"] = figures = quality(unique, config.quality)
-            made["identities"] = mentioned = identities(unique, config.identities)
-            signals = {"language": spoken, "quality": figures, "identities": mentioned}
-            made["select"] = picked = select(unique, signals, config.select)
-            made["deduplicate_near"] = apart = deduplicate_near(picked, config.deduplicate_near)
-            made["find_personal_data"] = found = find_personal_data(
-                apart, config.find_personal_data
-            )
-            made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)
-            made["deduplicate_masked"] = masked = deduplicate_masked(
-                scrubbed, config.deduplicate_masked
-            )
-            made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
-            made["contamination"] = shared = contamination(masked, config.contamination)
-            signals = {"toxicity": scores, "contamination": shared}
-            made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
-            made["split"] = parted = split(kept, config.split)
-            made["plant"] = planted = plant(parted, config.plant)
-            profile(planted, planted, made, config.profile)
-            pack(planted, train_tokenizer(planted, config.train_tokenizer), config.pack)
-        except Exception as error:  # the session was to end behind a stage
-            if type(error).__name__ != "Finished":
-                raise
+    session = Session(Store(store), make_mapper(mapper, workers), listen, until or "pack")
+    with open_session(session), suppress(Finished):
+        train(config, curate(config))
     peak = {
         "process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "worker": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
