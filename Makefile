@@ -8,10 +8,10 @@ PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 run: $(VENV)/installed
 	$(VENV)/bin/hallmark run
 
-# A file's tests share what is costly to make, so they stay together. In the order of names the
-# longest files, those of flows, come first.
+# What tests share is made once in a process: tests/conftest.py says which stay together. In the
+# order of names the longest files, those of flows, come first.
 test: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 # The quick tests: the contract's, the kernels' and the model's core, and the walls.
 QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import logging
 import os
 import sys
@@ -53,6 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     settle_prefect()
+    atexit.register(gc.freeze)  # at the end a second would go into looking for cycles to free
     logger = logging.getLogger("hallmark")
     logger.addHandler(_Warnings(logging.DEBUG if debug else logging.WARNING))
     if debug:

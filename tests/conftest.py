@@ -26,6 +26,15 @@ def pytest_runtest_makereport(item, call):
             )
 
 
+def pytest_collection_modifyitems(items):
+    """One process for the tests of a file, which share what is costly to make, and one for all
+    files that look at the run of smoke."""
+    smoke = {item.path for item in items if "smoke" in item.fixturenames}
+    for item in items:
+        name = "smoke" if item.path in smoke else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture
 def session(tmp_path):
     """A session over a fresh store."""
@@ -33,6 +42,17 @@ def session(tmp_path):
 
     with open_session(Session(Store(tmp_path / "store"))) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The API of a Prefect server. It stops with this process, behind what Prefect still has to
+    tell it."""
+    from flows.server import LocalServer
+
+    started = LocalServer()
+    started.wait()
+    return started.url
 
 
 @pytest.fixture

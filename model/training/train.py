@@ -80,8 +80,7 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
-    if parallel.launched():
-        # Without the interpreter's own end: threads of the communication abort in it now and then.
-        sys.stdout.flush()
-        os._exit(exit_code)
-    sys.exit(exit_code)
+    # Without the interpreter's own end: to free torch module by module takes a second or more, and
+    # threads of the communication abort in it now and then.
+    sys.stdout.flush()
+    os._exit(exit_code)

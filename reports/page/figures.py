@@ -59,6 +59,9 @@ AGGREGATES: tuple[str, ...] = (
 
 Where = Mapping[str, Any]
 
+#: Bytes of the files of a table that is held while a card is made.
+SMALL = 1 << 18
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -73,6 +76,8 @@ class Evidence:
     table: str  # a table of the artifact, or the name of a file that ``data`` was read from
     where: Where
     data: pa.Table | None = None
+    #: Tables that were opened for a card, by stage and name.
+    opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
 
     @property
     def sha256(self) -> str:
@@ -100,7 +105,13 @@ class Evidence:
     def dataset(self) -> ds.Dataset:
         if self.data is not None:
             return ds.dataset(self.data)
-        return self.artifact[self.table].dataset()
+        key = (self.stage, self.table)
+        if key not in self.opened:
+            table = self.artifact[self.table]
+            # Hundreds of figures rest on a few small tables: those are read once.
+            small = table.size <= SMALL
+            self.opened[key] = ds.dataset(table.read()) if small else table.dataset()
+        return self.opened[key]
 
     def filter(self) -> ds.Expression | None:
         """The conditions as an Arrow expression."""
@@ -258,11 +269,12 @@ class Book:
     artifacts: Mapping[str, Artifact]
     figures: dict[str, Figure] = field(default_factory=dict)
     _seen: dict[str, Evidence] = field(default_factory=dict)
+    _opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
 
     def evidence(
         self, stage: str, table: str, where: Where | None = None, data: pa.Table | None = None
     ) -> Evidence:
-        made = Evidence(stage, self.artifacts[stage], table, where or {}, data)
+        made = Evidence(stage, self.artifacts[stage], table, where or {}, data, self._opened)
         return self._seen.setdefault(made.page, made)
 
     def figure(

@@ -15,7 +15,6 @@ import pytest
 from prefect.context import refresh_global_settings_context
 
 from flows import cli
-from flows.server import LocalServer
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,9 @@ def _here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.Complet
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory) -> Hallmark:
+def smoke(tmp_path_factory, request) -> Hallmark:
     """A store with one completed run of the smoke config."""
     hallmark = Hallmark(tmp_path_factory.mktemp("smoke") / "store")
     report = hallmark.json("run", "smoke")
     assert report["status"] == "completed"
-    # It stops with this process, behind what Prefect still has to tell it.
-    server = LocalServer()
-    server.wait()
-    return replace(hallmark, server=server.url)
+    return replace(hallmark, server=request.getfixturevalue("server"))

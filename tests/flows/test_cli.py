@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -109,7 +110,8 @@ def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):
     assert str(tmp_path / "file") in line
 
 
-def test_a_folder_that_is_no_checkpoint(hallmark, tmp_path):
+def test_a_folder_that_is_no_checkpoint(hallmark, server, tmp_path):
+    hallmark = replace(hallmark, server=server)
     (tmp_path / "empty").mkdir()
     done = hallmark("audit", str(tmp_path / "empty"), "--only", "bias", code=2)
     (line,) = done.stderr.strip().splitlines()
@@ -120,7 +122,8 @@ def test_a_folder_that_is_no_checkpoint(hallmark, tmp_path):
     assert "config.json is not valid JSON" in line
 
 
-def test_a_stage_that_fails_says_one_sentence(hallmark, tmp_path):
+def test_a_stage_that_fails_says_one_sentence(hallmark, server, tmp_path):
+    hallmark = replace(hallmark, server=server)
     (tmp_path / "empty.jsonl").write_text("")
     source = f'kind = "jsonl"\nname = "s"\npath = "{tmp_path}/empty.jsonl"\n'
     (tmp_path / "my.toml").write_text(f'name = "my"\n[[ingest.sources]]\n{source}')

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -109,8 +110,18 @@ def store(request, tmp_path):
     return Store(f"s3://hallmark/{tmp_path.name}", tmp_path / "work")
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    """A source and a store with its corpus; nobody writes to them."""
+    place = tmp_path_factory.mktemp("once")
+    corpus(Store(place / "store"), place)
+    return place
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, made_once):
+    """A store in which ``corpus`` finds all that it would make."""
+    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
     return Store(tmp_path / "store")
 
 

@@ -37,7 +37,7 @@ def created(url, given, process):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def prefect_server(tmp_path_factory):
     """The API of a Prefect server of the tests' own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -59,10 +59,11 @@ def server(tmp_path_factory):
         process.wait(timeout=30)
 
 
-def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
+def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp_path):
+    server = prefect_server
     env = {
         **os.environ, "HALLMARK_STORE": str(smoke.store), "PREFECT_API_URL": server,
-        "PREFECT_HOME": str(tmp_path),
+        "PREFECT_HOME": str(tmp_path), "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }  # fmt: skip
     command = [sys.executable, "-m", "flows.cli", "serve", "smoke", "--set", "schedule=0 3 * * *"]
     log = (tmp_path / "serve.log").open("w")
@@ -85,12 +86,15 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
         mine = registered["smoke"]["id"]
         assert {r["deployment_id"] for r in wait_for("a schedule", scheduled, serve)} == {mine}
 
-        parameters = {"smoke": {}, "on-demand": {"checkpoint": "latest@0", "only": ["bias"]}}
-        runs = {}
-        for name, given in parameters.items():
+        def begun(name, **given):
             url = f"{server}/deployments/{registered[name]['id']}/create_flow_run"
-            merged = registered[name]["parameters"] | given
-            runs[name] = created(url, {"parameters": merged}, serve)
+            return created(url, {"parameters": registered[name]["parameters"] | given}, serve)
+
+        refused = begun("on-demand", checkpoint="latest@0", only=["taste"])
+        runs = {
+            "smoke": begun("smoke"),
+            "on-demand": begun("on-demand", checkpoint="latest@0", only=["bias"]),
+        }
         for name, run in runs.items():
 
             def ended(run=run):
@@ -100,9 +104,6 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, server, tmp_path):
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
             made = httpx.get(f"{server}/flow_runs/{run}").json()["name"]
             assert made in (smoke.store / "site" / "index.html").read_text()
-        url = f"{server}/deployments/{registered['on-demand']['id']}/create_flow_run"
-        wrong = {"parameters": {"checkpoint": "latest@0", "only": ["taste"]}}
-        refused = created(url, wrong, serve)
 
         def failed():
             state = httpx.get(f"{server}/flow_runs/{refused}").json()["state"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
-import sys
-from pathlib import Path
+from multiprocessing.connection import Connection
 
 import pyarrow.dataset as ds
 
+from model.training import train
+from model.training.job import WATCH
 from model.training.trainer import LOG_SCHEMA, TIMING_COLUMNS
 
-ROOT = Path(__file__).resolve().parents[3]
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 TRAIN = {
     "steps": 40,
@@ -41,15 +43,53 @@ def write_job(inputs, work, name="job", model=None, **train):
     return path
 
 
+#: Of the six seconds of a small training five are imports. So trainers are forks of a process that
+#: has done them; as users start it, the trainer is tested in ``tests/tasks/training`` and by flows.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", train.__name__])
+
+
+class Trainer:
+    """A trainer in a process of its own, with what the tests use of ``subprocess.Popen``."""
+
+    def __init__(self, job):
+        pipes = [os.pipe() for _ in range(3)]  # (read, write) of stdin, stdout, stderr
+        (read, stdin), (stdout, out), (stderr, error) = pipes
+        theirs = [Connection(fd, fd == read, fd != read) for fd in (read, out, error)]
+        self.process = FORKS.Process(target=_train, args=(str(job), *theirs))
+        self.process.start()
+        for end in theirs:
+            end.close()
+        self.pid, self.kill, self.terminate = (
+            self.process.pid, self.process.kill, self.process.terminate,
+        )  # fmt: skip
+        self.stdin, self.stdout, self.stderr = (
+            os.fdopen(stdin, "w"), os.fdopen(stdout), os.fdopen(stderr),
+        )  # fmt: skip
+
+    def wait(self, timeout=None):
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired("trainer", timeout)
+        return self.process.exitcode
+
+    def communicate(self):
+        self.stdin.close()
+        with self.stdout, self.stderr:
+            found = self.stdout.read(), self.stderr.read()
+        self.wait()
+        return found
+
+
+def _train(job, *pipes):
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe.fileno(), number)
+        pipe.close()
+    raise SystemExit(train.main([job, WATCH]))
+
+
 def start(job):
-    return subprocess.Popen(
-        [sys.executable, "-m", "model.training.train", str(job), "--watch-stdin"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Trainer(job)
 
 
 def finish(process):

@@ -7,8 +7,7 @@ import time
 import httpx
 import pytest
 from prefect import flow
-from prefect.settings import PREFECT_API_URL
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import tasks.contract.prefect_ui
 from tasks.contract import Event, Session, Store, Watcher, Work, open_session, stage
@@ -80,9 +79,9 @@ def slow(config: CountConfig, work: Work) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
-def prefect():
-    with prefect_test_harness(server_startup_timeout=180):
+@pytest.fixture
+def prefect(server):
+    with temporary_settings({PREFECT_API_URL: server}):
         yield
 
 
@@ -103,8 +102,9 @@ PAGES = ("create_progress_artifact", "create_markdown_artifact")
 
 def test_a_stage_shows_its_progress_and_its_artifact(prefect, tmp_path):
     artifact, _ = run_slow(tmp_path)
-    found = httpx.post(f"{PREFECT_API_URL.value()}/artifacts/filter", json={}).json()
-    pages = {page["key"]: page for page in found}
+    newest_last = {"sort": "UPDATED_DESC"}
+    found = httpx.post(f"{PREFECT_API_URL.value()}/artifacts/filter", json=newest_last).json()
+    pages = {page["key"]: page for page in reversed(found)}
     assert pages["slow"]["data"] == 100.0 and pages["slow"]["task_run_id"]
     assert artifact.name in pages["stage-slow"]["data"]
 
