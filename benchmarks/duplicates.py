@@ -142,7 +142,7 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
     ):
         raw = ingest(config)
         before = forget_peak()
-        made = deduplicate_near(raw, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
+        made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
         after = peak()
         write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
         pairs = made["pairs"].rows

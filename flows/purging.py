@@ -104,7 +104,7 @@ class Purge:
                         yield entry, cleaned
 
     def _parts(self, table: Table) -> Iterator[tuple[Entry, pa.Table]]:
-        spans = self.spans(table.artifact)
+        spans = self.spans(table.artifacts[0])
         if spans is not None and table.name in ("train", "validation"):
             mine, first = spans.filter(pc.equal(spans["split"], table.name)), 0
             for part in table.parts:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from model.training.data import PAD
-from tasks.contract import ID, Column, identities
+from tasks.contract import ID, Column, identities, ids
+from tasks.measures.words import normalise
 
 #: So many letters and digits in a row, whatever stands between them, are a quotation.
 WINDOW = 20
@@ -24,6 +25,9 @@ LEAST = 8
 
 #: Kinds of columns that quote documents.
 QUOTING = ("corpus text", "model text", "personal")
+
+#: Lists of hashes of stretches of a text.
+HASHES = pa.list_(pa.uint32())
 
 #: What stands in a page where a document was quoted.
 NOTICE = "[purged]"
@@ -120,11 +124,14 @@ def emptied(
 ) -> pa.Table | None:
     """The rows without what they hold of the documents; None where they hold nothing.
 
-    In rows that name a document every quoting column is emptied, and each of its ``hashes`` is
-    zeros. With ``quotations`` so are the quoting columns of all rows that quote the documents, and
-    what else does; of a table of documents only those that are named.
+    In rows about a document every quoting column and list of hashes is emptied, and each of its
+    ``hashes`` is zeros. A row is about its ``doc_id``, whatever stands beside it (its cluster is
+    named after another document); where there is none, about all that it names. With ``quotations``
+    so are the quoting columns of all rows that quote the documents, and what else does; of a table
+    of documents only those that are named.
     """
-    mine = named(rows, naming(columns), documents)
+    about = ["doc_id"] if "doc_id" in naming(columns) else naming(columns)
+    mine = named(rows, about, documents)
     texts = [n for n in rows.column_names if is_text(rows[n].type)]
     if quotations:
         found = {n: quotations.cells(rows[n]) for n in texts if columns[n].kind != "project text"}
@@ -136,12 +143,14 @@ def emptied(
             gone = mine
         elif name in texts and quotations and name in found:
             gone = found[name]
+        elif values.type == HASHES and columns[name].kind == "id":
+            gone = mine
         elif values.type == ID:
             gone = pc.and_(mine, pc.is_in(values, value_set=hashes))
         else:
             continue
-        nothing = pa.scalar(bytes(16) if values.type == ID else _empty(values.type), values.type)
-        gone = pc.and_(pc.and_(gone, pc.is_valid(values)), pc.not_equal(values, nothing))
+        nothing = pa.scalar(_empty(values.type), values.type)
+        gone = pc.and_(gone, _holds(values, nothing))
         if pc.any(gone.fill_null(False)).as_py():
             place = result.schema.get_field_index(name)
             kept = pc.if_else(gone.fill_null(False), nothing, values)
@@ -149,20 +158,33 @@ def emptied(
     return None if result is rows else result
 
 
+def _holds(values: pa.Array, nothing: pa.Scalar) -> pa.Array:
+    """Which values are there, and are not what stands for nothing."""
+    lists = pa.types.is_list(values.type)
+    there = pc.greater(pc.list_value_length(values), 0) if lists else pc.not_equal(values, nothing)
+    return pc.and_(pc.is_valid(values), there)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type may quote anything."""
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-def _empty(kind: pa.DataType) -> str | bytes:
+def _empty(kind: pa.DataType) -> str | bytes | list[int]:
+    if kind == HASHES:
+        return []
+    if kind == ID:
+        return bytes(16)
     return b"" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ""
 
 
 def hashes_of(documents: pa.Table) -> list[bytes]:
     """What tables may hold as a hash of these documents' texts."""
+    texts = documents["text"].combine_chunks()
     return [
         *documents["text_hash"].to_pylist(),
         *identities(documents["doc_id"], documents["text"]),
+        *ids(normalise(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
     ]
 
 

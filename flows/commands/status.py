@@ -113,7 +113,9 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _names(lineage: Any) -> list[str]:
     if isinstance(lineage, dict):
-        return [name for value in lineage.values() for name in _names(value)]
+        lineage = list(lineage.values())
+    if isinstance(lineage, list):
+        return [name for value in lineage for name in _names(value)]
     return [lineage] if lineage else []
 
 

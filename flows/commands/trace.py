@@ -28,8 +28,9 @@ STEPS = 12
 #: Training rows looked at together.
 STRETCH = 1 << 22
 
-#: Told by themselves: the document with its ledger, and where its tokens stand; or no ids at all.
-OWN = ("documents", "ledger", "spans", "checksums")
+#: Told by themselves: the document with its ledger, and where its tokens stand; or nothing that the
+#: table of documents does not tell.
+OWN = ("documents", "ledger", "spans", "checksums", "signatures")
 
 
 def trace(

@@ -122,48 +122,59 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of an artifact: an ordered list of parts.
+    """One table of an artifact, or of each of several, one behind the other (a grown corpus is a
+    list of artifacts): an ordered list of parts.
 
     A table about documents is sorted by ``doc_id`` and cut by its leading bits into 2^n ranges, as
-    all others behind the same ingest are: part k of each is about the same documents.
+    all others behind the same ingest are: part k of each is about the same documents. Of several
+    artifacts each is sorted and cut by itself.
     """
 
-    artifact: Artifact
+    artifacts: tuple[Artifact, ...]  # one at least
     name: str
 
     @property
-    def entry(self) -> Entry:
-        return self.artifact.manifest["tables"][self.name]
+    def pieces(self) -> list[Table]:
+        """The tables of the artifacts, each by itself."""
+        return [Table((artifact,), self.name) for artifact in self.artifacts]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Of the manifests: one for each piece."""
+        return [artifact.manifest["tables"][self.name] for artifact in self.artifacts]
 
     @property
     def digest(self) -> str:
-        """Of its parts' digests and its columns' kinds."""
-        return self.entry["sha256"]
+        """Of its parts' digests and its columns' kinds; of several pieces, of theirs."""
+        found = [entry["sha256"] for entry in self.entries]
+        return found[0] if len(found) == 1 else sha256(canonical(found))
 
     @property
     def rows(self) -> int:
-        return self.entry["rows"]
+        return sum(entry["rows"] for entry in self.entries)
 
     @property
     def parts(self) -> list[Part]:
-        entries = self.entry["parts"]
-        of, place = len(entries), self.artifact.place
-        return [Part(place, self.name, number, of, e) for number, e in enumerate(entries)]
+        found = []
+        for artifact, entry in zip(self.artifacts, self.entries, strict=True):
+            parts, place = entry["parts"], artifact.place
+            found += [Part(place, self.name, n, len(parts), e) for n, e in enumerate(parts)]
+        return found
 
     @property
     def columns(self) -> dict[str, Column]:
-        """What each column is, as the stage that wrote it says."""
-        return from_json(self.entry.get("columns", []))
+        """What each column is, as the stage that wrote it last says."""
+        return from_json(self.entries[-1].get("columns", []))
 
     @property
     def counts(self) -> Counts:
         """Rows, bytes and checksums by source (and action), counted as the table was written."""
-        return merged(entry["counts"] for entry in self.entry["parts"])
+        return merged(part["counts"] for entry in self.entries for part in entry["parts"])
 
     @property
     def size(self) -> int:
         """Bytes of its files."""
-        return sum(entry["size"] for entry in self.entry["parts"])
+        return sum(part["size"] for entry in self.entries for part in entry["parts"])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for part in self.parts:
@@ -174,18 +185,10 @@ class Table:
         return pa.concat_tables(part.read(columns) for part in self.parts)
 
     def find(self, ids: Sequence[bytes], columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows about these documents: each is looked for in the one part it can be in."""
-        parts = self.parts
-        wanted: dict[int, list[bytes]] = {}
-        for doc_id in ids:
-            wanted.setdefault(part_of(doc_id, len(parts)), []).append(doc_id)
+        """The rows about these documents: each is looked for in the one part of a piece that it can
+        be in."""
         names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
-        found = [parts[min(wanted, default=0)].empty(names)]
-        for number, here in sorted(wanted.items()):
-            values = pa.array(sorted(here), pa.binary(16))
-            for batch in parts[number].batches(names):
-                kept = batch.filter(pc.is_in(batch["doc_id"], value_set=values))
-                found.append(pa.Table.from_batches([kept]))
+        found = [rows for piece in self.pieces for rows in _found(piece.parts, ids, names)]
         rows = pa.concat_tables(found)
         return rows if columns is None else rows.select(list(columns))
 
@@ -203,21 +206,40 @@ class Table:
         return self.read().to_pandas(types_mapper=pd.ArrowDtype)
 
 
+def _found(
+    parts: Sequence[Part], ids: Sequence[bytes], names: Sequence[str] | None
+) -> Iterator[pa.Table]:
+    """The rows of one piece about these documents."""
+    wanted: dict[int, list[bytes]] = {}
+    for doc_id in ids:
+        wanted.setdefault(part_of(doc_id, len(parts)), []).append(doc_id)
+    yield parts[min(wanted, default=0)].empty(names)
+    for number, here in sorted(wanted.items()):
+        values = pa.array(sorted(here), pa.binary(16))
+        for batch in parts[number].batches(names):
+            kept = batch.filter(pc.is_in(batch["doc_id"], value_set=values))
+            yield pa.Table.from_batches([kept])
+
+
 def part_of(doc_id: bytes, parts: int) -> int:
     """The number of the part that a document is in, of a table cut into 2^n parts."""
     return int.from_bytes(doc_id[:8], "big") * parts >> 64
 
 
 def aligned(*tables: Table) -> list[tuple[Part, ...]]:
-    """The parts of tables that are cut alike, side by side."""
-    parts = [table.parts for table in tables]
-    if len({len(p) for p in parts}) > 1:
-        said = " and ".join(f"{t.name} of {t.artifact.name} ({len(t.parts)} parts)" for t in tables)
+    """The parts of tables that are cut alike, side by side, piece by piece."""
+    cuts = [[len(piece.parts) for piece in table.pieces] for table in tables]
+    if any(cut != cuts[0] for cut in cuts):
+        said = " and ".join(
+            f"{table.name} of {' and '.join(a.name for a in table.artifacts)} "
+            f"({' and '.join(map(str, cut))} parts)"
+            for table, cut in zip(tables, cuts, strict=True)
+        )
         raise HallmarkError(
             f"{said} are not cut alike, so they are not about one corpus; make both from the same "
             f"ingest"
         )
-    return list(zip(*parts, strict=True))
+    return list(zip(*(table.parts for table in tables), strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -253,14 +275,14 @@ class Artifact:
         if name not in self.manifest["tables"]:
             has = ", ".join(self.manifest["tables"]) or "none"
             raise HallmarkError(f"artifact {self.name} has no table {name!r}; its tables: {has}")
-        return Table(self, name)
+        return Table((self,), name)
 
     def __repr__(self) -> str:
         return f"Artifact({self.name})"
 
     @property
     def tables(self) -> dict[str, Table]:
-        return {name: Table(self, name) for name in self.manifest["tables"]}
+        return {name: Table((self,), name) for name in self.manifest["tables"]}
 
     def only(self, names: Sequence[str]) -> Artifact:
         """The artifact with these tables alone, as far as it has them, and none of its files: what

@@ -5,8 +5,9 @@
 
 The parameters before ``config`` are the inputs. One annotated ``Table`` reads the table of
 that name of the artifact it is given, and only that table's digest counts: a ledger that
-changes reruns nothing behind it. One annotated ``Artifact`` reads the whole artifact; a
-``dict[str, Artifact]`` any number of them.
+changes reruns nothing behind it. Given several artifacts it reads their tables one behind the other
+(a grown corpus; of one alone it is the same). One annotated ``Artifact`` reads the whole artifact;
+a ``dict[str, Artifact]`` any number of them.
 
 Inside a Prefect flow a call is a task run; outside of one it is a plain call. Both need a
 ``Session``. ``deduplicate.body(documents, config, work)`` is the bare function, for tests.
@@ -186,7 +187,7 @@ class Call:
         lineage: dict[str, Any] = {}
         for name, given in zip(stage.inputs, inputs, strict=True):
             wants_table = stage.parameters[name] in (Table, Table | None)
-            value = given[name] if wants_table and isinstance(given, Artifact) else given
+            value = _table(given, name) if wants_table else given
             if name in stage.reads:
                 value = _only(value, stage.reads[name])
             arguments[name] = value
@@ -236,7 +237,8 @@ class Call:
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of the document "
                     f"{min(artifact.purged)}, which was purged; begin again with ingest, which "
-                    f"leaves it out"
+                    f"leaves it out (where it is of an earlier corpus, that one is to be made "
+                    f"again first)"
                 )
 
     def _execute(
@@ -291,13 +293,23 @@ class Call:
         return found
 
 
+def _table(given: Any, name: str) -> Any:
+    """The table of that name of an artifact, or of several, one behind the other."""
+    if isinstance(given, Artifact):
+        return given[name]
+    if isinstance(given, Sequence):
+        return Table(tuple(artifact[name].artifacts[0] for artifact in given), name)
+    return given
+
+
 def _digests(value: Any) -> tuple[Any, Any]:
-    """What counts of an input, and where it came from."""
+    """What counts of an input, and where it came from; of a table of several pieces lists."""
     if value is None:
         return None, None
     if isinstance(value, Table):
-        digest = as_read(value.digest, value.entry["parts"])
-        return digest, f"{value.artifact.name}#{value.name}"
+        digests = [as_read(entry["sha256"], entry["parts"]) for entry in value.entries]
+        names = [f"{artifact.name}#{value.name}" for artifact in value.artifacts]
+        return (digests[0], names[0]) if len(names) == 1 else (digests, names)
     if isinstance(value, Artifact):
         tables = [part for table in value.manifest["tables"].values() for part in table["parts"]]
         return as_read(value.content, [*tables, *value.manifest["files"].values()]), value.name
@@ -318,8 +330,10 @@ def _artifacts(values: Iterable[Any]) -> Iterator[Artifact]:
     for value in values:
         if isinstance(value, Mapping):
             yield from _artifacts(value.values())
+        elif isinstance(value, Table):
+            yield from value.artifacts
         elif value is not None:
-            yield value.artifact if isinstance(value, Table) else value
+            yield value
 
 
 def _in_flow() -> bool:

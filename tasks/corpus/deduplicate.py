@@ -3,7 +3,10 @@
 Texts are compared after NFKC normalisation, lower-casing and collapsing of white space. What is
 alike, but not the same, is the work of ``deduplicate_near.py``.
 
-Memory: about 120 bytes a document.
+Where a corpus grows, a document also leaves whose text an earlier document has, or whose id: a
+record that came again with the same key, and another text (``known id``).
+
+Memory: about 120 bytes a document, and for an earlier one that it meets.
 """
 
 from __future__ import annotations
@@ -11,25 +14,42 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tasks.contract import DOCUMENTS, ID, LEDGER, Part, Table, Tables, Work, ids, stage, together
+from tasks.contract import (
+    DOCUMENTS,
+    ID,
+    LEDGER,
+    Artifact,
+    Part,
+    Table,
+    Tables,
+    Work,
+    column,
+    ids,
+    stage,
+    together,
+)
 from tasks.corpus.duplicates import (
     STANDING,
     KeeperConfig,
     Verdict,
     by_rank,
     clusters,
+    doc_ids_of,
     first_of_equals,
     halves,
     rulings,
     standing,
     write_part,
 )
+from tasks.corpus.earlier import among, check_alike, met, signatures, tables
 from tasks.measures.words import normalise
 
 
 class DeduplicateConfig(KeeperConfig):
     """Which of the copies stays."""
 
+
+SIGNATURES = signatures(column("exact", ID, "id", "hash of the normalised text"))
 
 #: With the hash of the normalised text.
 SKETCHES = pa.schema([*STANDING, pa.field("exact", ID)])
@@ -43,24 +63,55 @@ def sketch(part: Part, config: DeduplicateConfig, out: Tables) -> None:
         out.spill("sketches", SKETCHES).write(columns)
 
 
-def judge(known: pa.Table) -> Verdict:
-    """known: SKETCHES of all documents."""
-    place = np.arange(len(known))
-    rank = np.empty(len(known), np.int64)
-    rank[by_rank(known)] = place
-    first = first_of_equals(halves(known["exact"]), rank)
-    twin = np.where(first == place, -1, first)
+def meet(known: pa.Table, earlier: Table) -> pa.Table:
+    """Of the earlier signatures those that a document may meet: by text, id or cluster."""
+    by = {"exact": "exact", "doc_id": "doc_id", "entered": "cluster"}
+    keys = {name: np.sort(halves(known[own])[:, 0]) for name, own in by.items()}
+
+    def test(rows: pa.Table) -> np.ndarray:
+        return np.any([among(halves(rows[n])[:, 0], keys[n]) for n in keys], axis=0)
+
+    found = [met(part, test, SIGNATURES.names)[0] for part in earlier.parts]
+    return pa.concat_tables([SIGNATURES.empty_table(), *found])
+
+
+def judge(known: pa.Table, before: pa.Table) -> Verdict:
+    """known: SKETCHES of all documents; before: signatures of the earlier ones that they meet."""
+    m, n = len(before), len(known)
+    place = np.arange(m, m + n)
+    texts = np.concatenate([halves(before["exact"]), halves(known["exact"])])
+    doc_ids = np.concatenate([halves(before["doc_id"]), halves(known["doc_id"])])
+    rank = np.arange(m + n)
+    rank[m + by_rank(known)] = place
+    same_id = first_of_equals(doc_ids, rank)[m:]
+    # The id of an earlier document, and another text than any of them.
+    renewed = (same_id < m) & (first_of_equals(texts, rank)[m:] >= m)
+    rank[m:][renewed] += n  # such a document stays for no other
+    first = first_of_equals(texts, rank)[m:]
+    twin = np.where(renewed, same_id, np.where(first == place, -1, first))
     none = np.empty(0, np.int64)
-    return Verdict(twin, np.ones(len(twin)), clusters(known, twin, none, none))
+    cluster, _ = clusters(known, before, twin, none, none)
+    return Verdict(twin, np.where(renewed, np.nan, 1.0), cluster)
 
 
 @stage(
-    tables={"documents": DOCUMENTS, "ledger": LEDGER},
+    tables={"documents": DOCUMENTS, "ledger": LEDGER, "signatures": SIGNATURES},
     libraries=["numpy", "scipy"],
     determinism="exact",
+    reads={"earlier": ("signatures",)},
 )
-def deduplicate(documents: Table, config: DeduplicateConfig, work: Work) -> None:
-    """Hash the documents part by part, judge them together, write what stays part by part."""
+def deduplicate(
+    documents: Table, earlier: dict[str, Artifact], config: DeduplicateConfig, work: Work
+) -> None:
+    """Hash the documents part by part, judge them together, write what stays part by part.
+
+    ``earlier``: what this stage left of earlier corpora, in their order.
+    """
+    for artifact in earlier.values():
+        check_alike(artifact, config)
     parts = documents.parts
-    known = together(work.map(sketch, parts, config), "sketches", SKETCHES)
-    work.parts(write_part, rulings(parts, known["doc_id"], judge(known)), "exact duplicate", 1.0)
+    sketched = work.map(sketch, parts, config)
+    known = together(sketched, "sketches", SKETCHES)
+    before = meet(known, tables(earlier, "signatures"))
+    ruled = rulings(parts, sketched, doc_ids_of(before, known), judge(known, before))
+    work.parts(write_part, ruled, "exact duplicate", 1.0, SKETCHES)

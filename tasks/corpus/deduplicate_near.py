@@ -18,13 +18,19 @@ verified pairs at ``cluster_threshold`` or above, and carry on the clusters that
 a - b - c may join a and c that are less alike; it grows through kept documents and verified pairs
 only, never through candidates or through documents that were removed.
 
-Memory: 4 × ``bands`` + 150 bytes a document. Shingles stay in files that are mapped at need: 8
-bytes on disk for each of them.
+Where a corpus grows, earlier documents stand before all new ones: they stay and keep their cluster,
+which passes to the new documents that are joined with it. Where these join clusters that are apart,
+they go to the first of them (``bridges``). Of earlier documents only those take part that agree
+with a new one in a band (or came from its cluster); their shingles are made again from their texts.
+
+Memory: 4 × ``bands`` + 150 bytes a document, and for an earlier one that takes part, none for
+others. Shingles stay in files that are mapped at need: 8 bytes on disk for each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -35,11 +41,13 @@ from tasks.contract import (
     DOCUMENTS,
     ID,
     LEDGER,
+    Artifact,
     Done,
     Part,
     Table,
     Tables,
     Work,
+    aligned,
     column,
     stage,
     table,
@@ -53,10 +61,13 @@ from tasks.corpus.duplicates import (
     Verdict,
     by_rank,
     clusters,
+    doc_ids_of,
+    halves,
     rulings,
     standing,
     write_part,
 )
+from tasks.corpus.earlier import among, check_alike, met, signatures, tables
 from tasks.corpus.matching import Matches, jaccard, match
 from tasks.corpus.sketches import band_hashes, shingles
 from tasks.measures.words import normalise
@@ -95,8 +106,9 @@ class DeduplicateNearConfig(KeeperConfig):
 
 PAIRS = table(
     "Verified pairs: each removed document with its twin, and those that hold clusters together; "
-    "at most one fewer than documents.",
-    column("left", ID, "id", "the one that comes first in priority; it was kept"),
+    "at most one fewer than documents, earlier ones that they meet among them.",
+    column("left", ID, "id", "the one that comes first in priority; it was kept, or is of an "
+           "earlier corpus"),
     column("right", ID, "id", "the other"),
     column("similarity", pa.float64(), "figure", "Jaccard similarity of their shingles",
            unit="share"),
@@ -110,9 +122,17 @@ SEARCH = table(
     column("copies", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
     column("limited", pa.int64(), "figure", "documents that stayed and for which candidate_limit "
            "left a candidate uncompared", unit="documents"),
+    column("earlier", pa.int64(), "figure", "documents of earlier corpora that were looked at",
+           unit="documents"),
+    column("bridges", pa.int64(), "figure", "documents that stayed and join clusters of earlier "
+           "corpora that are apart; they are in the first of these", unit="documents"),
     column("chance", pa.float64(), "figure", "that two documents at threshold agree in a band, "
            "1 - (1 - threshold^rows)^bands", unit="share"),
 )  # fmt: skip
+
+SIGNATURES = signatures(
+    column("bands", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
+)
 
 SKETCHES = pa.schema([*STANDING, pa.field("bands", pa.list_(pa.uint32()))])
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
@@ -133,6 +153,59 @@ def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> None:
 
 def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
+
+
+@dataclass(frozen=True)
+class Met:
+    """A part of an earlier corpus, and the places in it of the documents that take part."""
+
+    part: Part
+    places: Int64
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+def meet(
+    known: pa.Table, documents: Table, earlier: Table, config: DeduplicateNearConfig
+) -> tuple[pa.Table, list[Met]]:
+    """Of the ``earlier`` signatures those that agree with a document in a band, or came in with its
+    cluster, and where their documents are."""
+    ours = table_of_bands(known, config.bands)
+    keys = [np.unique(ours[:, band]) for band in range(config.bands)]
+    came = np.sort(halves(known["cluster"])[:, 0])
+
+    def test(rows: pa.Table) -> np.ndarray:
+        theirs = table_of_bands(rows, config.bands)
+        agree = [among(theirs[:, band], key) for band, key in enumerate(keys)]
+        return np.any([*agree, among(halves(rows["entered"])[:, 0], came)], axis=0)
+
+    before, places = [SIGNATURES.empty_table()], []
+    for of_documents, part in aligned(documents, earlier):
+        rows, at = met(part, test, SIGNATURES.names)
+        if len(at):
+            before.append(rows)
+            places.append(Met(of_documents, at))
+    return pa.concat_tables(before), places
+
+
+def sketch_earlier(found: Met, config: DeduplicateNearConfig, out: Tables) -> None:
+    """The shingles of the earlier documents of a part that take part."""
+    first = 0
+    for batch in found.part.batches(["text"]):
+        inside = (found.places >= first) & (found.places < first + len(batch))
+        rows = pa.array(found.places[inside] - first)
+        first += len(batch)
+        if len(rows):
+            texts = normalise(batch["text"].take(rows))
+            hashes, offsets = shingles(texts, config.shingle_length, config.shingle)
+            out.spill("shingles", SHINGLES).write({"shingles": _lists(hashes, offsets)})
+
+
+def table_of_bands(rows: pa.Table, bands: int) -> np.ndarray:
+    """(n, bands) uint32."""
+    chunks = [chunk.flatten().to_numpy() for chunk in rows["bands"].chunks]
+    return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, bands)
 
 
 class Shelf:
@@ -159,29 +232,31 @@ class Shelf:
 
 
 def judge(
-    known: pa.Table, shelf: Shelf, config: DeduplicateNearConfig
-) -> tuple[Verdict, pa.Table, Matches]:
-    """Who stays, and the rows of PAIRS. known: SKETCHES of all documents."""
-    order = by_rank(known)
-    chunks = [chunk.flatten().to_numpy() for chunk in known["bands"].chunks]
-    bands = np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, config.bands)[order]
+    known: pa.Table, before: pa.Table, shelf: Shelf, config: DeduplicateNearConfig
+) -> tuple[Verdict, pa.Table, Matches, int]:
+    """Who stays, the rows of PAIRS, and how many join earlier clusters. known: SKETCHES of all
+    documents; before: signatures of the earlier ones that take part, whose shingles come first."""
+    m = len(before)
+    order = np.concatenate([np.arange(m), m + by_rank(known)])
+    bands = np.concatenate([table_of_bands(t, config.bands) for t in (before, known)])[order]
     sizes = shelf.sizes[order]
 
     def similarities(left: Int64, right: Int64) -> np.ndarray:
         return jaccard(lambda items: shelf(order[items]), left, right, sizes)
 
     found = match(
-        bands, similarities, config.threshold, config.cluster_threshold, config.candidate_limit
+        bands, similarities, config.threshold, config.cluster_threshold, config.candidate_limit, m
     )
     kept = ~found.gone
     to_twin = twins(found, config.threshold)
     link = spanning(found, kept[found.left] & kept[found.right])
     twin, similarity = np.full(len(known), -1), np.ones(len(known))
-    twin[order[found.right[to_twin]]] = order[found.left[to_twin]]
-    similarity[order[found.right[to_twin]]] = found.similarity[to_twin]
-    cluster = clusters(known, twin, order[found.left[link]], order[found.right[link]])
+    twin[order[found.right[to_twin]] - m] = order[found.left[to_twin]]
+    similarity[order[found.right[to_twin]] - m] = found.similarity[to_twin]
+    ends = (order[found.left[link]], order[found.right[link]])
+    cluster, joins = clusters(known, before, twin, *ends)
     shown = np.sort(np.concatenate([to_twin, link]))
-    doc_ids = known["doc_id"].combine_chunks()
+    doc_ids = doc_ids_of(before, known)
     pairs = pa.table(
         {
             "left": doc_ids.take(pa.array(order[found.left[shown]])),
@@ -189,7 +264,7 @@ def judge(
             "similarity": found.similarity[shown],
         }
     )
-    return Verdict(twin, similarity, cluster), pairs, found
+    return Verdict(twin, similarity, cluster), pairs, found, int((joins & (twin < 0)).sum())
 
 
 def twins(found: Matches, threshold: float) -> Int64:
@@ -218,20 +293,34 @@ def spanning(found: Matches, which: np.ndarray) -> Int64:
 
 
 @stage(
-    tables={"documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS, "search": SEARCH},
+    tables={
+        "documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS, "search": SEARCH,
+        "signatures": SIGNATURES,
+    },
     libraries=["numpy", "scipy"],
     determinism="exact",
-)
-def deduplicate_near(documents: Table, config: DeduplicateNearConfig, work: Work) -> None:
-    """Sketch the documents part by part, judge them together, write what stays part by part."""
+    reads={"earlier": ("documents", "signatures")},
+)  # fmt: skip
+def deduplicate_near(
+    documents: Table, earlier: dict[str, Artifact], config: DeduplicateNearConfig, work: Work
+) -> None:
+    """Sketch the documents part by part, judge them together, write what stays part by part.
+
+    ``earlier``: what this stage left of earlier corpora, in their order.
+    """
+    for artifact in earlier.values():
+        check_alike(artifact, config)
     parts = documents.parts
     sketched: Sequence[Done] = work.map(sketch, parts, config)
     known = together(sketched, "sketches", SKETCHES)
-    shelf = Shelf(together(sketched, "shingles", SHINGLES)["shingles"])
-    verdict, pairs, found = judge(known, shelf, config)
-    work.parts(
-        write_part, rulings(parts, known["doc_id"], verdict), "near duplicate", config.threshold
+    before, places = meet(
+        known, tables(earlier, "documents"), tables(earlier, "signatures"), config
     )
+    again: Sequence[Done] = work.map(sketch_earlier, places, config)
+    shelf = Shelf(together([*again, *sketched], "shingles", SHINGLES)["shingles"])
+    verdict, pairs, found, bridges = judge(known, before, shelf, config)
+    ruled = rulings(parts, sketched, doc_ids_of(before, known), verdict)
+    work.parts(write_part, ruled, "near duplicate", config.threshold, SKETCHES)
     work.table("pairs").write(pairs)
     work.table("search").write(
         {
@@ -240,6 +329,8 @@ def deduplicate_near(documents: Table, config: DeduplicateNearConfig, work: Work
             "alike": [len(found.similarity)],
             "copies": [int((found.similarity >= config.threshold).sum())],
             "limited": [int(found.limited.sum())],
+            "earlier": [len(before)],
+            "bridges": [bridges],
             "chance": [1 - (1 - config.threshold**config.rows) ** config.bands],
         }
     )

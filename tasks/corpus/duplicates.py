@@ -14,6 +14,7 @@ from pydantic import Field
 
 from tasks.contract import (
     ID,
+    Done,
     Part,
     StageConfig,
     Tables,
@@ -35,6 +36,9 @@ class KeeperConfig(StageConfig):
         (), description="sources whose documents are kept before those of others, best first"
     )
 
+
+#: Why a document leaves that has the id of an earlier one, and another text.
+KNOWN_ID = "known id"
 
 #: What must be known of a document to rank it and to name it; 48 bytes.
 STANDING = pa.schema(
@@ -85,26 +89,41 @@ def first_of_equals(values: UInt64, rank: Int64) -> Int64:
     return first
 
 
-def clusters(known: pa.Table, twin: Int64, left: Int64, right: Int64) -> pa.Array:
-    """The cluster of each document: the smallest doc_id among the kept ones joined with it, by the
-    clusters that came in, by a removed document and its twin, or by a pair (left, right)."""
+def clusters(
+    known: pa.Table, before: pa.Table, twin: Int64, left: Int64, right: Int64
+) -> tuple[pa.Array, Bools]:
+    """The cluster of each of n documents, and whether it joins clusters that are apart, (n,).
+
+    Documents are joined by the clusters that came in, by a removed document and its twin, or by a
+    pair (left, right). Their cluster is the smallest doc_id among the kept ones; where an earlier
+    document is among them, the cluster of the first of these.
+
+    known: STANDING of the documents; before: the signatures of the m earlier documents that they
+    may meet, in the order of the list. Places, also in ``twin`` (n,), count the earlier ones first.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     doc_ids = halves(known["doc_id"])
-    n = len(doc_ids)
-    place = np.arange(n)
+    n, m = len(doc_ids), len(before)
+    place, ours = np.arange(m + n), np.arange(m, m + n)
     gone = np.flatnonzero(twin >= 0)
+    home = first_of_equals(halves(before["cluster"]), place[:m])
+    entered = np.concatenate([halves(before["entered"]), halves(known["cluster"])])
     ends = (
-        np.concatenate([place, gone, left]),
-        np.concatenate([first_of_equals(halves(known["cluster"]), place), twin[gone], right]),
+        np.concatenate([place, m + gone, left]),
+        np.concatenate([home, first_of_equals(entered, place)[m:], twin[gone], right]),
     )
-    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(n, n))
+    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(m + n, m + n))
     _, label = connected_components(graph, directed=False)
-    rank = np.empty(n, np.int64)  # kept documents first, then by doc_id
-    rank[np.lexsort((doc_ids[:, 1], doc_ids[:, 0], twin >= 0))] = place
-    labels = np.stack([label, np.zeros(n)], axis=1).astype(np.uint64)
-    return known["doc_id"].combine_chunks().take(pa.array(first_of_equals(labels, rank)))
+    rank = place.copy()  # earlier documents first, then kept ones, then by doc_id
+    rank[m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], twin >= 0))] = ours
+    labels = np.stack([label, np.zeros(m + n)], axis=1).astype(np.uint64)
+    names = pa.concat_arrays(
+        [before["cluster"].combine_chunks(), known["doc_id"].combine_chunks()]
+    ).take(pa.array(first_of_equals(labels, rank)[m:]))
+    homes = np.bincount(label[np.unique(home)], minlength=label.max(initial=0) + 1)
+    return names, homes[label[m:]] > 1
 
 
 # From the verdict to the tables ------------------------------------------------------------------
@@ -114,8 +133,8 @@ def clusters(known: pa.Table, twin: Int64, left: Int64, right: Int64) -> pa.Arra
 class Verdict:
     """For each document, by its place in the input."""
 
-    twin: Int64  # the kept document it is a copy of, -1 of those kept
-    similarity: NDArray[np.float64]  # to the twin; 1 of those kept
+    twin: Int64  # the place of the document that stays for it, earlier ones first; -1 of those kept
+    similarity: NDArray[np.float64]  # to the twin; 1 of those kept; NaN where it has but its id
     cluster: pa.Array  # ids
 
 
@@ -124,7 +143,8 @@ class Ruling:
     """A part with the verdict on its documents."""
 
     part: Part
-    twin: pa.Array  # ids of the kept documents they are copies of, null of those kept
+    sketched: Done  # what ``sketch`` left of it
+    twin: pa.Array  # ids of the documents that stay for them, null of those kept
     similarity: NDArray[np.float64]
     cluster: pa.Array
 
@@ -132,16 +152,26 @@ class Ruling:
         return str(self.part)
 
 
-def rulings(parts: Sequence[Part], doc_ids: pa.ChunkedArray, verdict: Verdict) -> list[Ruling]:
-    """doc_ids: of all parts behind one another."""
-    twins = doc_ids.combine_chunks().take(pa.array(verdict.twin, mask=verdict.twin < 0))
+def doc_ids_of(before: pa.Table, known: pa.Table) -> pa.Array:
+    """The ids of earlier documents, then of all others."""
+    return pa.concat_tables([before.select(["doc_id"]), known.select(["doc_id"])])[
+        "doc_id"
+    ].combine_chunks()
+
+
+def rulings(
+    parts: Sequence[Part], sketched: Sequence[Done], doc_ids: pa.Array, verdict: Verdict
+) -> list[Ruling]:
+    """doc_ids: of earlier documents, then of all parts behind one another."""
+    twins = doc_ids.take(pa.array(verdict.twin, mask=verdict.twin < 0))
     found = []
     start = 0
-    for part in parts:
+    for part, done in zip(parts, sketched, strict=True):
         rows = slice(start, start + part.rows)
         start = rows.stop
         similarity = verdict.similarity[rows].copy()
-        found.append(Ruling(part, _copied(twins[rows]), similarity, _copied(verdict.cluster[rows])))
+        cluster = _copied(verdict.cluster[rows])
+        found.append(Ruling(part, done, _copied(twins[rows]), similarity, cluster))
     return found
 
 
@@ -150,8 +180,11 @@ def _copied(values: pa.Array) -> pa.Array:
     return pa.concat_arrays([values.take(pa.array(np.arange(len(values))))])
 
 
-def write_part(ruling: Ruling, reason: str, threshold: float, out: Tables) -> None:
-    """The documents of a part that stay, with their clusters, and a ledger row for each other."""
+def write_part(
+    ruling: Ruling, reason: str, threshold: float, sketches: pa.Schema, out: Tables
+) -> None:
+    """The documents of a part that stay, with their clusters and signatures, and a ledger row for
+    each other. ``sketches``: the schema of what was spilled; its last column is the signature."""
     start = 0
     for batch in ruling.part.batches():
         rows = slice(start, start + len(batch))
@@ -160,12 +193,17 @@ def write_part(ruling: Ruling, reason: str, threshold: float, out: Tables) -> No
         gone = twin.is_valid()
         kept = pa.table(with_columns(batch, cluster=ruling.cluster[rows])).filter(pc.invert(gone))
         out.table("documents").write(kept)
+        score = pa.array(ruling.similarity[rows], from_pandas=True).filter(gone)  # NaN is null
         out.table("ledger").write(
             removals(
-                reason,
+                pc.if_else(score.is_valid(), reason, KNOWN_ID),
                 batch.filter(gone),
-                score=ruling.similarity[rows][gone.to_numpy(zero_copy_only=False)],
-                threshold=threshold,
+                score=score,
+                threshold=pc.if_else(score.is_valid(), threshold, None),
                 matched=twin.drop_null(),
             )
         )
+    known = ruling.sketched.mapped("sketches", sketches)
+    known = known.rename_columns({"cluster": "entered"}).append_column("cluster", ruling.cluster)
+    signed = known.select(["doc_id", "entered", "cluster", sketches.names[-1]])
+    out.table("signatures").write(signed.filter(ruling.twin.is_null()))

@@ -1,7 +1,8 @@
 """Near copies among many: who is compared with whom, how alike they are, and who stays.
 
 Pure functions over arrays in the order of rank: item 0 is the one that would be kept before all
-others. What ranks and what is done with the verdict is decided elsewhere.
+others. What ranks and what is done with the verdict is decided elsewhere. A number of items at the
+front may be settled: they stay whatever, and are not compared with one another.
 
 Candidates are the items that agree in a band of MinHash-LSH. A bucket of more than ``limit`` items
 is split by the next band, and again, as in an LSH forest (Bawa, Condie and Ganesan 2005): what
@@ -54,11 +55,13 @@ def match(
     threshold: float,
     least: float,
     limit: int,
+    settled: int = 0,
 ) -> Matches:
     """Compare candidates and settle who stays, until every item that stays was compared with its
     best candidates among those that stay before it.
 
-    bands: (n, bands) hashes of bands; similarities: of pairs (left, right), (m,) each.
+    bands: (n, bands) hashes of bands; similarities: of pairs (left, right), (m,) each; settled: the
+    number of items at the front that stay, and of which no two are compared.
     """
     n = len(bands)
     done = NONE  # pairs compared, see packed()
@@ -67,7 +70,7 @@ def match(
     gone, looked_at = np.zeros(n, bool), np.ones(n, bool)
     rounds = 0
     while True:
-        met, limited = candidates(bands, np.flatnonzero(looked_at & ~gone), limit)
+        met, limited = candidates(bands, np.flatnonzero(looked_at & ~gone), limit, settled)
         met = np.setdiff1d(met, done, assume_unique=True)
         if not len(met):
             break
@@ -115,44 +118,50 @@ def unpacked(pairs: UInt64) -> tuple[Int64, Int64]:
     return low.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64)
 
 
-def candidates(bands: UInt32, alive: Int64, limit: int) -> tuple[UInt64, Bools]:
+def candidates(bands: UInt32, alive: Int64, limit: int, settled: int = 0) -> tuple[UInt64, Bools]:
     """The pairs to compare, distinct and ascending, and for which items some were left out, (n,).
 
-    alive: the items that are looked at, ascending.
+    alive: the items that are looked at, ascending; of the first ``settled`` items none is the right
+    one of a pair.
     """
     limited = np.zeros(len(bands), bool)
     chosen: list[UInt64] = []
     held = 0
     for band in range(bands.shape[1]):
-        for pairs in offers(bands, band, alive, limit, limited):
+        for pairs in offers(bands, band, alive, limit, limited, settled):
             chosen.append(pairs)
             held += len(pairs)
         if held > HELD:
             chosen = [best(bands, np.unique(np.concatenate(chosen)), limit, limited)]
             held = len(chosen[0])
-    return best(bands, np.unique(np.concatenate([NONE, *chosen])), limit, limited), limited
+    found = best(bands, np.unique(np.concatenate([NONE, *chosen])), limit, limited)
+    limited[:settled] = False
+    return found, limited
 
 
-def offers(bands: UInt32, band: int, alive: Int64, limit: int, limited: Bools) -> Iterator[UInt64]:
+def offers(
+    bands: UInt32, band: int, alive: Int64, limit: int, limited: Bools, settled: int
+) -> Iterator[UInt64]:
     """Pairs that agree in a band: all of a small bucket; of a crowded one each with the first, and
     what its parts offer that agree in further bands, too."""
     members, value = alive, bands[alive, band].astype(np.uint64)
     deepest = min(DEPTH, bands.shape[1])
     for depth in range(1, deepest + 1):
-        members, value, place, size = buckets(members, value)
+        members, value, place, size = buckets(members, value, settled)
         if not len(members):
             return
         crowded = size > limit + 1
         split = crowded & (depth < deepest)
-        yield leaders(members, place, np.where(split, 1, limit))
+        yield leaders(members, place, np.where(members < settled, 0, np.where(split, 1, limit)))
         limited[members[crowded]] = True
         members, value = members[split], value[split]
         following = bands[members, (band + depth) % bands.shape[1]].astype(np.uint64)
         value = mix(mix(value, np.uint64(0)), following) >> np.uint64(32)
 
 
-def buckets(members: Int64, value: UInt64) -> tuple[Int64, UInt64, Int64, Int64]:
-    """Members of equal values (of 32 bits) side by side, in their order; those alone are left out.
+def buckets(members: Int64, value: UInt64, settled: int = 0) -> tuple[Int64, UInt64, Int64, Int64]:
+    """Members of equal values (of 32 bits) side by side, in their order; those alone are left out,
+    and those among settled ones alone.
 
     Returns members, their values, their places in their bucket, and the sizes of their buckets.
     """
@@ -162,7 +171,8 @@ def buckets(members: Int64, value: UInt64) -> tuple[Int64, UInt64, Int64, Int64]
     new = np.append(True, value[1:] != value[:-1])[: len(keys)]
     starts = np.flatnonzero(new)
     sizes = np.diff(np.append(starts, len(keys)))
-    shared = np.repeat(sizes > 1, sizes)
+    last = unpacked(keys[starts + sizes - 1])[0]
+    shared = np.repeat((sizes > 1) & (last >= settled), sizes)
     size = np.repeat(sizes, sizes)[shared]
     place = (np.arange(len(keys)) - np.repeat(starts, sizes))[shared]
     keys = keys[shared]

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.commands.purge import purge_of, render
-from flows.redaction import Quotations, without_quotations
+from flows.redaction import Quotations, emptied, hashes_of, without_quotations
 from flows.runs import check_whole
 from model.training.data import PAD
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.contract import (
     DENIED,
+    DOCUMENTS,
     ID,
     ROOT,
     TOMBSTONES,
@@ -25,15 +26,21 @@ from tasks.contract import (
     Session,
     Store,
     UsageError,
+    as_documents,
+    described,
+    ids,
     open_session,
     read_denied,
     text_hashes,
 )
+from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.measures.words import normalise
 from tasks.training.pack import PackConfig, pack
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -283,7 +290,7 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
     )
     with open_session(Session(folder)):
         with pytest.raises(HallmarkError, match=f"text of the document {doc_id.hex()}, which was"):
-            deduplicate(ingested, DeduplicateConfig())
+            deduplicate(ingested, {}, DeduplicateConfig())
         # A language is known for the rows that are left; what was known of the whole is another.
         found = language(unique, LanguageConfig())
         assert found.fingerprint != made["language"].fingerprint
@@ -350,3 +357,43 @@ def test_pages_lose_what_they_quote_and_nothing_else():
     assert "Ottilie" not in without_quotations(spread, found)
     lines = f"# Title\n| {SECRET} |\nkept\n"
     assert without_quotations(lines, found, markup=False) == "# Title\n[purged]\nkept\n"
+
+
+def described_by(schema):
+    return {column.name: column for column in described(schema)}
+
+
+def test_a_near_copy_named_after_it_keeps_its_text():
+    """The cluster of others is the id of the document that goes."""
+    texts = pa.array([SECRET, COPIED], pa.large_string())
+    keys, hashes = ids(["gone", "stays"]), text_hashes(texts)
+    made = as_documents({"doc_id": keys, "source": ["s", "s"], "cluster": keys.take([0, 0]),
+                         "text": texts, "text_hash": hashes})  # fmt: skip
+    rows = pa.table(made, schema=DOCUMENTS)
+    left = emptied(rows, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
+    assert left["text"].to_pylist() == ["", COPIED]
+    assert left["text_hash"].to_pylist() == [bytes(16), hashes[1].as_py()]
+
+
+def test_nothing_of_its_signature_is_left():
+    keys = ids(["gone", "stays"])
+    for schema, name, values, gone in (
+        (NEAR, "bands", [[1, 2], [1, 3]], []),
+        (
+            EXACT,
+            "exact",
+            ids(normalise(pa.array([SECRET, COPIED], pa.large_string())).to_pylist()),
+            bytes(16),
+        ),
+    ):
+        made = {"doc_id": keys, "entered": keys, "cluster": keys.take([0, 0])}
+        rows = pa.table(made | {name: values}, schema=schema)
+        documents = {
+            "doc_id": keys[:1],
+            "text": pa.array([SECRET], pa.large_string()),
+            "text_hash": keys[:1],
+        }
+        found = hashes_of(pa.table(documents))
+        left = emptied(rows, described_by(schema), keys[:1], pa.array(found, ID), None)
+        assert left[name].to_pylist() == [gone, rows[name][1].as_py()]
+        assert left.drop_columns(name).equals(rows.drop_columns(name))

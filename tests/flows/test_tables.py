@@ -21,7 +21,7 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
             if artifact.stage in {stage for stage, _ in listed}:
                 row = listed[artifact.stage, name]
                 assert row["columns"] == [vars(column) for column in table.columns.values()]
-                assert row["meaning"] == table.entry["meaning"]
+                assert row["meaning"] == table.entries[0]["meaning"]
     assert ("scrub", "accounts") in listed and (EVERY, "telemetry") in listed
     assert listed["pretrain", "speed"]["telemetry"] and not listed["pretrain", "log"]["telemetry"]
     assert [c["name"] for c in listed["pack", "train"]["columns"]] == sequences(8).names

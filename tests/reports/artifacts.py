@@ -69,7 +69,7 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
 def curated(raw: Artifact) -> dict[str, Artifact]:
     """The corpus stages behind ingest."""
     made = {"ingest": raw}
-    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
+    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["quality"] = quality(made["deduplicate"], QualityConfig())
     made["identities"] = identities(made["deduplicate"], IdentitiesConfig())

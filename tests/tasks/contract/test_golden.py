@@ -35,6 +35,7 @@ from tasks.contract import (
 from tasks.contract.columns import plain
 from tasks.contract.fingerprint import CONTRACT, fingerprint, tree_digest
 from tasks.contract.writer import TableWriter
+from tasks.corpus.deduplicate_near import SIGNATURES
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.pack import SPANS, sequences
@@ -51,6 +52,7 @@ GOLDEN = {
             "quarantine": "c768ed7f18ee25cf53430ee5d4cbabbed41108d2dd3d5544a6e123dfdef2760a",
             "sequences": "a1a8491157c9120cae933d29c66f59f0d4d23b0a41a99a75866e580cea068b28",
             "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
+            "signatures": "63a6bd0f0fc4a029a244b6e080bcb039f376e92459d1cdcb37cd3d29974f36b3",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
             "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
         },
@@ -145,6 +147,8 @@ def contents():
     spans = {name: range(15) for name in SPANS.names} | {"split": ["train"] * 15, "doc_id": KEYS}
     yield "spans", SPANS, spans
     others = {"flag": [True, None], "number": [-1, 2**31 - 1], "share": [float("nan"), None]}
+    signed = {"doc_id": KEYS, "entered": KEYS, "cluster": KEYS}
+    yield "signatures", SIGNATURES, signed | {"bands": [[i, 2**32 - 1] for i in range(14)] + [[]]}
     yield "others", OTHERS, others | {"names": [["a", "b"], None]}
     yield "nothing", DOCUMENTS, {name: [] for name in DOCUMENTS.names}
 

@@ -8,13 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError, Processes, Session, Store, aligned, open_session, part_of
+from tasks.contract import (
+    HallmarkError,
+    Processes,
+    Session,
+    Store,
+    Table,
+    accounts,
+    aligned,
+    open_session,
+    part_of,
+)
 from tasks.contract.artifact import Place
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
+    CountConfig,
     DropConfig,
     LoggedConfig,
     MakeConfig,
+    count,
     drop,
     logged,
     made_documents,
@@ -192,3 +204,61 @@ def test_verifying_finds_a_flip_anywhere(session):
             assert str(path) in str(raised.value)
         path.write_bytes(whole)
     artifact.verify()
+
+
+# Tables of several artifacts ---------------------------------------------------------------------
+
+
+def pieces():
+    """Two artifacts cut otherwise, in 4 parts and in 2."""
+    return [make(FOUR_PARTS), drop(make(MakeConfig(documents=150, parts=2)), DropConfig())]
+
+
+def test_a_table_of_several_artifacts_is_theirs_behind_one_another(session, opened):
+    first, second = pieces()
+    both = Table((first, second), "documents")
+    tables = [piece["documents"] for piece in (first, second)]
+    assert both.read().equals(pa.concat_tables([t.read() for t in tables]))
+    assert pa.Table.from_batches(both.batches()).equals(both.read())
+    assert both.dataset().count_rows() == both.rows == sum(t.rows for t in tables)
+    assert both.size == sum(t.size for t in tables)
+    assert [str(part) for part in both.parts] == [str(p) for t in tables for p in t.parts]
+    assert both.counts == accounts.merged(
+        part.entry["counts"] for table in tables for part in table.parts
+    )
+    wanted = [first["documents"].parts[2].read()["doc_id"][3].as_py(), b"unknown id 12345"]
+    opened.clear()
+    found = both.find(wanted, ["text", "doc_id"])
+    assert set(found["doc_id"].to_pylist()) == {wanted[0]}
+    assert len(set(opened)) <= 4  # of each piece one part an id
+
+
+def test_a_list_of_one_is_the_artifact_itself(session):
+    one, other = pieces()
+    alone = count(one, CountConfig())
+    assert count([one], CountConfig()).fingerprint == alone.fingerprint
+    assert alone.manifest["lineage"]["documents"] == f"{one.name}#documents"
+    both, turned = count([one, other], CountConfig()), count([other, one], CountConfig())
+    assert both["count"].read()["rows"].to_pylist() == [
+        one["documents"].rows + other["documents"].rows
+    ]
+    assert len({alone.fingerprint, both.fingerprint, turned.fingerprint}) == 3
+    assert both.manifest["lineage"]["documents"] == [f"{a.name}#documents" for a in (one, other)]
+
+
+def test_a_stage_over_several_artifacts_balances(session):
+    left = drop(pieces(), DropConfig(drop="7"))
+    assert left["documents"].rows + left["ledger"].rows == sum(
+        p["documents"].rows for p in pieces()
+    )
+
+
+def test_pieces_are_walked_side_by_side(session):
+    one, other = pieces()
+    pairs = aligned(Table((one, other), "documents"), Table((one, other), "documents"))
+    assert len(pairs) == 6 and all(str(a) == str(b) for a, b in pairs)
+    three = make(MakeConfig(documents=3, parts=2))
+    with pytest.raises(HallmarkError, match="not cut alike"):  # six parts each, cut otherwise
+        aligned(Table((one, other), "documents"), Table((other, one), "documents"))
+    with pytest.raises(HallmarkError, match="not cut alike"):
+        aligned(Table((one, other), "documents"), three["documents"])

@@ -11,7 +11,7 @@ from tests.tasks.corpus.test_sketches import plain
 
 def run(texts, sources=None, clusters=None, parts=1, **config):
     entered = given(texts, sources=sources, clusters=clusters, parts=parts)
-    made = deduplicate(entered, DeduplicateConfig(**config))
+    made = deduplicate(entered, {}, DeduplicateConfig(**config))
     documents = made["documents"].read().to_pylist()
     return entered["documents"].read().to_pylist(), documents, made["ledger"].read().to_pylist()
 

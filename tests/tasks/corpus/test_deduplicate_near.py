@@ -71,12 +71,12 @@ def table(folder, texts, clusters=None, parts=1, sources=None):
 
 
 class Result:
-    def __init__(self, documents, config, folder, mapper=None):
+    def __init__(self, documents, config, folder, mapper=None, earlier=None):
         tables = deduplicate_near.tables
         work = Work(folder, tables)
         if mapper:
             work.mapper = mapper
-        deduplicate_near.body(documents, config, work)
+        deduplicate_near.body(documents, earlier or {}, config, work)
         work.close()
         made = work.assemble(tables)
         paths = {n: [work.out / p["name"] for p in entry["parts"]] for n, entry in made.items()}
@@ -333,8 +333,8 @@ def test_real_text(session):
         {"kind": "jsonl", "name": "chat", "path": str(SHARED / "nps_chat.jsonl.zst")},
         {"kind": "csv", "name": "web", "path": str(SHARED / "webtext.csv")},
     ]
-    raw = deduplicate(ingest(IngestConfig(sources=sources)), DeduplicateConfig())
-    made = deduplicate_near(raw, DeduplicateNearConfig())
+    raw = deduplicate(ingest(IngestConfig(sources=sources)), {}, DeduplicateConfig())
+    made = deduplicate_near(raw, {}, DeduplicateNearConfig())
     texts = {r["doc_id"]: r["text"] for r in raw["documents"].read().to_pylist()}
     kept = {r["doc_id"]: r["cluster"] for r in made["documents"].read().to_pylist()}
     ledger = made["ledger"].read().to_pylist()
@@ -357,6 +357,6 @@ def test_real_text(session):
     assert len(close) > 5
     assert sum(together) >= 0.85 * len(close)
     digest = hashlib.sha256(b"".join(sorted(kept))).hexdigest()
-    again = deduplicate_near(raw, DeduplicateNearConfig(candidate_limit=1000))
+    again = deduplicate_near(raw, {}, DeduplicateNearConfig(candidate_limit=1000))
     others = again["documents"].read(["doc_id"])["doc_id"].to_pylist()
     assert hashlib.sha256(b"".join(sorted(others))).hexdigest() == digest

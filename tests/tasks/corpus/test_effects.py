@@ -91,7 +91,7 @@ def corpus(n=400, seed=0):
 def curated(n=400, parts=1, rules=None, seed=0, **odds):
     texts, sources, clusters = corpus(n, seed)
     made = {"ingest": given(texts, sources, clusters, parts=parts)}
-    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
+    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
     made["rude"] = rude(made["deduplicate"], RudeConfig(seed=seed, **odds))

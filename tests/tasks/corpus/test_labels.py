@@ -149,7 +149,7 @@ def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
 
 def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
-    unique = deduplicate(made, DeduplicateConfig())
+    unique = deduplicate(made, {}, DeduplicateConfig())
     chosen = select(unique, {"language": language(unique, LanguageConfig())}, SelectConfig())
     parted = split(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=1, passages=0, records=0)

@@ -66,16 +66,16 @@ def write(folder, kind):
 def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     """The stages of the corpus, as the pipeline strings them together."""
     made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
-    made["deduplicate"] = deduplicate(made["ingest"], DeduplicateConfig())
+    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
     made["quality"] = figures = quality(made["deduplicate"], QualityConfig())
     signals = {"language": spoken, "quality": figures}
     made["select"] = chosen = select(made["deduplicate"], signals, SelectConfig())
-    made["deduplicate_near"] = apart = deduplicate_near(chosen, DeduplicateNearConfig())
+    made["deduplicate_near"] = apart = deduplicate_near(chosen, {}, DeduplicateNearConfig())
     made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
     made["scrub"] = scrub(apart, {"personal": found}, ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
-    made["deduplicate_masked"] = masked = again(made["scrub"], DeduplicateConfig())
+    made["deduplicate_masked"] = masked = again(made["scrub"], {}, DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["contamination"] = shared = contamination(masked, ContaminationConfig())

@@ -42,9 +42,9 @@ LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in rang
 
 def stages(documents):
     """The real stages, as far as recovery looks at them."""
-    made = {"deduplicate": deduplicate(documents, DeduplicateConfig())}
+    made = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
     made["language"] = language(made["deduplicate"], LanguageConfig())
-    made["deduplicate_near"] = deduplicate_near(made["deduplicate"], DeduplicateNearConfig())
+    made["deduplicate_near"] = deduplicate_near(made["deduplicate"], {}, DeduplicateNearConfig())
     made["scrub"] = scrubbed(made["deduplicate_near"])
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.8}})

@@ -209,8 +209,8 @@ def test_the_similarity_of_copies_is_their_jaccard(town):
 def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
     """By the project's own deduplication."""
     made = ingest(IngestConfig(sources=[{"kind": "town", "documents": 4 * BLOCK, "seed": 5}]))
-    unique = deduplicate(made, DeduplicateConfig())
-    near = deduplicate_near(unique, DeduplicateNearConfig())
+    unique = deduplicate(made, {}, DeduplicateConfig())
+    near = deduplicate_near(unique, {}, DeduplicateNearConfig())
     ledger = [row for stage in (unique, near) for row in stage["ledger"].read().to_pylist()]
     source = TownSource(kind="town", documents=4 * BLOCK, seed=5)
     own = [d for number in town_blocks(source) for d in documents_of(source, number)]
