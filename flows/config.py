@@ -47,8 +47,8 @@ from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
-#: What stands beside the sections; it decides no artifact.
-ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule")
+#: What stands beside the sections; it decides no artifact (but for the corpus that is added to).
+ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier")
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -65,6 +65,9 @@ class Config(StageConfig):
         "that RAY_ADDRESS names, else one on this machine)",
     )
     schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
+    earlier: str | None = Field(
+        None, description="run whose corpus this one adds to, or latest: the newest that has one"
+    )
 
     ingest: IngestConfig
     deduplicate: DeduplicateConfig = DeduplicateConfig()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.growing import Earlier
 from flows.runs import Run, all_runs, find_artifact, open_run, run_ids
 from tasks.contract import Artifact, Store, UsageError, external
 
@@ -17,6 +18,7 @@ class Subject:
     pretrained: Artifact | None = None
     corpus: dict[str, Artifact] | None = None
     run: Run | None = None
+    earlier: Earlier = ()
 
     @property
     def name(self) -> str:
@@ -85,12 +87,16 @@ def _ours(store: Store, checkpoint: Artifact) -> Subject:
     """Walk back from a checkpoint to its training, its corpus and the run that made them."""
     pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
     packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
-    planted = find_artifact(store, packed.manifest["lineage"]["documents"])
+    names = packed.manifest["lineage"]["documents"]  # of a grown corpus a list
+    *before, planted = [
+        find_artifact(store, n) for n in ([names] if isinstance(names, str) else names)
+    ]
+    earlier = [{"plant": artifact} for artifact in before]
     for run in reversed(all_runs(store)):
         if run.stages.get("plant", {}).get("artifact") == planted.name:
             corpus = {k: a for k, a in run.artifacts.items() if not _after_corpus(k)}
-            return Subject(checkpoint, pretrained, corpus, run)
-    return Subject(checkpoint, pretrained, {"plant": planted})
+            return Subject(checkpoint, pretrained, corpus, run, earlier)
+    return Subject(checkpoint, pretrained, {"plant": planted}, earlier=earlier)
 
 
 def _after_corpus(label: str) -> bool:

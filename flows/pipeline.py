@@ -8,6 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
+from flows.growing import Earlier, earlier_of
 from flows.origin import resolve
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
@@ -47,52 +48,71 @@ select_scored = select.named("select_scored")
 cut_repeats = scrub.named("cut_repeats")
 
 
-def curate(config: Config) -> dict[str, Artifact]:
-    """Raw text to a corpus with its datasheet."""
+def of(earlier: Earlier, *labels: str) -> dict[str, Artifact]:
+    """What these stages left of the additions before this one, oldest first."""
+    numbered = enumerate(earlier, 1)
+    return {f"{label} {n}": made[label] for n, made in numbered for label in labels}
+
+
+def whole(earlier: Earlier, made: dict[str, Artifact]) -> list[Artifact]:
+    """The documents of a corpus: of its earlier additions, and of the last one."""
+    return [addition["plant"] for addition in (*earlier, made)]
+
+
+def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
+    """Raw text to a corpus with its datasheet, or to an addition to ``earlier`` ones."""
     made: dict[str, Artifact] = {}
     made["ingest"] = raw = ingest(config.ingest)
-    made["deduplicate"] = unique = deduplicate(raw, config.deduplicate)
+    made["deduplicate"] = unique = deduplicate(raw, of(earlier, "deduplicate"), config.deduplicate)
     made["language"] = spoken = language(unique, config.language)
     made["quality"] = figures = quality(unique, config.quality)
     made["identities"] = mentioned = identities(unique, config.identities)
     signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select(unique, signals, config.select)
-    made["deduplicate_near"] = apart = deduplicate_near(chosen, config.deduplicate_near)
+    before = of(earlier, "deduplicate_near")
+    made["deduplicate_near"] = apart = deduplicate_near(chosen, before, config.deduplicate_near)
     if config.find_repeats.enabled:
         made["find_repeats"] = repeats = find_repeats(apart, config.find_repeats)
         made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": repeats}, config.cut_repeats)
     made["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
     made["find_personal_data"] = found = find_personal_data(apart, config.find_personal_data)
     made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)
-    made["deduplicate_masked"] = masked = deduplicate_masked(scrubbed, config.deduplicate_masked)
+    before = of(earlier, "deduplicate_masked")
+    made["deduplicate_masked"] = masked = deduplicate_masked(
+        scrubbed, before, config.deduplicate_masked
+    )
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
     made["contamination"] = shared = contamination(masked, config.contamination)
     signals = {"toxicity": scores, "contamination": shared}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)
-    made["plant"] = planted = plant(parted, config.plant)
-    history = dict(made)
-    made["profile"] = profiled = profile(planted, planted, history, config.profile)
+    made["plant"] = plant(parted, config.plant)
+    history, documents, before = dict(made), whole(earlier, made), of(earlier, "ingest", "language")
+    made["profile"] = profiled = profile(documents, documents, history, before, config.profile)
     made["effects"] = history["effects"] = effects(masked, dict(history), config.effects)
     if towns_of(config.ingest):  # their truth is known
         known = {**history, "profile": profiled}
         made["recovery"] = history["recovery"] = recovery(known, config.recovery)
+    history = {**of(earlier, "ingest", "plant"), **history}
     made["datasheet"] = datasheet(profiled, history, config.datasheet)
     return made
 
 
 def train(
-    config: Config, corpus: dict[str, Artifact], start: Artifact | None = None
+    config: Config,
+    corpus: dict[str, Artifact],
+    start: Artifact | None = None,
+    earlier: Earlier = (),
 ) -> dict[str, Artifact]:
     """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints; or, from
     the checkpoint ``start``, whose tokenizer it keeps, to a model trained on."""
     made: dict[str, Artifact] = {}
-    planted = corpus["plant"]
+    documents = whole(earlier, corpus)
     if start is None:
-        made["train_tokenizer"] = train_tokenizer(planted, config.train_tokenizer)
+        made["train_tokenizer"] = train_tokenizer(documents, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
-    made["pack"] = packed = pack(planted, tokenizer, config.pack)
-    made["pretrain"] = pretrain_model(packed, tokenizer, planted, start, config.pretrain)
+    made["pack"] = packed = pack(documents, tokenizer, config.pack)
+    made["pretrain"] = pretrain_model(packed, tokenizer, documents, start, config.pretrain)
     return made
 
 
@@ -102,19 +122,20 @@ def examine(
     only: Sequence[str],
     corpus: dict[str, Artifact] | None = None,
     pretrained: Artifact | None = None,
+    earlier: Earlier = (),
 ) -> dict[str, Artifact]:
     """A checkpoint to audits and a model card; without a corpus what can be measured without."""
-    planted = corpus["plant"] if corpus else None
+    documents = whole(earlier, corpus) if corpus else None
     audits: dict[str, Artifact] = {}
-    if planted and "capability" in only:
-        audits["capability"] = audit_capability(checkpoint, planted, config.audit_capability)
+    if documents and "capability" in only:
+        audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
     if "toxicity" in only:
         audits["toxicity"] = audit_toxicity(checkpoint, config.audit_toxicity)
     if "bias" in only:
         audits["bias"] = audit_bias(checkpoint, config.audit_bias)
     if "extraction" in only:
         audits["extraction"] = audit_extraction(
-            checkpoint, planted, planted, config.audit_extraction
+            checkpoint, documents, documents, config.audit_extraction
         )
     if not audits:
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
@@ -123,8 +144,9 @@ def examine(
     if pretrained:
         made["score_samples"] = score_samples(pretrained, config.score_samples)
     made["model_card"] = model_card(
-        checkpoint, pretrained, trained_tokenizer(pretrained), audits, corpus or {}, maps,
-        made.get("score_samples"), config.model_card,
+        checkpoint, pretrained, trained_tokenizer(pretrained), audits,
+        {**of(earlier, "plant"), **(corpus or {})}, maps, made.get("score_samples"),
+        config.model_card,
     )  # fmt: skip
     return made
 
@@ -162,12 +184,12 @@ def pipeline(
     ``store``: instead of the config's.
     """
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
-        corpus = curate(run.config)
-        trained = train(
-            run.config, corpus, None if start is None else resolve(run.store, start).checkpoint
-        )
+        earlier = earlier_of(run.store, run.config)
+        corpus = curate(run.config, earlier)
+        begun = None if start is None else resolve(run.store, start).checkpoint
+        trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
-        examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"])
+        examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"], earlier)
     return run.id
 
 
@@ -177,7 +199,7 @@ def corpus(
 ) -> str:
     """Raw text to a corpus with its datasheet."""
     with begin("corpus", config, overrides, store=store) as run:
-        curate(run.config)
+        curate(run.config, earlier_of(run.store, run.config))
     return run.id
 
 
@@ -190,8 +212,10 @@ def pretrain(
 ) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
     with begin("pretrain", config, overrides, start=start, store=store) as run:
-        corpus = curate(run.config)
-        train(run.config, corpus, None if start is None else resolve(run.store, start).checkpoint)
+        earlier = earlier_of(run.store, run.config)
+        corpus = curate(run.config, earlier)
+        begun = None if start is None else resolve(run.store, start).checkpoint
+        train(run.config, corpus, begun, earlier)
     return run.id
 
 
@@ -209,5 +233,6 @@ def audit(
         subject = resolve(run.store, checkpoint)
         # Not as given: "latest" is another one tomorrow.
         run.record |= {"checkpoint": subject.name, "only": list(only)}
-        examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained)
+        examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained,
+                subject.earlier)  # fmt: skip
     return run.id

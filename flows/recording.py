@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flows.growing import check_earlier
 from flows.origin import resolve
 from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
@@ -82,6 +83,8 @@ def settle(
     opened = default_store(store or settings.store)
     if checkpoint is not None:
         resolve(opened, checkpoint)
+    else:  # not as given: "latest" is another one tomorrow
+        settings = settings.model_copy(update={"earlier": check_earlier(opened, settings)})
     if start is not None:
         check_start(start, settings, until, opened)
     return Settled(settings, file, opened)

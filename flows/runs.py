@@ -86,6 +86,12 @@ class Run:
         return load(self.record["config"])
 
     @property
+    def earlier(self) -> str | None:
+        """The run to whose corpus this one adds."""
+        found = self.record["config"].get("earlier")
+        return found if isinstance(found, str) else None
+
+    @property
     def stages(self) -> dict[str, Record]:
         """The entry of each stage by its label, in the order in which they ended."""
         return {entry["label"]: entry for entry in self.record["stages"]}

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from cyclopts import Parameter
 
 from flows.commands.shared import InStore, Json, show
+from flows.growing import documents_of, masking_of
 from flows.runs import Run, open_run
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
@@ -53,7 +54,7 @@ def batch_of(run: Run, step: int | None, masked: bool = False) -> Report:
     inside = (pc.field("split") == "train") & pc.field("sequence").isin(pa.array(rows))
     spans = packed["spans"].dataset().to_table(filter=inside).to_pylist()
     documents = _documents(run, {span["doc_id"] for span in spans})
-    masker = masker_of(run.artifacts, OFFENSIVE) if masked else None
+    masker = masker_of(masking_of(run), OFFENSIVE) if masked else None
     by_row: dict[int, list[Report]] = {}
     for span in sorted(spans, key=lambda s: (s["sequence"], s["start"])):
         document = documents[span["doc_id"]]
@@ -75,7 +76,7 @@ def batch_of(run: Run, step: int | None, masked: bool = False) -> Report:
 
 
 def _documents(run: Run, ids: set[bytes]) -> dict[bytes, Report]:
-    rows = run["plant"]["documents"].find(sorted(ids), ["doc_id", "source", "text", "toxicity"])
+    rows = documents_of(run).find(sorted(ids), ["doc_id", "source", "text", "toxicity"])
     return {row["doc_id"]: row for row in rows.to_pylist()}
 
 

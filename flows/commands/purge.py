@@ -20,7 +20,7 @@ from flows.purging import (
     take_out,
     would_change,
 )
-from flows.runs import Run, all_runs, default_store
+from flows.runs import all_runs, default_store
 from tasks.contract import Artifact, Store, UsageError, read_denied
 
 Report = dict[str, Any]
@@ -98,7 +98,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
         "copies_purged": copies,
         "near": _hex(beside - same - doc_ids),
         "artifacts": changed,
-        "runs": [run.id for run in all_runs(store) if _holds(run, held)],
+        "runs": _runs(store, held),
         "weights": weights,
         "scratch": scratch,
         "pages": pages,
@@ -106,8 +106,13 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
     }
 
 
-def _holds(run: Run, held: set[str]) -> bool:
-    return any(entry["artifact"] in held for entry in run.stages.values())
+def _runs(store: Store, held: set[str]) -> list[str]:
+    """The runs with any of the artifacts, and those that add to the corpus of one of them."""
+    runs = all_runs(store)
+    found = {r.id for r in runs if any(e["artifact"] in held for e in r.stages.values())}
+    while more := {r.id for r in runs if r.earlier in found} - found:
+        found |= more
+    return [run.id for run in runs if run.id in found]
 
 
 def _hex(doc_ids: set[bytes]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, ready, run_of, show
+from flows.growing import runs_of
 from flows.runs import Record, Run, check_whole, find_artifact, open_run
 from tasks.contract import DENIED, Artifact, Store, UsageError
 
@@ -41,7 +42,8 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
     before = run.artifacts  # all of them, or a HallmarkError now and not after the work
-    check_whole(f"run {run.id} cannot be replayed", before.values())
+    needed = [artifact for each in runs_of(run)[:-1] for artifact in each.artifacts.values()]
+    check_whole(f"run {run.id} cannot be replayed", [*needed, *before.values()])
     scratch = None
     if into is None:
         scratch = into = tempfile.mkdtemp(prefix="hallmark-replay-")
@@ -78,15 +80,20 @@ def share_secret(store: Store, fresh: Store) -> None:
 
 def _execute(run: Run, into: str) -> str:
     from flows import pipeline
+    from tasks.corpus.plant import plant
 
     record: Record = run.record
-    config = record["config"]
+    config = {**record["config"], "earlier": None}
     if record["flow"] == "audit":
         folder = run[_first_audit(run)].manifest["lineage"]["checkpoint"]
         raise UsageError(
             f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
         )
     flow = getattr(pipeline, record["flow"])
+    for earlier in runs_of(run)[:-1]:  # what it adds to is made again first
+        before = {**earlier.record["config"], "earlier": config["earlier"]}
+        made = pipeline.pipeline(config=before, store=into, until=plant.name)
+        config["earlier"] = str(made)
     more = {"until": record["until"]} if record.get("until") else {}
     if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
         more["start"] = str(find_artifact(run.store, start).directory())

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from cyclopts import Parameter
 
 from flows.commands.shared import InStore, Json, show
+from flows.growing import masking_of, runs_of
 from flows.runs import Run, open_run
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
@@ -56,12 +57,13 @@ def trace(
 
 
 def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
-    """What the stages of a run, in their order, say of a document; its spans and its steps."""
+    """What the stages of a run, in their order, say of a document, those of the runs before it to
+    whose corpus it adds first; its spans and its steps."""
     wanted = parsed(doc_id)
-    masker = masker_of(run.artifacts, OFFENSIVE) if masked else None
+    masker = masker_of(masking_of(run), OFFENSIVE) if masked else None
     stages = []
     before: Report | None = None
-    for label, artifact in run.artifacts.items():
+    for of, label, artifact in _ways(run):
         found = _at(artifact, wanted)
         if found is None:
             continue
@@ -71,7 +73,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
             if before is None or found["changed"]:
                 found["text"] = _shown(text, found, masker)
             before = found
-        stages.append({"stage": label, "artifact": artifact.name, **found})
+        stages.append({"stage": label, "run": of.id, "artifact": artifact.name, **found})
     if not stages:
         raise UsageError(
             f"no stage of run {run.id} knows a document {doc_id}; ids stand in the column doc_id "
@@ -85,6 +87,17 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
         "spans": spans,
         "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
+
+
+def _ways(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
+    """Through which artifacts a document may have come: of earlier runs those of their corpus."""
+    *before, last = runs_of(run)
+    for earlier in before:
+        labels = list(earlier.stages)
+        for label in labels[: labels.index("plant") + 1]:
+            yield earlier, label, earlier[label]
+    for label, artifact in last.artifacts.items():
+        yield last, label, artifact
 
 
 def parsed(doc_id: str) -> bytes:
@@ -180,7 +193,8 @@ def steps_of(run: Run, sequences: set[int]) -> list[int]:
 def render(report: Report) -> str:
     lines = [f"document {report['doc_id']} in run {report['run']}"]
     for stage in report["stages"]:
-        lines += ["", f"{stage['stage']:<20}{_state(stage)}"]
+        of = "" if stage["run"] == report["run"] else f" (run {stage['run']})"
+        lines += ["", f"{stage['stage']:<20}{_state(stage)}{of}"]
         lines += [f"    {line}" for line in _facts(stage)]
         if "text" in stage:
             lines += _quoted(stage["text"])

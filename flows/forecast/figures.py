@@ -8,7 +8,7 @@ corpus that repeats itself less remains than they say.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -128,9 +128,15 @@ def planted(config: PlantConfig, passage: float) -> tuple[float, float]:
 
 
 def corpus_figures(
-    config: Config, known: Mapping[str, Artifact], grown: Grown | None
+    config: Config,
+    known: Mapping[str, Artifact],
+    grown: Grown | None,
+    earlier: Sequence[Artifact] = (),
 ) -> dict[str, Figure]:
-    """Documents, bytes, tokens and packed rows of the corpus, each as well as it is known."""
+    """Documents, bytes, tokens and packed rows of the corpus, each as well as it is known.
+
+    ``earlier``: the documents that it adds to, and that count with it.
+    """
     names = ("documents", "bytes", *SPLITS, "tokens", "train_rows", "validation_rows", "passages")
     found = dict.fromkeys(names, UNKNOWN)
     shares = _shares(config)
@@ -139,10 +145,13 @@ def corpus_figures(
         found["passages"] = Figure(candidates[0])
         sums, extra = grown.sums("plant"), planted(config.plant, candidates[1])
     if sums:
-        found["documents"], found["bytes"] = (Figure(sums[i] + extra[i]) for i in (0, 1))
-        found |= {split: Figure(sums[0] * share) for split, share in shares.items()}
+        before = Table(tuple(earlier), "documents")
+        there, splits = _total(counts_of(before).values()), split_counts(before)
+        found["documents"], found["bytes"] = (Figure(there[i] + sums[i] + extra[i]) for i in (0, 1))
+        found |= {s: Figure(splits[s] + sums[0] * share) for s, share in shares.items()}
+        sums = (there[0] + sums[0], there[1] + sums[1])
     if "plant" in known:
-        documents = known["plant"]["documents"]
+        documents = Table((*earlier, known["plant"]), "documents")
         every = counts_of(documents)
         own = [both for source, both in every.items() if not source.startswith("planted/")]
         whole, sums = _total(every.values()), _total(own)

@@ -28,6 +28,7 @@ from flows.forecast.figures import (
 )
 from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
+from flows.growing import check_earlier, earlier_of
 from flows.pipeline import AUDITS, curate, examine, train
 from flows.recording import check_start, check_until
 from flows.runs import find_artifact, store_uri
@@ -67,6 +68,7 @@ def forecast(
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as name:
         folder = Path(name)
         opened, there = _store(uri, folder)
+        check_earlier(opened, settings)
         checkpoint = check_start(start, settings, until, opened) if start is not None else None
         made = Forecast(settings, opened, folder, until, checkpoint, budget)
         made.look()
@@ -97,6 +99,7 @@ class Forecast:
     ) -> None:
         self.config, self.store, self.folder = config, store, folder
         self.until, self.start, self.budget = until, start, budget
+        self.earlier = earlier_of(store, config)
         self.sample: Sample | None = None
         self.grown: Grown | None = None
         self.tried_seconds: dict[str, float] = {}
@@ -147,10 +150,10 @@ class Forecast:
         """The whole pipeline under a plan."""
         session = Session(self.store, until=self.until, plan=plan)
         with open_session(session), suppress(Finished):
-            corpus = curate(config)
-            trained = train(config, corpus, self.start)
+            corpus = curate(config, self.earlier)
+            trained = train(config, corpus, self.start, self.earlier)
             pretrained = trained["pretrain"]
-            examine(config, self._last(pretrained), AUDITS, corpus, pretrained)
+            examine(config, self._last(pretrained), AUDITS, corpus, pretrained, self.earlier)
         return plan
 
     def _last(self, pretrained: Artifact | Unknown) -> Any:
@@ -195,7 +198,7 @@ class Forecast:
         session = Session(Store(self.folder / "sample"), listener=listen, until="pack")
         try:
             with open_session(session), suppress(Finished):
-                train(config, curate(config), self.start)
+                train(config, curate(config, self.earlier), self.start)
         except HallmarkError as error:
             self.problems.append(Concern(f"on the sample: {error}"))
         if {"ingest", "split", "plant", "pack"} <= made.keys():
@@ -205,7 +208,8 @@ class Forecast:
 
     def report(self) -> Report:
         known, sample = self.known, self.sample
-        figures = corpus_figures(self.config, known, self.grown)
+        earlier = [addition["plant"] for addition in self.earlier]
+        figures = corpus_figures(self.config, known, self.grown, earlier)
         vocabulary, filled = self._vocabulary()
         training = self._training(figures, vocabulary)
         self._time()

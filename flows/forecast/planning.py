@@ -142,6 +142,8 @@ def _unknown(values: Iterable[Any]) -> Iterator[Unknown]:
     for value in values:
         if isinstance(value, Mapping):
             yield from _unknown(value.values())
+        elif isinstance(value, list):
+            yield from _unknown(value)
         elif isinstance(value, Unknown):
             yield value
 

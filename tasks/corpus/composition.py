@@ -42,11 +42,10 @@ def licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
 
 
 def told_languages(history: Mapping[str, Artifact]) -> Table | None:
-    """The signal of the stage ``language``, if it ran."""
-    for artifact in history.values():
-        if "signals" in artifact.tables and "language" in artifact["signals"].columns:
-            return artifact["signals"]
-    return None
+    """The signals of the stage ``language``, where it ran, one behind the other."""
+    told = [a for a in history.values()
+            if "signals" in a.tables and "language" in a["signals"].columns]  # fmt: skip
+    return Table(tuple(told), "signals") if told else None
 
 
 def languages_of(documents: Part, told: Part) -> pa.Array:

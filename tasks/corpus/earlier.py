@@ -57,6 +57,8 @@ def check_alike(earlier: Artifact, config: StageConfig) -> None:
     """HallmarkError where an earlier artifact of a stage was made by what does not go together with
     this config of it, or with the code as it is now."""
     settings, modules = SAME[earlier.stage]
+    if modules and "signatures" not in earlier.tables:
+        raise HallmarkError(f"{earlier.name} has no signatures; make that corpus again first")
     before, now = earlier.manifest["parts"]["config"], config.model_dump(mode="json")
     for name in settings:
         if before.get(name) != now[name]:

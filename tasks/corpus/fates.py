@@ -176,16 +176,21 @@ def _keys(ids: pa.Array) -> NDArray[np.void]:
 
 def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int64, Int64]]:
     """(reason, action, places, places of the twins) of the rows about whole documents that leave,
-    or would have; removed ones before those that are rows ``also``."""
+    or would have; removed ones before those that are rows ``also``. A twin that leaves here itself
+    is the earlier document of that id, to whose corpus this one adds; it has no place here."""
     ledger = ledger.filter(pc.is_in(ledger["action"], value_set=pa.array([*LEAVING, "also"])))
     pairs = ledger.group_by(["action", "reason"]).aggregate([]).to_pylist()
     pairs.sort(key=lambda pair: (pair["action"] == "also", pair["reason"], pair["action"]))
+    left = pc.is_in(ledger["action"], value_set=pa.array(LEAVING))
+    leaving = place.of(ledger.filter(left)["doc_id"])
     for pair in pairs:
         here = pc.and_(*(pc.equal(ledger[name], value) for name, value in pair.items()))
         rows = ledger.filter(here)
         at = place.of(rows["doc_id"])
         ours = at >= 0  # planted documents were not there at first
-        yield pair["reason"], pair["action"], at[ours], place.of(rows["matched"])[ours]
+        twin = place.of(rows["matched"])
+        twin[np.isin(twin, leaving)] = -1
+        yield pair["reason"], pair["action"], at[ours], twin[ours]
 
 
 def _number(reasons: list[tuple[str, str]], found: tuple[str, str]) -> int:

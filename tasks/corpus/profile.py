@@ -296,16 +296,22 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     tables=TABLES,
     code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
     libraries=["numpy", "scipy"],
-    reads={"history": ("accounts", "documents", "errors", "ledger", "pairs", "signals", "sources")},
+    reads={
+        "history": ("accounts", "documents", "errors", "ledger", "pairs", "signals", "sources"),
+        "earlier": ("signals", "sources"),
+    },
 )
 def profile(
     documents: Table,
     plants: Table,
     history: dict[str, Artifact],
+    earlier: dict[str, Artifact],
     config: ProfileConfig,
     work: Work,
 ) -> None:
-    """``history`` holds the artifacts of the corpus stages by label, in the order they ran.
+    """``history`` holds the artifacts of the corpus stages by label, in the order they ran;
+    ``earlier`` those of ingest and language of the additions before. What stages did is told of
+    the last addition, what the corpus holds of all of it.
 
     Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
     about 400 bytes for each different domain.
@@ -313,10 +319,11 @@ def profile(
     Lexicons are read again where ``identities`` read them. Another lexicon changes its signals,
     which stand in the history.
     """
-    told = told_languages(history)
+    known = {**earlier, **history}
+    told = told_languages(known)
     pairs = aligned(documents, *([told] if told else []))
     lexicons = lexicons_of(history)
-    parts = work.map(measure_part, pairs, licences(history), lexicons, config)
+    parts = work.map(measure_part, pairs, licences(known), lexicons, config)
     measures = together(parts, "measures", _MEASURES)
     terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])

@@ -60,7 +60,7 @@ def corpus(store, tmp_path):
     """Ingest and the stages behind it, with a page that quotes documents."""
     with open_session(Session(store)):
         made = curated(ingest(source(tmp_path)))
-        made["profile"] = profile(made["plant"], made["plant"], made, ProfileConfig())
+        made["profile"] = profile(made["plant"], made["plant"], made, {}, ProfileConfig())
         made["datasheet"] = datasheet(made["profile"], made, DatasheetConfig())
         tokenizer = train_tokenizer(made["plant"], TokenizerConfig(vocab_size=300))
         made["train_tokenizer"] = tokenizer
@@ -391,7 +391,7 @@ def test_nothing_of_its_signature_is_left():
         documents = {
             "doc_id": keys[:1],
             "text": pa.array([SECRET], pa.large_string()),
-            "text_hash": keys[:1],
+            "text_hash": ids(["text"]),
         }
         found = hashes_of(pa.table(documents))
         left = emptied(rows, described_by(schema), keys[:1], pa.array(found, ID), None)

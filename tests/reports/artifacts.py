@@ -92,7 +92,7 @@ def curated(raw: Artifact) -> dict[str, Artifact]:
 
 
 def profiled(corpus: dict[str, Artifact]) -> Artifact:
-    return profile(corpus["plant"], corpus["plant"], corpus, ProfileConfig())
+    return profile(corpus["plant"], corpus["plant"], corpus, {}, ProfileConfig())
 
 
 # The model side --------------------------------------------------------------------------------

@@ -419,7 +419,7 @@ def test_an_empty_corpus_gets_a_datasheet(session):
     nothing = given([], kind="split")
     planted = plant(nothing, PlantConfig(enabled=False))
     history = {"plant": planted}
-    made = profile(planted, planted, history, ProfileConfig())
+    made = profile(planted, planted, history, {}, ProfileConfig())
     text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
     assert "The corpus holds 0 documents in 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text

@@ -75,7 +75,7 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
         parted, PlantConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0)
     )
     config = ProfileConfig(values=most, length_classes=(200, 1000))
-    made = profile(planted, planted, {"ingest": raw, "language": spoken}, config)
+    made = profile(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
     told = {r["doc_id"]: r["language"] for r in spoken["signals"].read().to_pylist()}
     rows = planted["documents"].read().to_pylist()
     assert len(planted["documents"].parts) > 2

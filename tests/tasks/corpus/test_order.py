@@ -85,7 +85,7 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
     made["plant"] = planted = plant(parted, planting)
     config = ProfileConfig(quantiles=quantiles)
-    made["profile"] = profile(planted, planted, dict(made), config)
+    made["profile"] = profile(planted, planted, dict(made), {}, config)
     return made
 
 

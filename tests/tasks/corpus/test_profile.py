@@ -60,7 +60,7 @@ def run(mapper=None):
     history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=1)
     history["plant"] = planted = plant(parted, planting)
-    return history, profile(planted, planted, history, ProfileConfig())
+    return history, profile(planted, planted, history, {}, ProfileConfig())
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     figures = quality(documents, QualityConfig())
     parted = split(documents, SplitConfig())
     history = {"quality": figures, "plant": plant(parted, PlantConfig(enabled=False))}
-    found = rows(profile(history["plant"], history["plant"], history, ProfileConfig()),
+    found = rows(profile(history["plant"], history["plant"], history, {}, ProfileConfig()),
                  "published_rules")  # fmt: skip
     asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
     ledger = select(documents, {"quality": figures}, asked)["ledger"].read()
@@ -231,7 +231,7 @@ def test_groups_of_named_lexicons_are_counted_too(session):
         ({"identities": named}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
         ({}, {}),
     ):
-        made = profile(planted, planted, history, ProfileConfig())
+        made = profile(planted, planted, history, {}, ProfileConfig())
         found = {r["term"]: (r["mentions"], r["documents"]) for r in rows(made, "identities")}
         assert found == {"woman": (1, 1)} | people
 

@@ -236,7 +236,7 @@ def test_women_beside_occupations_are_those_of_the_truth(session):
     history = {"ingest": raw, "split": split(raw, SplitConfig())}
     planted = plant(history["split"], PlantConfig(enabled=False))
     config = ProfileConfig(window=20)  # as far as any sentence of the grammar reaches
-    history["profile"] = profile(planted, planted, history, config)
+    history["profile"] = profile(planted, planted, history, {}, config)
     made = recovered(history)
     expected = Counter()
     for row in made["truth"].read().to_pylist():
