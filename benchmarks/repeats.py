@@ -71,7 +71,7 @@ def measure(source: Path) -> dict[str, Any]:
     ):
         raw = ingest(IngestConfig.model_validate({"sources": [entered]}))
         before = forget_peak()
-        found = find_repeats(raw, RepeatsConfig(enabled=True, least=LEAST))
+        found = find_repeats(raw, {}, RepeatsConfig(enabled=True, least=LEAST))
         grown = peak() - before
         cut = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
         left = scrub(raw, {"repeats": found}, cut)["documents"].read(["text"])["text"].to_pylist()

@@ -72,7 +72,7 @@ def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
     before = of(earlier, "deduplicate_near")
     made["deduplicate_near"] = apart = deduplicate_near(chosen, before, config.deduplicate_near)
     if config.find_repeats.enabled:
-        made["find_repeats"] = repeats = find_repeats(apart, config.find_repeats)
+        made["find_repeats"] = repeats = find_repeats(apart, before, config.find_repeats)
         made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": repeats}, config.cut_repeats)
     made["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
     made["find_personal_data"] = found = find_personal_data(apart, config.find_personal_data)

@@ -37,10 +37,39 @@ def composition(corpus: CorpusFigures) -> Section:
         "Composition",
         [Paragraph(["An instance is one document: a text with its source."])],
         [
-            sources(corpus), breakdown(corpus), lengths(corpus), personal_data(corpus),
-            toxicity(corpus), identities(corpus), occupations(corpus), plants(corpus),
+            *additions(corpus), sources(corpus), breakdown(corpus), lengths(corpus),
+            personal_data(corpus), toxicity(corpus), identities(corpus), occupations(corpus),
+            plants(corpus),
         ],
     )  # fmt: skip
+
+
+def additions(corpus: CorpusFigures) -> Iterator[Section]:
+    """What this corpus adds to, where it grew: a row for each earlier addition, and for its own."""
+    found = [label for label, artifact in corpus.history.items() if artifact.stage == "plant"]
+    if len(found) < 2:
+        return
+    rows: list[list[Inline]] = []
+    for number, label in enumerate(found, 1):
+        cells = [
+            corpus.book.figure(
+                f"addition-{number}-{unit}", f"{what} of addition {number}", what,
+                (label, "accounts"), {"unit": unit}, column="kept",
+            )
+            for unit, what in (("rows", "documents"), ("bytes", "bytes"))
+        ]  # fmt: skip
+        rows.append([str(number), Code(corpus.history[label].name), *cells])
+    said = (
+        "The corpus grew: it holds what earlier runs made, unchanged, and behind it what the last "
+        "one added. New documents were compared with all that was there, and left where an earlier "
+        "one is the same or nearly so. What is said of stages, reasons and removal rates is of the "
+        "last addition; all else is of the whole."
+    )
+    columns = ["addition", "artifact", "documents", "bytes"]
+    yield Section(
+        "Additions",
+        [Paragraph([said]), Grid("Additions, oldest first", columns, rows, frozenset({2, 3}))],
+    )
 
 
 def sources(corpus: CorpusFigures) -> Section:
@@ -62,10 +91,10 @@ def sources(corpus: CorpusFigures) -> Section:
 
 def _declared(corpus: CorpusFigures) -> Iterator[Grid]:
     """What the config says of the sources, if it says anything."""
-    read = corpus.history.get("ingest")
-    said = read["sources"].read().to_pylist() if read and "sources" in read.tables else []
+    read = [a for a in corpus.history.values() if a.stage == "ingest" and "sources" in a.tables]
+    said = [row for artifact in read for row in artifact["sources"].read().to_pylist()]
     rows: list[list[Inline]] = []
-    for row in said:
+    for row in {tuple(row.values()): row for row in said}.values():  # additions may say the same
         days = " to ".join(day for day in (row["collected_from"], row["collected_to"]) if day)
         if row["licence"] or row["origin"] or days:
             stated = [value or "not stated" for value in (row["licence"], row["origin"], days)]

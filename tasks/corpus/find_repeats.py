@@ -3,7 +3,8 @@ the same one (Lee et al. 2022). What becomes of the spans, ``scrub`` decides; th
 is none, so cutting them leaves each stretch once.
 
 Documents are taken by source, length and doc_id, so that which occurrence is the first depends on
-content alone. Memory: the text itself is held, and its suffix array: 6 bytes for each byte of text
+content alone; those of earlier corpora, where this one adds to them, before all others. Memory: the
+text itself is held, that of earlier ones too, and its suffix array: 6 bytes for each byte of text
 (10 beyond 2 GB), and 60 for each document.
 """
 
@@ -17,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import Part, Table, Tables, Work, stage, together
+from tasks.contract import Artifact, Part, Table, Tables, Work, stage, together
 from tasks.corpus.duplicates import STANDING, KeeperConfig, by_rank, standing
+from tasks.corpus.earlier import tables
 from tasks.corpus.repeats import END, repeated, stretches
 from tasks.corpus.spans import SPANS, Utf8
 
@@ -82,9 +84,11 @@ def write_part(found: Found, out: Tables) -> None:
     )
 
 
-def spans(parts: Sequence[Part], known: pa.Table, least: int) -> list[Found]:
-    """The repeats of each part. known: STANDING of all documents."""
-    order = by_rank(known)
+def spans(earlier: Sequence[Part], own: Sequence[Part], known: pa.Table, least: int) -> list[Found]:
+    """The repeats of each part of its own. known: STANDING of all documents, earlier ones first."""
+    parts = [*earlier, *own]
+    before = sum(part.rows for part in earlier)
+    order = np.concatenate([np.arange(before), before + by_rank(known.slice(before))])
     sizes = known["bytes"].to_numpy()
     ends = np.cumsum(sizes[order] + 1)  # in the order of rank
     begins = np.empty(len(order), np.int64)  # in the order of the input
@@ -101,11 +105,18 @@ def spans(parts: Sequence[Part], known: pa.Table, least: int) -> list[Found]:
     return [
         Found(part, place[a:b] - first, start[a:b], stop[a:b])
         for part, first, a, b in zip(parts, bounds, cuts[:-1], cuts[1:], strict=False)
-    ]
+    ][len(earlier) :]
 
 
-@stage(tables={"spans": SPANS}, libraries=["numpy", "pydivsufsort"], determinism="exact")
-def find_repeats(documents: Table, config: RepeatsConfig, work: Work) -> None:
-    parts = documents.parts
-    known = together(work.map(stand, parts, config), "standing", STANDING)
-    work.parts(write_part, spans(parts, known, config.least))
+@stage(
+    tables={"spans": SPANS},
+    libraries=["numpy", "pydivsufsort"],
+    determinism="exact",
+    reads={"earlier": ("documents",)},
+)
+def find_repeats(
+    documents: Table, earlier: dict[str, Artifact], config: RepeatsConfig, work: Work
+) -> None:
+    before, parts = tables(earlier, "documents").parts, documents.parts
+    known = together(work.map(stand, [*before, *parts], config), "standing", STANDING)
+    work.parts(write_part, spans(before, parts, known, config.least))

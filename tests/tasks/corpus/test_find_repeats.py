@@ -29,7 +29,7 @@ def corpus(seed=1):
 
 def cut(texts, parts=1, sources=None, **config):
     documents = given(texts, parts=parts, sources=sources)
-    found = find_repeats(documents, RepeatsConfig(enabled=True, **config))
+    found = find_repeats(documents, {}, RepeatsConfig(enabled=True, **config))
     made = scrub.named("cut_repeats")(documents, {"find_repeats": found}, CUT)
     return documents, found, made
 
@@ -92,3 +92,25 @@ def test_nothing_repeats_in_nothing(session):
         _, found, made = cut(texts)
         assert found["spans"].rows == 0
         assert made["documents"].rows == len(texts)
+
+
+def test_a_stretch_of_an_earlier_corpus_is_cut_from_the_new_one(session):
+    """As if all were there at once and the source of the earlier ones came first."""
+    texts, _ = corpus()
+    old = texts[:25]
+    new = list({len(text.encode()): text for text in texts[25:]}.values())  # ranks by length alone
+    config = RepeatsConfig(enabled=True, least=64, prefer=("old",))
+    sources = ["old"] * len(old) + ["new"] * len(new)
+    once = given([*old, *new], sources=sources, parts=4)
+    earlier = {"1": given(old[:10], parts=2), "2": given(old[10:])}
+    added = given(new, parts=4)
+    alone = spans_of(added, find_repeats(added, {}, config))
+    grown = spans_of(added, find_repeats(added, earlier, config))
+    assert grown == [s for s in spans_of(once, find_repeats(once, {}, config)) if s[0] in new]
+    assert len(grown) > len(alone) > 0
+
+
+def spans_of(documents, found):
+    texts = after({"documents": documents["documents"]})
+    rows = found["spans"].read().to_pylist()
+    return sorted((texts[row["doc_id"]], row["start"], row["end"]) for row in rows)
