@@ -208,14 +208,18 @@ def _cause(causes: list[Cause], stage: str, reason: str, order: int, n: int) -> 
 
 
 def _clusters(history: Mapping[str, Artifact], place: Places, twin: Int64) -> Int64:
-    """The number of each document's cluster: the last that a stage gave it, a copy's its twin's."""
+    """The number of each document's cluster: the last that a stage gave it, a copy's its twin's.
+    One that is named after an earlier document, of what this corpus adds to, has no place here."""
     cluster = np.arange(len(twin))
+    afar: dict[bytes, int] = {}
     for artifact in history.values():
         if artifact.stage.startswith("deduplicate"):
             rows = artifact["documents"].read(["doc_id", "cluster"])
             at, found = place.of(rows["doc_id"]), place.of(rows["cluster"])
-            both = (at >= 0) & (found >= 0)
-            cluster[at[both]] = found[both]
+            away = np.flatnonzero(found < 0)
+            names = rows["cluster"].take(pa.array(away)).to_pylist()
+            found[away] = [len(twin) + afar.setdefault(name, len(afar)) for name in names]
+            cluster[at[at >= 0]] = found[at >= 0]
     copy = twin >= 0
     while True:  # chains of twins are short: a copy's keeper stood in its own stage
         moved = np.where(copy, cluster[np.where(copy, twin, 0)], cluster)

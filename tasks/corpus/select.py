@@ -99,7 +99,7 @@ class Rule(StageConfig):
             return pc.invert(named) if self.any_of else named
         number = values.cast(pa.float64())
         known = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(pc.is_nan(number), True)))
-        found = pa.array([False] * len(values))
+        found = pa.array([False] * len(values), pa.bool_())
         for bound, breaks in BROKEN.items():
             if (limit := getattr(self, bound)) is not None:
                 found = pc.or_(found, pc.fill_null(breaks(number, limit), False))

@@ -280,3 +280,13 @@ def test_a_rule_that_says_nothing_sound_is_refused_with_its_place(rules, words):
     with pytest.raises(UsageError, match=r"select_scored\.rules|select_scored: ") as error:
         config_of(rules)
     assert words in str(error.value)
+
+
+def test_no_value_breaks_no_rule():
+    """A part, or a whole addition to a corpus, of which nothing was left."""
+    for kind in (pa.float32(), pa.int64(), pa.bool_()):
+        assert (
+            Rule(name="toxicity", lt=0.8)
+            .broken(pa.array([], kind))
+            .equals(pa.array([], pa.bool_()))
+        )
