@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from flows.commands.purge import purge_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
@@ -16,6 +17,8 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.matching import candidates, match, settle, unpacked
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.split import SplitConfig, split
+from tasks.training.pack import PackConfig, pack
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")
@@ -322,3 +325,22 @@ def test_one_signature_a_document_that_stayed(session, tmp_path):
         assert len(row["bands"]) == 32
     texts = {plain(d["text"]) for d in rows(made, "deduplicate")}
     assert len({r["exact"] for r in rows(made, "deduplicate", "signatures")}) == len(texts)
+
+
+def test_a_corpus_of_which_a_document_was_purged_is_not_added_to(tmp_path):
+    store = Store(tmp_path / "store")
+    with open_session(Session(store)):
+        first = added(tmp_path / "1", {"a": "a violet submarine", "b": "two other words"}, [])
+    (doc_id,) = [d["doc_id"] for d in rows(first) if d["text"] == "a violet submarine"]
+    purge_of(store, doc_id.hex())
+    purged = {label: store.find(a.stage, a.fingerprint) for label, a in first.items()}
+    for label in ("deduplicate", "deduplicate_near"):
+        (signed,) = [r for r in rows(purged, label, "signatures") if r["doc_id"] == doc_id]
+        assert signed.get("exact", bytes(16)) == bytes(16) and signed.get("bands", []) == []
+    with open_session(Session(store)):
+        with pytest.raises(HallmarkError, match="where it is of an earlier corpus, that one is to"):
+            added(tmp_path / "2", {"c": "new"}, [purged])
+        second = added(tmp_path / "3", {f"c{i}": f"new {i}" for i in range(30)}, [])
+        tokenizer = train_tokenizer([second["split"]], TokenizerConfig(vocab_size=300))
+        with pytest.raises(HallmarkError, match="which was purged"):
+            pack([purged["split"], second["split"]], tokenizer, PackConfig(context=32))
