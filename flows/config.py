@@ -66,7 +66,9 @@ class Config(StageConfig):
     )
     schedule: str | None = Field(None, description="cron of the deployment, e.g. '0 3 * * *'")
     earlier: str | None = Field(
-        None, description="run whose corpus this one adds to, or latest: the newest that has one"
+        None,
+        min_length=1,
+        description="run whose corpus this one adds to, or latest: the newest that has one",
     )
 
     ingest: IngestConfig
