@@ -47,6 +47,16 @@ def test_imports_go_one_way(module):
     assert "pickle" not in outside
 
 
+def test_pandas_stands_at_the_edges():
+    """It copies what Arrow already holds: only what a user asks for as a data frame becomes one."""
+    users = {
+        m for m, path in SOURCES.items() if "pandas" in {n.split(".")[0] for n in imports(path)}
+    }
+    assert users == {"tasks.contract.artifact"}
+    called = {m for m, path in SOURCES.items() if ".to_pandas(" in path.read_text()}
+    assert {m for m in called if m.startswith(("tasks.", "model."))} <= users
+
+
 @pytest.mark.parametrize("module", sorted(m for m in SOURCES if m.startswith("tasks.")))
 def test_rooms_of_tasks_import_one_way(module):
     own = next(room for room in ROOMS if f"{module}.".startswith(f"{room}."))
