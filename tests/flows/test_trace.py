@@ -1,5 +1,9 @@
 """One document followed through a run: every stage, its spans, the steps that read it."""
 
+import re
+import shutil
+from dataclasses import replace
+
 import pyarrow.compute as pc
 import pytest
 
@@ -7,6 +11,8 @@ from flows import open_run
 from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, trace_of
 from tasks.contract import UsageError
+from tasks.training.encoding import load_tokenizer
+from tests.flows.test_purge import contents
 
 pytestmark = pytest.mark.slow
 
@@ -86,3 +92,61 @@ def test_what_is_no_id_is_refused(run, wrong):
 def test_an_unknown_id_is_said_to_be_unknown(run, smoke):
     said = smoke("trace", smoke.first, "00" * 16, code=2).stderr
     assert f"no stage of run {run.id} knows a document" in said
+
+
+# Purged ----------------------------------------------------------------------------------------
+
+
+def distinctive(run, least=60):
+    """A document that training reads, and a stretch of plain words that no other one has."""
+    rows = run["ingest"]["documents"].read(["doc_id", "text"]).to_pylist()
+    known = "\0".join(row["text"] for row in rows)
+    texts = {row["doc_id"]: row["text"] for row in rows}
+    for doc_id in run["pack"]["spans"].read()["doc_id"].to_pylist():
+        plain = re.findall("[A-Za-z]+(?: [A-Za-z]+)+", texts.get(doc_id, ""))
+        alone = [s for s in plain if len(s) >= least and known.count(s) == 1]
+        if alone and (report := trace_of(run, doc_id.hex()))["steps"]:
+            return report, alone[0]
+    raise AssertionError("no document of the run has a stretch of its own")
+
+
+def holding(run, stretch):
+    """What of the store holds a stretch of a text: keys of objects, files of work areas, and the
+    sequences of tokens that spell it."""
+    found = {key for key, data in contents(run.store) if stretch.encode() in data}
+    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    for split in ("train", "validation"):
+        rows = run["pack"][split].read()["ids"].to_pylist()
+        spelled = tokenizer.decode([i for row in rows for i in row], skip_special_tokens=False)
+        found |= {f"tokens of {split}"} if stretch in spelled else set()
+    return found
+
+
+def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path):
+    """Over a whole run with its models, cards and site."""
+    copy = replace(smoke, store=tmp_path / "store")
+    shutil.copytree(smoke.store, copy.store)
+    copy("report")
+    run = open_run(smoke.first, str(copy.store))
+    report, stretch = distinctive(run)
+    doc_id = report["doc_id"]
+    held = holding(run, stretch)
+    assert {"tokens of train"} < held
+    assert {f"artifacts/{s['artifact']}" for s in report["stages"] if "text" in s} <= {
+        "/".join(key.split("/")[:3]) for key in held
+    }
+    steps = {a.name: a.manifest["parts"]["key"]["step"] for a in run.checkpoints()}
+    read = {name for name, step in steps.items() if step >= report["steps"][0]}
+
+    purged = copy.json("purge", doc_id)
+    assert purged["documents"] == [doc_id] and smoke.first in purged["runs"]
+    assert read and {row["checkpoint"] for row in purged["weights"]} & steps.keys() == read
+    run = open_run(smoke.first, str(copy.store))
+    assert holding(run, stretch) == set()
+    again = trace_of(run, doc_id)
+    assert [s["stage"] for s in again["stages"]] == [s["stage"] for s in report["stages"]]
+    assert all("purged" in s for s in again["stages"] if s.get("state") == "in")
+    for command in (("replay", smoke.first), ("run", "smoke", "--start", f"{smoke.first}@0")):
+        told = copy(*command, code=1).stderr
+        assert f"it needs the document {doc_id}, purged on" in told
+        assert "run the config again: that makes a corpus without it" in told
