@@ -127,9 +127,10 @@ def removals(reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any
 def departures(
     action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any
 ) -> dict[str, Any]:
-    """``removals``, or rows of further reasons for them (``also``), which need no identity."""
+    """``removals``, the same of documents that went to quarantine, or rows of further reasons for
+    either (``also``), which need no identity."""
     doc_id, text = documents["doc_id"], documents["text"]
-    if action == "removed":
+    if action != "also":
         more["identity"] = identities(doc_id, text)
     return ledger_rows(action, reason, doc_id, documents["source"], utf8_bytes(text), **more)
 

@@ -9,8 +9,10 @@ Memory: 16 bytes for each word of the sets, in every worker.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +31,7 @@ from tasks.contract import (
     table,
 )
 from tasks.corpus.signals import signals
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.items import check_file, digest_of, read_items, text_field
 from tasks.measures.overlap import Index, index, overlaps
 
@@ -104,15 +107,16 @@ def _load(held: HeldOut, words: int, least: int, changed: int) -> Index:
     return index(items, words, least)
 
 
-def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, int]:
-    """Returns how many documents of the part overlap each set."""
+def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, Any]:
+    """Returns how many documents of the part overlap each set, and those on which it failed."""
     known = {held.name: load(held, config.words, config.least) for held in config.sets}
     documents = dict.fromkeys(known, 0)
+    failed: Noted = []
     for batch in part.batches(["doc_id", "text"]):
+        found, faults = careful(partial(overlaps_of, known=known), batch)
         count = np.zeros(len(batch), np.int32)
         pieces = [pa.schema(HITS).empty_table()]
-        for name, looked_for in known.items():
-            owner, item = overlaps(batch["text"], looked_for)
+        for name, (owner, item) in found.items():
             count += np.bincount(owner, minlength=len(batch)).astype(np.int32)
             documents[name] += len(np.unique(owner))
             doc_ids = batch["doc_id"].take(pa.array(owner))
@@ -121,8 +125,16 @@ def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str,
         hits = pa.concat_tables(pieces)
         out.table("hits").write(hits.sort_by([("doc_id", "ascending"), ("set", "ascending"),
                                               ("item", "ascending")]))  # fmt: skip
-        out.table("signals").write({"doc_id": batch["doc_id"], "contamination": count})
-    return documents
+        told = pa.array(count, mask=np.isin(np.arange(len(batch)), faults.rows))
+        out.table("signals").write({"doc_id": batch["doc_id"], "contamination": told})
+        failed += noted(batch, faults)
+    return {"documents": documents, "failed": failed}
+
+
+def overlaps_of(
+    batch: pa.RecordBatch, known: Mapping[str, Index]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {name: overlaps(batch["text"], looked_for) for name, looked_for in known.items()}
 
 
 def _external(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
@@ -140,6 +152,7 @@ def _external(config: ContaminationConfig, secret_id: str = "") -> dict[str, str
 )
 def contamination(documents: Table, config: ContaminationConfig, work: Work) -> None:
     done = work.parts(mark_part, documents.parts, config)
+    tell(work, [part.value["failed"] for part in done], documents.rows, "the search for overlaps")
     for held in config.sets:
         known = load(held, config.words, config.least)
         work.table("sets").write(
@@ -147,6 +160,6 @@ def contamination(documents: Table, config: ContaminationConfig, work: Work) -> 
                 "set": [held.name],
                 "items": [known.items],
                 "short": [known.short],
-                "documents": [sum(part.value[held.name] for part in done)],
+                "documents": [sum(part.value["documents"][held.name] for part in done)],
             }
         )

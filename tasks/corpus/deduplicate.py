@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.contract import (
     DOCUMENTS,
@@ -42,6 +43,7 @@ from tasks.corpus.duplicates import (
     write_part,
 )
 from tasks.corpus.earlier import among, check_alike, met, signatures, tables
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
 
 
@@ -55,12 +57,23 @@ SIGNATURES = signatures(column("exact", ID, "id", "hash of the normalised text")
 SKETCHES = pa.schema([*STANDING, pa.field("exact", ID)])
 
 
-def sketch(part: Part, config: DeduplicateConfig, out: Tables) -> None:
-    """What must be known of each document of a part to judge it."""
+def sketch(part: Part, config: DeduplicateConfig, out: Tables) -> Noted:
+    """What must be known of each document of a part to judge it; a document on which that fails is
+    like no other."""
+    failed: Noted = []
     for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        texts = normalise(batch["text"]).cast(pa.large_binary())
-        columns = {**standing(batch, config.prefer), "exact": ids(texts.to_pylist())}
+        exact, faults = careful(hashed, batch)
+        if len(faults):
+            bad = pa.array(np.isin(np.arange(len(batch)), faults.rows))
+            exact = pc.if_else(bad, batch["doc_id"], exact)
+            failed += noted(batch, faults)
+        columns = {**standing(batch, config.prefer), "exact": exact}
         out.spill("sketches", SKETCHES).write(columns)
+    return failed
+
+
+def hashed(batch: pa.RecordBatch) -> pa.Array:
+    return ids(normalise(batch["text"]).cast(pa.large_binary()).to_pylist())
 
 
 def meet(known: pa.Table, earlier: Table) -> pa.Table:
@@ -111,6 +124,7 @@ def deduplicate(
         check_alike(artifact, config)
     parts = documents.parts
     sketched = work.map(sketch, parts, config)
+    tell(work, [part.value for part in sketched], documents.rows, "the search for copies")
     known = together(sketched, "sketches", SKETCHES)
     before = meet(known, tables(earlier, "signatures"))
     ruled = rulings(parts, sketched, doc_ids_of(before, known), judge(known, before))

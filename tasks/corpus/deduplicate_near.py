@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -70,6 +71,7 @@ from tasks.corpus.duplicates import (
 from tasks.corpus.earlier import among, check_alike, met, signatures, tables
 from tasks.corpus.matching import Matches, jaccard, match
 from tasks.corpus.sketches import band_hashes, shingles
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
 
 
@@ -138,17 +140,29 @@ SKETCHES = pa.schema([*STANDING, pa.field("bands", pa.list_(pa.uint32()))])
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
-def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> None:
-    """What must be known of each document of a part to judge it."""
+def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> Noted:
+    """What must be known of each document of a part to judge it; a document on which that fails
+    has the one shingle that is its id, and is like no other."""
+    failed: Noted = []
     for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        texts = normalise(batch["text"])
-        hashes, offsets = shingles(texts, config.shingle_length, config.shingle)
+        (hashes, offsets), faults = careful(partial(shingled, config=config), batch)
+        if len(faults):
+            at = faults.rows.to_numpy()  # an empty text has one shingle, too
+            hashes[offsets[at]] = halves(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[
+                :, 0
+            ]
+            failed += noted(batch, faults)
         bands = band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
         ends = np.arange(len(batch) + 1) * config.bands
         out.spill("shingles", SHINGLES).write({"shingles": _lists(hashes, offsets)})
         out.spill("sketches", SKETCHES).write(
             {**standing(batch, config.prefer), "bands": _lists(bands.ravel(), ends)}
         )
+    return failed
+
+
+def shingled(batch: pa.RecordBatch, config: DeduplicateNearConfig) -> tuple[np.ndarray, np.ndarray]:
+    return shingles(normalise(batch["text"]), config.shingle_length, config.shingle)
 
 
 def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
@@ -312,6 +326,7 @@ def deduplicate_near(
         check_alike(artifact, config)
     parts = documents.parts
     sketched: Sequence[Done] = work.map(sketch, parts, config)
+    tell(work, [part.value for part in sketched], documents.rows, "the search for near copies")
     known = together(sketched, "sketches", SKETCHES)
     before, places = meet(
         known, tables(earlier, "documents"), tables(earlier, "signatures"), config

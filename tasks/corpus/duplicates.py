@@ -3,7 +3,7 @@ documents becomes the tables of each part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from tasks.contract import (
     Part,
     StageConfig,
     Tables,
+    departures,
+    ledger_table,
     removals,
     utf8_bytes,
     with_columns,
@@ -143,7 +145,7 @@ class Ruling:
     """A part with the verdict on its documents."""
 
     part: Part
-    sketched: Done  # what ``sketch`` left of it
+    sketched: Done  # what ``sketch`` left of it; its value tells the documents that failed
     twin: pa.Array  # ids of the documents that stay for them, null of those kept
     similarity: NDArray[np.float64]
     cluster: pa.Array
@@ -185,25 +187,36 @@ def write_part(
 ) -> None:
     """The documents of a part that stay, with their clusters and signatures, and a ledger row for
     each other. ``sketches``: the schema of what was spilled; its last column is the signature."""
+    failed = dict(ruling.sketched.value)
     start = 0
     for batch in ruling.part.batches():
         rows = slice(start, start + len(batch))
         start = rows.stop
-        twin = ruling.twin[rows]
-        gone = twin.is_valid()
-        kept = pa.table(with_columns(batch, cluster=ruling.cluster[rows])).filter(pc.invert(gone))
+        twin, why = ruling.twin[rows], _whys(batch, failed)
+        bad = why.is_valid()
+        gone = pc.and_(twin.is_valid(), why.is_null())
+        stays = pc.and_(twin.is_null(), why.is_null())
+        kept = pa.table(with_columns(batch, cluster=ruling.cluster[rows])).filter(stays)
         out.table("documents").write(kept)
         score = pa.array(ruling.similarity[rows], from_pandas=True).filter(gone)  # NaN is null
-        out.table("ledger").write(
-            removals(
-                pc.if_else(score.is_valid(), reason, KNOWN_ID),
-                batch.filter(gone),
-                score=score,
-                threshold=pc.if_else(score.is_valid(), threshold, None),
-                matched=twin.drop_null(),
-            )
+        left = removals(
+            pc.if_else(score.is_valid(), reason, KNOWN_ID),
+            batch.filter(gone),
+            score=score,
+            threshold=pc.if_else(score.is_valid(), threshold, None),
+            matched=twin.filter(gone),
         )
+        unread = departures("quarantined", why.drop_null(), batch.filter(bad))
+        out.table("ledger").write(ledger_table(left, unread))
     known = ruling.sketched.mapped("sketches", sketches)
     known = known.rename_columns({"cluster": "entered"}).append_column("cluster", ruling.cluster)
     signed = known.select(["doc_id", "entered", "cluster", sketches.names[-1]])
-    out.table("signatures").write(signed.filter(ruling.twin.is_null()))
+    stays = pc.and_(ruling.twin.is_null(), _whys(known, failed).is_null())
+    out.table("signatures").write(signed.filter(stays))
+
+
+def _whys(batch: pa.RecordBatch | pa.Table, failed: Mapping[str, str]) -> pa.Array:
+    """Of each document of a batch why it failed, null of all others; ``failed``: by doc_id."""
+    if not failed:
+        return pa.nulls(len(batch), pa.string())
+    return pa.array([failed.get(i.hex()) for i in batch["doc_id"].to_pylist()], pa.string())

@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.contract import ID, Part, StageConfig, Table, Tables, Work, column, stage, table
+from tasks.contract import (
+    ID,
+    Part,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    column,
+    stage,
+    table,
+    utf8_bytes,
+)
 from tasks.corpus.spans import SPANS, span_rows
-from tasks.measures.personal.types import TYPES, Type
+from tasks.measures.faults import Faults, Noted, careful, noted, tell
+from tasks.measures.personal.types import TYPES, UNREAD, Type
 from tasks.measures.personal_data import REGIONS, find_all
 
 
@@ -59,9 +74,26 @@ class Key:
         return hmac.digest(self.secret, data, "sha256")[:16]
 
 
-def find_part(part: Part, config: PersonalDataConfig, key: Key, out: Tables) -> None:
+def find_part(part: Part, config: PersonalDataConfig, key: Key, out: Tables) -> Noted:
+    failed: Noted = []
     for batch in part.batches(["doc_id", "text"]):
-        out.table("spans").write(find_batch(batch, config, key))
+        columns, faults = careful(partial(find_batch, config=config, key=key), batch)
+        out.table("spans").write(with_unread(batch, columns, faults) if len(faults) else columns)
+        failed += noted(batch, faults)
+    return failed
+
+
+def with_unread(batch: pa.RecordBatch, columns: dict[str, Any], faults: Faults) -> pa.Table:
+    """The spans of a batch, and one over the whole of each document that could not be looked
+    through, with which it goes to quarantine."""
+    size = utf8_bytes(batch["text"]).take(faults.rows)
+    start = pa.array(np.zeros(len(faults), np.int64))
+    types = pa.array([UNREAD] * len(faults), pa.string())
+    unread = span_rows(batch, faults.rows, type=types, start=start, end=size)
+    found = [{f.name: pa.array(c[f.name], f.type) for f in SPANS} for c in (columns, unread)]
+    spans = pa.concat_tables([pa.table(rows, schema=SPANS) for rows in found])
+    place = pc.index_in(spans["doc_id"], value_set=batch["doc_id"])
+    return spans.take(pc.sort_indices(place))
 
 
 def find_batch(batch: pa.RecordBatch, config: PersonalDataConfig, key: Key) -> dict[str, Any]:
@@ -93,5 +125,6 @@ def _bytes(text: str) -> int:
     external=lambda config, secret_id: {"secret": secret_id},
 )
 def find_personal_data(documents: Table, config: PersonalDataConfig, work: Work) -> None:
-    work.parts(find_part, documents.parts, config, Key(work.secret))
+    done = work.parts(find_part, documents.parts, config, Key(work.secret))
+    tell(work, [part.value for part in done], documents.rows, "the search for personal data")
     work.table("regions").write({"region": sorted(set(config.regions))})

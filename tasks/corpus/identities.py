@@ -16,7 +16,8 @@ from pydantic import Field
 
 from tasks.contract import Part, StageConfig, Table, Tables, Work, column, file_digest, stage
 from tasks.contract import utf8_bytes as size_of
-from tasks.corpus.signals import signals
+from tasks.corpus.signals import signals, write_signals
+from tasks.measures.faults import Noted, tell
 from tasks.measures.identities import Lexicon, find_terms, lexicon, read_lexicon
 
 DATA = Path(__file__).parent / "data"
@@ -87,21 +88,21 @@ def length_classes(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
     return pa.array(names, pa.string()).take(pa.array(place))
 
 
-def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> None:
+def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> Noted:
     terms, dialects = all_groups(config.lexicons), lexicon("dialects")
-    for batch in part.batches(["doc_id", "text"]):
+
+    def told(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         groups, mentions = found_groups(batch["text"], terms)
         varieties, markers = found_groups(batch["text"], dialects)
-        out.table("signals").write(
-            {
-                "doc_id": batch["doc_id"],
-                "identities": groups,
-                "identity_mentions": mentions,
-                "dialects": varieties,
-                "dialect_markers": markers,
-                "length_class": length_classes(size_of(batch["text"]), config.lengths),
-            }
-        )
+        return {
+            "identities": groups,
+            "identity_mentions": mentions,
+            "dialects": varieties,
+            "dialect_markers": markers,
+            "length_class": length_classes(size_of(batch["text"]), config.lengths),
+        }
+
+    return write_signals(part, told, out)
 
 
 @stage(
@@ -114,4 +115,5 @@ def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> None:
     },
 )  # fmt: skip
 def identities(documents: Table, config: IdentitiesConfig, work: Work) -> None:
-    work.parts(identities_part, documents.parts, config)
+    done = work.parts(identities_part, documents.parts, config)
+    tell(work, [part.value for part in done], documents.rows, "the search for identities")

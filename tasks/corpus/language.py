@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
-from tasks.corpus.signals import signals
+from tasks.corpus.signals import signals, write_signals
+from tasks.measures.faults import Noted, tell
 from tasks.measures.languages import CONFIDENCE, SAMPLE, estimate
 
 
@@ -29,14 +32,17 @@ SIGNALS = signals(
 )  # fmt: skip
 
 
-def language_part(part: Part, config: LanguageConfig, out: Tables) -> None:
-    for batch in part.batches(["doc_id", "text"]):
-        codes, sure = estimate(batch["text"], config.characters)
-        known = pc.greater_equal(sure, pa.scalar(config.confidence, pa.float32()))
-        columns = {"language": pc.if_else(known, codes, None), "language_probability": sure}
-        out.table("signals").write({"doc_id": batch["doc_id"], **columns})
+def language_part(part: Part, config: LanguageConfig, out: Tables) -> Noted:
+    return write_signals(part, partial(told, config=config), out)
+
+
+def told(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
+    codes, sure = estimate(batch["text"], config.characters)
+    known = pc.greater_equal(sure, pa.scalar(config.confidence, pa.float32()))
+    return {"language": pc.if_else(known, codes, None), "language_probability": sure}
 
 
 @stage(tables={"signals": SIGNALS}, libraries=["py3langid", "numpy"], determinism="machine")
 def language(documents: Table, config: LanguageConfig, work: Work) -> None:
-    work.parts(language_part, documents.parts, config)
+    done = work.parts(language_part, documents.parts, config)
+    tell(work, [part.value for part in done], documents.rows, "the estimate of languages")

@@ -7,6 +7,7 @@ words by white space: of other texts the figures are right, but the bounds mean 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -17,7 +18,8 @@ from pydantic import Field
 from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
 from tasks.corpus.figures import c4, fineweb, gopher
 from tasks.corpus.figures.texts import Texts
-from tasks.corpus.signals import signals
+from tasks.corpus.signals import signals, write_signals
+from tasks.measures.faults import Noted, tell
 
 
 class QualityConfig(StageConfig):
@@ -111,13 +113,17 @@ def figures(column: pa.Array, config: QualityConfig) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def quality_part(part: Part, config: QualityConfig, out: Tables) -> None:
-    for batch in part.batches(["doc_id", "text"]):
-        rows = figures(batch["text"], config)
-        out.table("signals").write(rows.add_column(0, "doc_id", batch["doc_id"]))
+def quality_part(part: Part, config: QualityConfig, out: Tables) -> Noted:
+    return write_signals(part, partial(told, config=config), out)
+
+
+def told(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
+    rows = figures(batch["text"], config).combine_chunks()
+    return {name: rows[name].combine_chunks() for name in rows.column_names}
 
 
 @stage(tables={"signals": SIGNALS}, libraries=["numpy", "pyarrow"])
 def quality(documents: Table, config: QualityConfig, work: Work) -> None:
     """Holds a batch of a part at a time, and of one document about 100 bytes a character."""
-    work.parts(quality_part, documents.parts, config)
+    done = work.parts(quality_part, documents.parts, config)
+    tell(work, [part.value for part in done], documents.rows, "the measurement of quality")

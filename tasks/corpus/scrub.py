@@ -139,11 +139,8 @@ def removed(
         gone[owners] = True
         for what, which in ((action, here[leads]), ("also", here[~leads])):
             left = batch.take(pa.array(row[which], pa.int64()))
-            more = {}
-            if what == "quarantined":
-                more["identity"] = identities(left["doc_id"], left["text"])
             reasons = types.take(pa.array(which, pa.int64()))
-            pieces.append(_numbered(departures(what, reasons, left, **more), row[which]))
+            pieces.append(_numbered(departures(what, reasons, left), row[which]))
     return gone, pa.concat_tables(pieces)
 
 

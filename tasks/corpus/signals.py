@@ -2,22 +2,41 @@
 
 A signal decides nothing. ``select`` reads signals, applies its rules to them, and keeps or removes:
 another bound measures nothing again. Signals are named as their columns are; no two stages have one
-of the same name.
+of the same name. A document on which a stage fails has null signals, which rules call unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID, HallmarkError, Part, column, table
+from tasks.contract import ID, HallmarkError, Part, Tables, column, table
+from tasks.measures.faults import Noted, careful, noted
 
 
 def signals(meaning: str, *fields: pa.Field) -> pa.Schema:
     """Schema of a stage's table ``signals``."""
     return table(meaning, column("doc_id", ID, "id", "the document"), *fields, cut=True)
+
+
+def write_signals(
+    part: Part, kernel: Callable[[pa.RecordBatch], Mapping[str, pa.Array]], out: Tables
+) -> Noted:
+    """Write the signals of a part: the columns that the kernel gives for its documents (doc_id,
+    text), null for those on which it fails. Returns these."""
+    failed: Noted = []
+    for batch in part.batches(["doc_id", "text"]):
+        columns, faults = careful(kernel, batch)
+        if len(faults):
+            bad = np.isin(np.arange(len(batch)), faults.rows)
+            rows = pa.array(np.arange(len(batch)), mask=bad)
+            columns = {name: values.take(rows) for name, values in columns.items()}
+            failed += noted(batch, faults)
+        out.table("signals").write({"doc_id": batch["doc_id"], **columns})
+    return failed
 
 
 def looked_up(signals: Part, name: str, documents: Part) -> pa.ChunkedArray:

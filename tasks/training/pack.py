@@ -34,10 +34,12 @@ from tasks.contract import (
     Work,
     accounts,
     column,
+    departures,
     removals,
     stage,
     table,
 )  # fmt: skip
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.training.encoding import load_tokenizer, pieces
 
 if TYPE_CHECKING:
@@ -156,10 +158,16 @@ def shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
     return combine(seed, halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64))
 
 
-def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables) -> None:
-    """Encode the documents of a part: those of each split in the order of the shuffle."""
+def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables) -> Noted:
+    """Encode the documents of a part: those of each split in the order of the shuffle. Returns
+    those on which the tokenizer failed, which are in quarantine."""
     tokenizer = load_tokenizer(Path(tokenizer_path))
     lengths = token_lengths(tokenizer)
+    failed: Noted = []
+
+    def kernel(batch: pa.RecordBatch) -> pa.Table:
+        return encode(batch["text"], tokenizer, lengths)
+
     encoded: dict[str, list[pa.Table]] = {split: [ENCODED.empty_table()] for split in PACKED}
     for batch in part.batches(["doc_id", "source", "text", "split"]):
         held_out = batch.filter(pc.equal(batch["split"], "holdout"))
@@ -167,7 +175,13 @@ def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables
         out.table("ledger").write(removals(reason, held_out))
         for split, found in encoded.items():
             chosen = batch.filter(pc.equal(batch["split"], split))
-            columns = encode(chosen["text"], tokenizer, lengths)
+            columns, faults = careful(kernel, chosen)
+            if len(faults):
+                bad = chosen.take(faults.rows)
+                out.table("ledger").write(departures("quarantined", faults.reasons, bad))
+                failed += noted(chosen, faults)
+                good = np.setdiff1d(np.arange(len(chosen)), faults.rows)
+                chosen, columns = chosen.take(pa.array(good)), columns.take(pa.array(good))
             keys = pa.array(shuffle_keys(chosen["doc_id"], config.seed), pa.uint64())
             size = pc.list_value_length(columns["ids"]).cast(pa.int64())
             rows = {"key": keys, "doc_id": chosen["doc_id"], "source": chosen["source"]}
@@ -175,6 +189,7 @@ def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables
             found.append(pa.table(rows, schema=ENCODED))
     for split, found in encoded.items():
         out.spill(split, ENCODED).write(pa.concat_tables(found).sort_by(SHUFFLED))
+    return failed
 
 
 SHUFFLED: Any = [("key", "ascending"), ("doc_id", "ascending")]
@@ -312,6 +327,7 @@ def pack(documents: Table, tokenizer: Artifact, config: PackConfig, work: Work) 
     path = str(tokenizer.path("tokenizer.json"))
     work.schemas |= {split: sequences(config.context) for split in PACKED}
     encoded = work.parts(encode_part, documents.parts, config, path)
+    tell(work, [part.value for part in encoded], documents.rows, "the tokenizer")
     rows = [row for split in PACKED for row in stretches(encoded, split, config.context)]
     laid = work.map(lay_out, rows, path)
     kept: accounts.Counts = [
