@@ -191,6 +191,7 @@ class Figure:
     scorer: str = ""
     method: str = ""
     note: str = ""
+    missing: str = "not measured"  # what is said in place of a value, where there is none
 
     @property
     def page(self) -> str:
@@ -200,7 +201,7 @@ class Figure:
     def short(self) -> str:
         """The value alone, for a cell of a table that says the rest."""
         if self.value is None:
-            return "not measured"
+            return self.missing
         return show(self.value, self.unit)
 
     @property

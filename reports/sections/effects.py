@@ -27,6 +27,9 @@ DIMENSIONS = {
 
 LEVEL = 0.95
 
+#: A ratio to others none of whom left.
+ALONE = "∞"
+
 ABOUT = (
     "A ratio is no verdict: documents that mention a group differ in other ways too, and where the "
     "ratio within sources is near 1 it is the sources that differ. It says where to look. Mentions "
@@ -51,7 +54,7 @@ def whom(row: Row) -> str:
 
 def worst(rows: list[Row]) -> list[Row]:
     """The highest ratio first; before all a group that alone lost any."""
-    alone = [r for r in rows if r["ratio"] is None and r["removed"]]
+    alone = [r for r in rows if is_alone(r)]
     known = [r for r in rows if r["ratio"] is not None]
     return alone + sorted(known, key=lambda r: (-r["ratio"], -r["n"], r["dimension"], r["slice"]))
 
@@ -70,7 +73,7 @@ def ratio(corpus: CorpusFigures, row: Row, table: str = "rates", **more: Any) ->
     return corpus.book.figure(
         "-".join([table, *(str(value) for value in where.values())]), label, "times",
         (EFFECTS, table), where, aggregate="last", column="ratio", n=row["n"], low=row["low"],
-        high=row["high"], level=LEVEL, note="none of the others left",
+        high=row["high"], level=LEVEL, note="none of the others left", missing=ALONE,
         method="exact interval over clusters of near copies, see the column low",
     )  # fmt: skip
 
@@ -79,6 +82,20 @@ def line(corpus: CorpusFigures, row: Row) -> list[Inline]:
     within = "–" if row["within"] is None else show(row["within"], "times")
     rates = [show(row[name], "share") for name in ("rate", "other_rate")]
     return [whom(row), ratio(corpus, row), interval(row), f"{row['n']:,}", *rates, within]
+
+
+def is_alone(row: Row) -> bool:
+    """Whether documents of a group left, and none of the others."""
+    return row["ratio"] is None and row["removed"] > 0
+
+
+def has_ratio(row: Row) -> bool:
+    return row["ratio"] is not None or is_alone(row)
+
+
+def explained(rows: list[Row]) -> str:
+    """A sentence on the sign for what is no number, where any of these ratios is none."""
+    return f"{ALONE}: of all others none left. " if any(map(is_alone, rows)) else ""
 
 
 COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
@@ -100,7 +117,8 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
         note = f"Struck out more often than all other documents; the worst of {len(more)}. "
         blocks.append(
             Grid("Whom curation silenced", COLUMNS,
-                 [line(corpus, row) for row in more[:FIRST]], NUMBERS, note + ABOUT)
+                 [line(corpus, row) for row in more[:FIRST]], NUMBERS,
+                 note + explained(more[:FIRST]) + ABOUT)
         )  # fmt: skip
     else:
         blocks.append(
@@ -195,7 +213,8 @@ def by_rule(corpus: CorpusFigures) -> Section:
         lines = worst(shown)[: corpus.lines_shown // 3 or 1]
         quiet = len(rows) - len(shown)
         note = f"The highest ratios of {len(shown)}. " if len(shown) > len(lines) else ""
-        note += f"For {quiet} more groups no difference was shown." if quiet else ""
+        note += f"For {quiet} more groups no difference was shown. " if quiet else ""
+        note += explained(lines)
         grid = [line(corpus, row) for row in lines]
         section.add(Grid(f"{stage}: {reason}", COLUMNS, grid, NUMBERS, note.strip()))
     if not section.blocks:
@@ -218,7 +237,7 @@ def along(corpus: CorpusFigures) -> Section:
             same = {r["threshold"]: r for r in rows
                     if all(r[k] == chosen[k] for k in ("dimension", "slice"))}  # fmt: skip
             cells: list[Inline] = [
-                "–" if limit not in same or same[limit]["ratio"] is None
+                "–" if limit not in same or not has_ratio(same[limit])
                 else ratio(corpus, same[limit], "thresholds", bound=bound, threshold=limit)
                 for limit in limits
             ]  # fmt: skip

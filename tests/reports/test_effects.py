@@ -5,7 +5,7 @@ import pytest
 from reports.page.document import Bullets, Grid, Paragraph
 from reports.page.figures import Book, Figure
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import effects, silenced
+from reports.sections.effects import along, effects, silenced
 from tasks.contract import StageConfig, Work, stage
 from tasks.corpus.effects import TABLES
 from tests.reports import pages
@@ -25,6 +25,10 @@ def told_effects(config: ToldConfig, work: Work) -> None:
         row |= {"rate": 0.2, "other_rate": 0.1, "ratio": ratio, "low": 1.5, "high": None}
         row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": verdict}
         work.table("rates").write({key: [value] for key, value in row.items()})
+        more = {"stage": "select", "signal": "words", "bound": "le"}
+        for threshold in (0.25, 0.5):
+            limit = {**row, **more, "threshold": threshold, "own": threshold == 0.5}
+            work.table("thresholds").write({key: [value] for key, value in limit.items()})
 
 
 def corpus_of(*ratios):
@@ -52,8 +56,17 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     assert line["ratio"].value == 2.5 and line["ratio"].n == 40 and line["ratio"].low == 1.5
     assert line["95 % interval"] == "1.500 to any" and line["within sources"] == "1.250"
     assert (line["n"], line["left"], line["of others"]) == ("40", "20.0 %", "10.0 %")
-    assert grid.rows[0][1].full.startswith("not measured (none of the others left")
+    # No number divides by none: that is said, and not that nobody measured.
+    assert grid.rows[0][1].short == "∞" and "∞: of all others none left." in grid.note
+    assert grid.rows[0][1].full.startswith("∞ (none of the others left")
     assert "Jews (40: from 1.8)" in words(bullets.items[0])
+
+
+def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
+    [grid] = along(corpus_of(("identity", "women", None, "more"))).blocks
+    assert [part.short for part in grid.rows[0][1:]] == ["∞", "∞"]
+    [grid] = along(corpus_of(("identity", "women", 0.0, "less"))).blocks
+    assert [part.value for part in grid.rows[0][1:]] == [0, 0]
 
 
 def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
