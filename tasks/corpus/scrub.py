@@ -201,6 +201,12 @@ def _numbered(columns: dict[str, Any], rows: np.ndarray) -> pa.Table:
     reads={"spans": ("spans",)},
 )
 def scrub(documents: Table, spans: dict[str, Artifact], config: ScrubConfig, work: Work) -> None:
-    """``spans`` holds what stages found in these documents, in their tables ``spans``."""
+    """``spans`` holds what stages found in these documents, in their tables ``spans``.
+    HallmarkError where no document is left."""
     tables = [artifact["spans"] for artifact in spans.values()]
-    work.parts(scrub_part, aligned(documents, *tables), list(spans), config)
+    done = work.parts(scrub_part, aligned(documents, *tables), list(spans), config)
+    if documents.rows and not sum(part.parts["documents"]["rows"] for part in done):
+        raise HallmarkError(
+            f"none of {documents.rows:,} documents is left: all hold what is to be dropped, or "
+            f"could not be looked through; see policy and policies"
+        )

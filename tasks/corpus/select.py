@@ -8,6 +8,7 @@ count nothing but tell what each rule takes by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -202,10 +203,10 @@ def judge(rule: Rule, rows: pa.Table, seed: int) -> Judged:
 
 def select_part(
     parts: tuple[Part, ...], names: Sequence[str], config: SelectConfig, out: Tables
-) -> dict[str, int]:
+) -> dict[str, dict[str, int]]:
     """Documents and signals are walked side by side: all stand in the order of the ids.
 
-    Returns how many documents had no value, by signal.
+    Returns how many documents had no value, by signal, and how many left, by reason.
     """
     documents, *tables = parts
     rows = of_part(documents, dict(zip(names, tables, strict=True)))
@@ -213,6 +214,7 @@ def select_part(
     removing = [found for found in judged if found.rule.action != "tag"]
     marking = [found for found in judged if found.rule.action == "tag"]
     carried = [name for name in DOCUMENTS.names if name in rows.schema.names and name != "doc_id"]
+    taken: Counter[str] = Counter()
     start = 0
     for batch in documents.batches():
         here = slice(start, start + len(batch))
@@ -222,8 +224,14 @@ def select_part(
         gone = np.logical_or.reduce([np.zeros(len(batch), bool), *(r.hit[here] for r in removing)])
         documents_here = pa.table(with_columns(batch, **columns, tags=tags))
         out.table("documents").write(documents_here.filter(pa.array(~gone)))
-        out.table("ledger").write(reasons(batch, here, removing))
-    return {found.rule.signal: int(found.unknown.sum()) for found in judged}
+        ledger = reasons(batch, here, removing)
+        out.table("ledger").write(ledger)
+        first = ledger.filter(pc.equal(ledger["action"], "removed"))
+        taken.update(first["reason"].to_pylist())
+    return {
+        "unknown": {found.rule.signal: int(found.unknown.sum()) for found in judged},
+        "taken": dict(taken),
+    }
 
 
 def marked(tags: pa.Array, hits: Sequence[tuple[str, np.ndarray]]) -> pa.Array:
@@ -281,5 +289,13 @@ def select(
     that has the name of a column of documents is carried on in it."""
     tables = [artifact["signals"] for artifact in signals.values()]
     done = work.parts(select_part, aligned(documents, *tables), list(signals), config)
+    if documents.rows and not sum(part.parts["documents"]["rows"] for part in done):
+        taken = sum((Counter(part.value["taken"]) for part in done), Counter())
+        said = ", ".join(f"{name} took {count:,}" for name, count in taken.most_common())
+        raise HallmarkError(
+            f"its rules leave none of {documents.rows:,} documents: {said}; widen their bounds, or "
+            f"leave them out"
+        )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
-        work.measure(f"unknown {name}", sum(part.value[name] for part in done), "documents")
+        unknown = sum(part.value["unknown"][name] for part in done)
+        work.measure(f"unknown {name}", unknown, "documents")

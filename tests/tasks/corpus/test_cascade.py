@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import scipy.stats
 from hypothesis import given as given_values
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from flows.config import Config
@@ -200,6 +201,7 @@ def tail(share, hits, n):
     )
 
 
+@settings(deadline=None)
 @given_values(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
 def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
     n = hits + misses

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given as drawn
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError
@@ -206,6 +207,7 @@ def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
             made(documents, config)
 
 
+@settings(deadline=None)
 @drawn(st.lists(st.sampled_from("abX")), st.sampled_from([None, MemoryError, OSError, ImportError]))
 def test_a_kernel_is_asked_again_without_what_it_fails_on(texts, other):
     def kernel(batch):

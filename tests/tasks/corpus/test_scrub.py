@@ -217,10 +217,16 @@ def test_a_document_that_nobody_could_look_through_goes_to_quarantine(session):
     left, ledger = treated([LETTER, LETTER], spans, IP="keep")
     assert left == [LETTER]
     assert ledger == [(0, "quarantined", "UNREAD", None, None)]
-    made = treated([LETTER, LETTER], spans, IP="drop")
+    made = treated([LETTER, LETTER, "x"], spans, IP="drop")
     assert [row[:3] for row in made[1]] == [
         (0, "quarantined", "UNREAD"), (0, "also", "IP"), (1, "removed", "IP"),
     ]  # fmt: skip
+
+
+def test_where_all_documents_are_dropped_the_stage_fails(session):
+    spans = ((0, 0, 4, "IP"), (1, 0, 4, "IP"))
+    with pytest.raises(HallmarkError, match="stage scrub: none of 2 documents is left: all hold"):
+        treated([LETTER, LETTER], spans, IP="drop")
 
 
 def test_overlapping_spans_of_several_finders_are_one_and_nothing_of_them_stays(session):

@@ -138,13 +138,23 @@ def test_the_first_rule_is_the_reason_and_the_others_are_said_too(session):
 
 def test_rows_of_the_ledger_stand_in_the_order_of_documents_and_rules(session):
     rules = {name: {"signal": "words", "ge": 5} for name in "dacb"}
-    made = selected(rules, words=(1,) * 50)
+    made = selected(rules, words=(*(1,) * 50, 9))
     rows = ledger(made, "doc_id", "action", "reason")
     assert rows == [
         (doc_id, "removed" if name == "d" else "also", name)
         for doc_id in sorted(ids_of(50))
         for name in "dacb"
     ]
+
+
+def test_rules_that_leave_no_document_are_named(session):
+    """Nothing is committed: what comes behind would fail for want of text, far from the cause."""
+    rules = {"words": {"ge": 5, "unknown": "remove"}, "long": {"signal": "words", "lt": 7}}
+    says = "leave none of 4 documents: words took 2, words unknown took 1, long took 1; widen"
+    with pytest.raises(HallmarkError, match=f"^stage select: its rules {says} their bounds"):
+        selected(rules, words=(1, 2, None, 9))
+    tagged = {"words": {"ge": 5, "action": "tag"}}
+    assert len(kept(selected(tagged, words=(1, 2, None, 9)))) == 4
 
 
 def test_labels_and_flags(session):
