@@ -39,6 +39,7 @@ from tasks.corpus.composition import (
 from tasks.corpus.identities import all_groups
 from tasks.corpus.presets import PRESETS, broken
 from tasks.corpus.profile_tables import TABLES
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.identities import Lexicon, find_terms
 from tasks.measures.occupations import beside, occupations
 from tasks.measures.personal.types import TYPES as PERSONAL
@@ -89,12 +90,19 @@ def measure_part(
     lexicons: tuple[Path, ...],
     config: ProfileConfig,
     out: Tables,
-) -> None:
+) -> Noted:
     """Of a part of the documents, with that of their languages where it is known: the lengths of
-    each, what it is composed of, mentions of identity terms, occupations beside gendered words."""
+    each, what it is composed of, mentions of identity terms, occupations beside gendered words.
+    Returns those whose words could not be counted."""
     documents, *told = parts
     languages = languages_of(documents, told[0]) if told else None
     groups, start = all_groups(lexicons), 0
+    failed: Noted = []
+
+    def counted(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
+        found = mentions(batch["text"], batch["source"], groups)
+        return found, count_beside(batch["text"], batch["source"], config.window)
+
     for batch in documents.batches(["doc_id", "source", "domain", "date", "split", "text"]):
         sizes = utf8_bytes(batch["text"])
         out.spill("measures", _MEASURES).write(
@@ -109,10 +117,11 @@ def measure_part(
         start += len(batch)
         for counts in composed(batch, sizes, here, licence, config.length_classes):
             out.spill("composed", COUNTS).write(counts)
-        found = mentions(batch["text"], batch["source"], groups)
+        (found, near), faults = careful(counted, batch)
         out.spill("mentions", TABLES["identities"]).write(found)
-        near = count_beside(batch["text"], batch["source"], config.window)
         out.spill("beside", BESIDE).write(near)
+        failed += noted(batch, faults)
+    return failed
 
 
 def mentions(texts: pa.Array, sources: pa.Array, lexicon: Lexicon) -> pa.Table:
@@ -324,6 +333,7 @@ def profile(
     pairs = aligned(documents, *([told] if told else []))
     lexicons = lexicons_of(history)
     parts = work.map(measure_part, pairs, licences(known), lexicons, config)
+    tell(work, [part.value for part in parts], documents.rows, "the count of words")
     measures = together(parts, "measures", _MEASURES)
     terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
     counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])

@@ -16,6 +16,8 @@ from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_nea
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
@@ -185,6 +187,17 @@ def test_a_check_of_a_library_that_fails_on_one_number_costs_its_document(sessio
     assert sorted(r["type"] for r in rows(found, "spans")) == ["IBAN", "UNREAD"]
     left = rows(scrub(documents, {"personal": found}, ScrubConfig()), "documents")
     assert [r["text"] for r in left] == ["Pay to <IBAN>."]
+
+
+def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
+    documents = given(TEXTS, splits=["train"] * len(TEXTS), kind="split")
+    planted = plant(documents, PlantConfig())
+    history = {"identities": identities(documents, IdentitiesConfig()), "plant": planted}
+    breaks(monkeypatch, "tasks.corpus.profile.find_terms")
+    made = profile(planted, planted, history, ProfileConfig())
+    assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
+    women = [r for r in rows(made, "identities") if r["term"] == "women"]
+    assert [r["documents"] for r in women] == [9] and note(made) == 1
 
 
 def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):

@@ -19,6 +19,7 @@ from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tasks.measures.identities import lexicon
 from tests.tasks.corpora import given, scrubbed
+from tests.tasks.corpus.test_presets import GOOD
 
 PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
 
@@ -150,7 +151,7 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
 def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     line = "the man and the woman went to the river, where nobody was at home."
     texts = ["", "- short", f"{line}\n{line}\n" * 9, " ".join(line.split()[::-1] * 6) + ".", "{"]
-    documents = given(texts)
+    documents = given([*texts, GOOD])
     figures = quality(documents, QualityConfig())
     parted = split(documents, SplitConfig())
     history = {"quality": figures, "plant": plant(parted, PlantConfig(enabled=False))}
@@ -163,7 +164,7 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     for row in found:
         removes_unknown = row["rule"] == "fineweb_terminal_lines"
         assert row["broken"] + removes_unknown * row["unknown"] == broken[row["rule"]], row
-        assert row["documents"] == 5
+        assert row["documents"] == 6
     assert [(r["preset"], r["rule"]) for r in found] == sorted(
         (rule.name.split("_")[0], rule.name) for rule in asked.rules
     )
