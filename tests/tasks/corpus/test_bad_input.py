@@ -239,9 +239,9 @@ def test_pages_of_many_encodings_in_one_archive(tmp_path, session):
 def test_texts_whose_lower_case_composes_anew_are_copies_at_the_first_look(session):
     """NFKC composes "h" with the line below, and no "H": folded once, these three differ."""
     forms = ["H\u0331ouse", "h\u0331ouse", "\u1e96ouse", "house"]
-    once = deduplicate(given(forms), DeduplicateConfig())
+    once = deduplicate(given(forms), {}, DeduplicateConfig())
     assert once["documents"].rows == 2
-    assert deduplicate(once, DeduplicateConfig())["documents"].rows == 2
+    assert deduplicate(once, {}, DeduplicateConfig())["documents"].rows == 2
 
 
 # The other writers -------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_what_is_missed_by_design_is_said(tmp_path):
         folder = tmp_path / str(number)
         work = Work(folder, deduplicate_near.tables)
         config = DeduplicateNearConfig(bands=bands, rows=rows, threshold=s, cluster_threshold=0.5)
-        deduplicate_near.body(table(folder, ["a b c d e f", "x"]), config, work)
+        deduplicate_near.body(table(folder, ["a b c d e f", "x"]), {}, config, work)
         work.assemble(["search"])
         said = pa.parquet.read_table(work.out / "search")["chance"][0].as_py()
         assert said == pytest.approx(met, abs=0.01)
@@ -113,11 +113,11 @@ def test_hashes_are_the_same_in_every_process_and_version():
 def stages(texts):
     """The stages that look documents up in other tables."""
     raw = given(texts)
-    unique = deduplicate(raw, DeduplicateConfig())
+    unique = deduplicate(raw, {}, DeduplicateConfig())
     spoken = language(unique, LanguageConfig())
     rules = SelectConfig(rules={"language": {"none_of": ["la"]}})
     chosen = select(unique, {"language": spoken}, rules)
-    masked = scrubbed(deduplicate_near(chosen, DeduplicateNearConfig(bands=2)))
+    masked = scrubbed(deduplicate_near(chosen, {}, DeduplicateNearConfig(bands=2)))
     score_toxicity(masked, spoken, ScoreToxicityConfig(languages=("la",), too_short=0))
 
 

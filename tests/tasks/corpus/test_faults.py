@@ -147,8 +147,10 @@ def test_what_cannot_be_compared_goes_to_quarantine(session, monkeypatch, stage,
         "near": (deduplicate_near, DeduplicateNearConfig(), "deduplicate_near"),
     }[stage]
     breaks(monkeypatch, f"tasks.corpus.{module}.normalise")
-    found = made(documents, config)
+    found = made(documents, {}, config)
     check_quarantined(documents, found, "failed: Cannot")
+    signed = found["signatures"].read(["doc_id"])["doc_id"].to_pylist()
+    assert signed == found["documents"].read(["doc_id"])["doc_id"].to_pylist()  # and not the bad
     gone = [r for r in rows(found, "ledger") if r["action"] == "removed"]
     assert len(gone) == 1  # the notice that stands there twice
     left = {r["text"] for r in rows(found, "documents")}
@@ -194,7 +196,7 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
     planted = plant(documents, PlantConfig())
     history = {"identities": identities(documents, IdentitiesConfig()), "plant": planted}
     breaks(monkeypatch, "tasks.corpus.profile.find_terms")
-    made = profile(planted, planted, history, ProfileConfig())
+    made = profile(planted, planted, history, {}, ProfileConfig())
     assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
     women = [r for r in rows(made, "identities") if r["term"] == "women"]
     assert [r["documents"] for r in women] == [9] and note(made) == 1
@@ -215,9 +217,12 @@ def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
     monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
     breaks(monkeypatch, "tasks.corpus.language.estimate", "tasks.corpus.deduplicate.normalise")
     documents = given(TEXTS)
-    for made, config in ((language, LanguageConfig()), (deduplicate, DeduplicateConfig())):
+    for ask in (
+        lambda: language(documents, LanguageConfig()),
+        lambda: deduplicate(documents, {}, DeduplicateConfig()),
+    ):
         with pytest.raises(HallmarkError, match=r"failed on all 18 documents, .* in no document"):
-            made(documents, config)
+            ask()
 
 
 @settings(deadline=None)
