@@ -29,7 +29,7 @@ from benchmarks.curation import texts
 from flows.config import Config, load
 from flows.pipeline import curate
 from tasks.contract import Artifact, Finished, Session, Store, Table, make_mapper, open_session
-from tasks.corpus.sketches import shingles
+from tasks.corpus.copies.sketches import shingles
 from tasks.measures.words import normalise
 
 Made = dict[str, Artifact]

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.duplicates import write_documents
-from tasks.corpus.sketches import band_hashes, shingles
+from tasks.corpus.copies.sketches import band_hashes, shingles
 from tasks.measures.words import normalise
 
 SHINGLE = 5

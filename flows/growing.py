@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flows.runs import Run, check_whole, open_run
 from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
-from tasks.corpus.earlier import check_alike
+from tasks.corpus.copies.earlier import check_alike
 
 if TYPE_CHECKING:
     from flows.config import Config

@@ -29,7 +29,7 @@ from tasks.contract import (
     stage,
     together,
 )
-from tasks.corpus.duplicates import (
+from tasks.corpus.copies.duplicates import (
     STANDING,
     KeeperConfig,
     Verdict,
@@ -42,7 +42,7 @@ from tasks.corpus.duplicates import (
     standing,
     write_part,
 )
-from tasks.corpus.earlier import among, check_alike, met, signatures, tables
+from tasks.corpus.copies.earlier import among, check_alike, met, signatures, tables
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
 

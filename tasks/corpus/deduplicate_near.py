@@ -7,7 +7,7 @@ are normalised first, as for exact duplicates.
 Candidates come from MinHash-LSH: ``bands`` × ``rows`` minima of each set; two documents meet if all
 rows of any band agree, which at similarity s happens with probability 1 - (1 - s^rows)^bands: with
 32 × 4, 0.87 at 0.5, 0.99 at 0.6, 1 - 5e-8 at 0.8. Every candidate is then verified by its true
-Jaccard similarity: MinHash decides only which pairs are looked at (``matching.py``).
+Jaccard similarity: MinHash decides only which pairs are looked at (``copies/matching.py``).
 
 **Who stays** depends on content alone: documents are taken by source, length and doc_id, and each
 goes if one that was kept matches it at ``threshold`` or above. So the twin in the ledger is always
@@ -54,7 +54,7 @@ from tasks.contract import (
     table,
     together,
 )
-from tasks.corpus.duplicates import (
+from tasks.corpus.copies.duplicates import (
     STANDING,
     Int64,
     KeeperConfig,
@@ -68,9 +68,9 @@ from tasks.corpus.duplicates import (
     standing,
     write_part,
 )
-from tasks.corpus.earlier import among, check_alike, met, signatures, tables
-from tasks.corpus.matching import Matches, jaccard, match
-from tasks.corpus.sketches import band_hashes, shingles
+from tasks.corpus.copies.earlier import among, check_alike, met, signatures, tables
+from tasks.corpus.copies.matching import Matches, jaccard, match
+from tasks.corpus.copies.sketches import band_hashes, shingles
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
 

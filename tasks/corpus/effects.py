@@ -31,7 +31,8 @@ from tasks.contract import (
     table,
     together,
 )
-from tasks.corpus.fates import (
+from tasks.corpus.identities import WORD_LISTS
+from tasks.corpus.people.fates import (
     DIMENSIONS,
     STAYED,
     Fates,
@@ -40,8 +41,7 @@ from tasks.corpus.fates import (
     signal,
     signal_table,
 )
-from tasks.corpus.identities import WORD_LISTS
-from tasks.corpus.swaps import (
+from tasks.corpus.people.swaps import (
     DRAWN,
     SWAPS,
     SwapConfig,

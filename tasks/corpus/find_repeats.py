@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tasks.contract import Artifact, Part, Table, Tables, Work, stage, together
-from tasks.corpus.duplicates import STANDING, KeeperConfig, by_rank, standing
-from tasks.corpus.earlier import tables
-from tasks.corpus.repeats import END, repeated, stretches
+from tasks.corpus.copies.duplicates import STANDING, KeeperConfig, by_rank, standing
+from tasks.corpus.copies.earlier import tables
+from tasks.corpus.copies.repeats import END, repeated, stretches
 from tasks.corpus.spans import SPANS, Utf8
 
 Int64 = NDArray[np.int64]

@@ -10,7 +10,7 @@ What cannot be read goes to ``quarantine`` with its place and its raw bytes, whi
 personal data in clear: that table stays in the store and is shown by no report.
 
 Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 110 bytes a record
-where ids are given (``records.py``).
+where ids are given (``reading/records.py``).
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ from tasks.contract import (
     text_hashes,
     utf8_bytes,
 )
-from tasks.corpus.quotas import BLOCKED, Quotas, settle
 from tasks.corpus.reading.blocking import blocked
 from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
 from tasks.corpus.reading.labels import domains
+from tasks.corpus.reading.quotas import BLOCKED, Quotas, settle
 from tasks.corpus.reading.readers import Record
-from tasks.corpus.reading.streams import Meter
-from tasks.corpus.reading.town import TOWN
-from tasks.corpus.records import (
+from tasks.corpus.reading.records import (
     RECORDS,
     Range,
     Runs,
@@ -61,6 +59,8 @@ from tasks.corpus.records import (
     ranges,
     runs_of,
 )
+from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.town import TOWN
 
 ORIGINS = table(
     "Where each document came from.",

@@ -28,7 +28,9 @@ from tasks.contract import (
     together,
     utf8_bytes,
 )
-from tasks.corpus.composition import (
+from tasks.corpus.identities import all_groups
+from tasks.corpus.presets import PRESETS, broken
+from tasks.corpus.profiles.composition import (
     COUNTS,
     composed,
     composition_rows,
@@ -36,9 +38,7 @@ from tasks.corpus.composition import (
     licences,
     told_languages,
 )
-from tasks.corpus.identities import all_groups
-from tasks.corpus.presets import PRESETS, broken
-from tasks.corpus.profile_tables import TABLES
+from tasks.corpus.profiles.tables import TABLES
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.identities import Lexicon, find_terms
 from tasks.measures.occupations import beside, occupations

@@ -9,7 +9,7 @@ profanity in Hawaiian that is none: what it would say of other languages is not 
 toxicity of these documents. A text at which the scorer fails has no score either; the stage fails
 only where it fails at all of them.
 
-With a cascade a cheap scorer clears documents first (see ``cascade.py``).
+With a cascade a cheap scorer clears documents first (see ``toxicity/cascade.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from tasks.contract import (
     stage,
     together,
 )
-from tasks.corpus.cascade import (
+from tasks.corpus.signals import looked_up, signals
+from tasks.corpus.split import uniform
+from tasks.corpus.toxicity.cascade import (
     CASCADE,
     SAMPLE,
     CascadeConfig,
@@ -49,9 +51,7 @@ from tasks.corpus.cascade import (
     measured,
     row_of,
 )
-from tasks.corpus.signals import looked_up, signals
-from tasks.corpus.split import uniform
-from tasks.corpus.windows import WINDOWS, head_columns, highest, score_batch
+from tasks.corpus.toxicity.windows import WINDOWS, head_columns, highest, score_batch
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest, scorer_languages
 
 

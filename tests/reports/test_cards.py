@@ -12,11 +12,11 @@ from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
 from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
-from tasks.corpus.cascade import CascadeConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.toxicity.cascade import CascadeConfig
 from tasks.measures.scorers import ScorerConfig
 from tests.reports import artifacts, pages
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint

@@ -58,7 +58,10 @@ def test_the_copy_is_read_as_the_project_is(tree):
         patch.setattr(module, "ROOT", ROOT)
         assert told() == tree[1]
     assert len(OURS) >= 18
-    assert OURS["ingest"].code_digests().keys() > {"tasks.corpus.ingest", "tasks.corpus.records"}
+    assert OURS["ingest"].code_digests().keys() > {
+        "tasks.corpus.ingest",
+        "tasks.corpus.reading.records",
+    }
 
 
 EDITS = {
@@ -82,7 +85,7 @@ EDITS = {
         {"profile"},
     ),
     "a kernel": (
-        "tasks/corpus/matching.py",
+        "tasks/corpus/copies/matching.py",
         "return both / (total - both)",
         "return both / (total - both + 0)",
         {"deduplicate_near"},

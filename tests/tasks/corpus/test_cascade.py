@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from flows.config import Config
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
-from tasks.corpus.cascade import CascadeConfig, drawn_up_to, lower_bound
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.score_toxicity import STATUS, ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import uniform
+from tasks.corpus.toxicity.cascade import CascadeConfig, drawn_up_to, lower_bound
 from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import LONG

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import DOCUMENTS, as_documents, ids
-from tasks.corpus.composition import COUNTS, composed, composition_rows
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.profiles.composition import COUNTS, composed, composition_rows
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.split import SplitConfig, split
 

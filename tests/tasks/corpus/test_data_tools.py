@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 import pytest
 
 from tasks.contract import ID, ROOT, Work
+from tasks.corpus.copies.matching import jaccard
+from tasks.corpus.copies.sketches import _minima, band_hashes
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.matching import jaccard
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.sketches import _minima, band_hashes
 from tasks.measures.words import word_hashes
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_deduplicate_near import table
@@ -88,7 +88,7 @@ def test_what_is_missed_by_design_is_said(tmp_path):
 
 PROGRAM = """
 import pyarrow as pa
-from tasks.corpus.sketches import band_hashes, shingles
+from tasks.corpus.copies.sketches import band_hashes, shingles
 text = pa.array(["the same words give the same bands for ever"], pa.large_string())
 print(band_hashes(*shingles(text, 3), 4, 2, seed=1)[0].tolist())
 """

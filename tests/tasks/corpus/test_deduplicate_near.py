@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.contract import DOCUMENTS, Processes, Work, as_documents, ids, text_hashes
+from tasks.corpus.copies.sketches import shingles
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.sketches import shingles
 from tests.tasks.corpora import table_in
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 

@@ -22,9 +22,9 @@ from tasks.contract import (
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.effects import EffectsConfig, effects, outcomes, rate_rows, thresholds
-from tasks.corpus.fates import STAYED, fates
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.people.fates import STAYED, fates
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.signals import signals
 from tests.tasks.corpora import given

@@ -10,11 +10,11 @@ import pytest
 
 from flows.commands.purge import purge_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.corpus.copies.earlier import check_alike
+from tasks.corpus.copies.matching import candidates, match, settle, unpacked
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.earlier import check_alike
 from tasks.corpus.ingest import ingest
-from tasks.corpus.matching import candidates, match, settle, unpacked
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.split import SplitConfig, split
 from tasks.training.pack import PackConfig, pack

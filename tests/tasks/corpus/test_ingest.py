@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from tasks.contract import HallmarkError, Processes, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import QUARANTINED, ingest
 from tasks.corpus.reading.inputs import IngestConfig, content, inputs
+from tasks.corpus.reading.records import ordinals
 from tasks.corpus.reading.sources import files
-from tasks.corpus.records import ordinals
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.matching import agreements, best, candidates, jaccard, match, packed, settle
-from tasks.corpus.matching import unpacked as parted
+from tasks.corpus.copies.matching import (
+    agreements,
+    best,
+    candidates,
+    jaccard,
+    match,
+    packed,
+    settle,
+)
+from tasks.corpus.copies.matching import unpacked as parted
 
 
 def arrays(pairs):

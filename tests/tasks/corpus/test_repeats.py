@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus import repeats
-from tasks.corpus.repeats import END, repeated, stretches
+from tasks.corpus.copies import repeats
+from tasks.corpus.copies.repeats import END, repeated, stretches
 
 
 def joined(texts):

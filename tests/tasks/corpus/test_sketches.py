@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.sketches import band_hashes, shingles
+from tasks.corpus.copies.sketches import band_hashes, shingles
 from tasks.measures.words import normalise
 
 

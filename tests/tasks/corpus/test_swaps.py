@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from tasks.contract import ids
-from tasks.corpus.swaps import (
+from tasks.corpus.people.swaps import (
     CORPUS,
     DRAWN,
     Pair,

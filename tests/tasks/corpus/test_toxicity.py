@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.contract import Processes, Session, Store, ids, open_session
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.windows import highest, windows
+from tasks.corpus.toxicity.windows import highest, windows
 from tasks.measures.scorers import HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.contract import Artifact, HallmarkError, Table
-from tasks.corpus.swaps import UNDETERMINED
+from tasks.corpus.people.swaps import UNDETERMINED
 from tasks.measures.ratios import Group
 
 Int64 = NDArray[np.int64]

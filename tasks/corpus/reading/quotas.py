@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.corpus.reading.blocking import BlockConfig, blocked
+from tasks.corpus.reading.records import Run, halves
 from tasks.corpus.reading.sources import Source
-from tasks.corpus.records import Run, halves
 
 BLOCKED = "blocked document"
 WEIGHT, CAP = "left out by weight", "left out by cap"

@@ -35,7 +35,7 @@ SAME: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "deduplicate": ((), (_NORMALISED,)),
     "deduplicate_near": (
         ("shingle", "shingle_length", "bands", "rows", "seed", "threshold", "cluster_threshold"),
-        (_NORMALISED, "tasks.corpus.sketches"),
+        (_NORMALISED, "tasks.corpus.copies.sketches"),
     ),
     "split": (("seed", "validation", "holdout"), ()),
 }

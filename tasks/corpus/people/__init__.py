@@ -1,0 +1,2 @@
+"""What curation does to people: what became of each document, and sentences in which only the
+group changes."""

@@ -1,0 +1,1 @@
+"""What the profile counts, and the tables that it leaves."""

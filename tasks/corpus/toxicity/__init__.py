@@ -1,0 +1,1 @@
+"""How a document's toxicity is scored: its windows, and which scorer is asked of which."""
