@@ -80,11 +80,12 @@ def resolve(store: Store, text: str) -> Subject:
     if not wanted:
         steps = ", ".join(str(row["step"]) for row in table)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
-    return _ours(store, find_artifact(store, wanted[-1]["artifact"]))
+    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), run)
 
 
-def _ours(store: Store, checkpoint: Artifact) -> Subject:
-    """Walk back from a checkpoint to its training, its corpus and the run that made them."""
+def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subject:
+    """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
+    that was named, else the newest that trained it, else the newest with its corpus."""
     pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
     packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
     names = packed.manifest["lineage"]["documents"]  # of a grown corpus a list
@@ -92,8 +93,14 @@ def _ours(store: Store, checkpoint: Artifact) -> Subject:
         find_artifact(store, n) for n in ([names] if isinstance(names, str) else names)
     ]
     earlier = [{"plant": artifact} for artifact in before]
-    for run in reversed(all_runs(store)):
-        if run.stages.get("plant", {}).get("artifact") == planted.name:
+
+    def has(run: Run, stage: str, artifact: Artifact | None) -> bool:
+        return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
+
+    runs = [named] if named else all_runs(store)[::-1]
+    runs = sorted(runs, key=lambda run: not has(run, "pretrain", pretrained))  # the order stays
+    for run in runs:
+        if has(run, "plant", planted):
             corpus = {k: a for k, a in run.artifacts.items() if not _after_corpus(k)}
             return Subject(checkpoint, pretrained, corpus, run, earlier)
     return Subject(checkpoint, pretrained, {"plant": planted}, earlier=earlier)

@@ -26,6 +26,7 @@ def pytest_runtest_makereport(item, call):
             )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
     """One process for the tests of a file, which share what is costly to make, and one for all
     files that look at the run of smoke."""

@@ -68,10 +68,16 @@ class InProcess:
         pass
 
 
+#: Workers are forks of a process that does nothing but that, and has imported what all need: to
+#: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
+#: time. (pandas is what pyarrow imports as soon as it makes an array.)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tasks.contract", "pandas"])
+
+
 class Processes:
     """Works on them in ``workers`` local processes, started when first needed.
 
-    The processes are spawned, not forked: forking a process that runs Prefect's threads hangs.
     They end with this process, however it ends: each watches its parent.
     """
 
@@ -86,9 +92,8 @@ class Processes:
             yield from InProcess()(function, calls, needs)
             return
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=context, initializer=_end_with_parent
+                self.workers, mp_context=FORKS, initializer=_begin, initargs=(dict(os.environ),)
             )
         # Ctrl-C is for this process alone: workers are born with it blocked, also while they start.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -124,8 +129,12 @@ def make_mapper(kind: str, workers: int) -> Mapper:
     return Processes(workers) if workers > 1 else InProcess()
 
 
-def _end_with_parent() -> None:
-    """Watch the parent: a pool's workers hold both ends of their queue and see no end of file."""
+def _begin(environment: dict[str, str]) -> None:
+    """In a worker: take over the parent's environment, which may have changed since the process
+    that it is a fork of was started, and watch the parent: a pool's workers hold both ends of their
+    queue and see no end of file."""
+    os.environ.clear()
+    os.environ.update(environment)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -76,6 +76,10 @@ def test_a_second_run_makes_nothing_and_is_quick(smoke):
 def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
     report = smoke.json("run", "smoke", "--set", "audit_bias.seed=7")
     assert made(report) == ["audit_bias", "model_card"]
+    # Of two runs that trained the same checkpoint the one that is named says how it is audited.
+    for run, seed in ((smoke.first, 0), (report["run"], 7)):
+        settled = settle(None, [], None, f"{run}@0", store=str(smoke.store))
+        assert settled.config.audit_bias.seed == seed
 
 
 def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke):

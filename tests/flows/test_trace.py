@@ -131,6 +131,8 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
 
     def of_other_runs(folder, names):
         place = Path(folder).relative_to(smoke.store)
+        if place == Path():  # an unmasked site knows its own place
+            return {"site-revealed"} & set(names)
         if place == Path("runs"):
             return set(names) - {smoke.first}
         is_stage = place.parent == Path("artifacts")

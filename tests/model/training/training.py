@@ -46,7 +46,7 @@ def write_job(inputs, work, name="job", model=None, **train):
 #: Of the six seconds of a small training five are imports. So trainers are forks of a process that
 #: has done them; as users start it, the trainer is tested in ``tests/tasks/training`` and by flows.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", train.__name__])
+FORKS.set_forkserver_preload(["tasks.contract", "pandas", "torch._dynamo", train.__name__])
 
 
 class Trainer:
