@@ -26,14 +26,17 @@ def pytest_runtest_makereport(item, call):
             )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items):
-    """One process for the tests of a file, which share what is costly to make, and one for all
-    files that look at the run of smoke."""
-    smoke = {item.path for item in items if "smoke" in item.fixturenames}
-    for item in items:
-        name = "smoke" if item.path in smoke else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(name))
+def pytest_xdist_make_scheduler(config, log):
+    """One process for the tests of a file, which share what is costly to make, and one for all of
+    tests/flows, which look at one run of smoke."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return "tests/flows" if file.startswith("tests/flows/") else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture
