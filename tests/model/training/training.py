@@ -52,9 +52,12 @@ FORKS.set_forkserver_preload(["tasks.contract", "pandas", "torch._dynamo", train
 class Trainer:
     """A trainer in a process of its own, with what the tests use of ``subprocess.Popen``."""
 
-    def __init__(self, job):
+    def __init__(self, job, errors=None):
+        """``errors``: a file for what it says on stderr, in place of a pipe."""
         pipes = [os.pipe() for _ in range(3)]  # (read, write) of stdin, stdout, stderr
         (read, stdin), (stdout, out), (stderr, error) = pipes
+        if errors is not None:
+            os.dup2(errors.fileno(), error)
         theirs = [Connection(fd, fd == read, fd != read) for fd in (read, out, error)]
         self.process = FORKS.Process(target=_train, args=(str(job), *theirs))
         self.process.start()
@@ -82,6 +85,7 @@ class Trainer:
 
 
 def _train(job, *pipes):
+    os.setsid()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
         pipe.close()
@@ -90,6 +94,13 @@ def _train(job, *pipes):
 
 def start(job):
     return Trainer(job)
+
+
+def popen(command, *, stderr, **_):
+    """In place of ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
+    *_, module, job, watch = command
+    assert (module, watch) == (train.__name__, WATCH)
+    return Trainer(job, stderr)
 
 
 def finish(process):

@@ -35,7 +35,9 @@ CONFIG = CapabilityConfig(passage_words=3, resamples=500)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Artifact, list[Artifact]]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, forked_trainers: None
+) -> tuple[Session, Artifact, list[Artifact]]:
     """A session, its corpus, and the checkpoints of a training, untrained to last."""
     session = Session(Store(tmp_path_factory.mktemp("trained")))
     _, made = run(Path(session.store.uri))

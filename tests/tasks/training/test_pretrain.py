@@ -24,6 +24,9 @@ from tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
 from tests.tasks.training.pretraining import CONFIG, run
 
+#: But for the stage that is killed: it has a process of its own, and starts its trainer in earnest.
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
