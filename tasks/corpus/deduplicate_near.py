@@ -185,6 +185,8 @@ def meet(
 ) -> tuple[pa.Table, list[Met]]:
     """Of the ``earlier`` signatures those that agree with a document in a band, or came in with its
     cluster, and where their documents are."""
+    if not earlier.rows:
+        return SIGNATURES.empty_table(), []
     ours = table_of_bands(known, config.bands)
     keys = [np.unique(ours[:, band]) for band in range(config.bands)]
     came = np.sort(halves(known["cluster"])[:, 0])

@@ -168,15 +168,19 @@ def buckets(members: Int64, value: UInt64, settled: int = 0) -> tuple[Int64, UIn
     keys = (value << np.uint64(32)) | members.astype(np.uint64)
     keys.sort()
     value = keys >> np.uint64(32)
-    new = np.append(True, value[1:] != value[:-1])[: len(keys)]
-    starts = np.flatnonzero(new)
+    same = value[1:] == value[:-1]  # most are alone: what follows is for the others
+    shared = np.append(same, False)[: len(keys)]
+    shared[1:] |= same
+    keys, value = keys[shared], value[shared]
+    starts = np.flatnonzero(np.append(True, value[1:] != value[:-1])[: len(keys)])
     sizes = np.diff(np.append(starts, len(keys)))
-    last = unpacked(keys[starts + sizes - 1])[0]
-    shared = np.repeat((sizes > 1) & (last >= settled), sizes)
-    size = np.repeat(sizes, sizes)[shared]
-    place = (np.arange(len(keys)) - np.repeat(starts, sizes))[shared]
-    keys = keys[shared]
-    return unpacked(keys)[0], value[shared], place, size
+    size = np.repeat(sizes, sizes)
+    place = np.arange(len(keys)) - np.repeat(starts, sizes)
+    members = unpacked(keys)[0]
+    if settled:
+        new = np.repeat(members[starts + sizes - 1] >= settled, sizes)
+        members, value, place, size = members[new], value[new], place[new], size[new]
+    return members, value, place, size
 
 
 def leaders(members: Int64, place: Int64, most: Int64) -> UInt64:
