@@ -11,7 +11,7 @@ run: $(VENV)/installed
 # What tests share is made once in a process: tests/conftest.py says which stay together. In the
 # order of names the longest files, those of flows, come first.
 test: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder
 
 # The quick tests: the contract's, the kernels' and the model's core, and the walls.
 QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \

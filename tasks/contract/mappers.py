@@ -72,7 +72,8 @@ class InProcess:
 #: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
 #: time. (pandas is what pyarrow imports as soon as it makes an array.)
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tasks.contract", "pandas"])
+PRELOADED = ["tasks.contract", "pandas"]
+FORKS.set_forkserver_preload(PRELOADED)
 
 
 class Processes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ import pyarrow.dataset as ds
 from model.training import train
 from model.training.job import WATCH
 from model.training.trainer import LOG_SCHEMA, TIMING_COLUMNS
+from tasks.contract.mappers import FORKS, PRELOADED
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 TRAIN = {
@@ -44,9 +44,9 @@ def write_job(inputs, work, name="job", model=None, **train):
 
 
 #: Of the six seconds of a small training five are imports. So trainers are forks of a process that
-#: has done them; as users start it, the trainer is tested in ``tests/tasks/training`` and by flows.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tasks.contract", "pandas", "torch._dynamo", train.__name__])
+#: has done them, the one that workers are forks of; as users start it, the trainer is tested by the
+#: killed stage of ``tests/tasks/training`` and by flows.
+FORKS.set_forkserver_preload([*PRELOADED, "torch._dynamo", train.__name__])
 
 
 class Trainer:

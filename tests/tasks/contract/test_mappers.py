@@ -99,3 +99,11 @@ def test_parts_on_ray_are_left_where_they_stay(ray, tmp_path):
     entry = work.assemble(["count"])["count"]
     assert [part["name"] for part in entry["parts"]] == [f"count/{n:05d}.parquet" for n in range(5)]
     assert all((work.out / part["name"]).exists() for part in entry["parts"])
+
+
+def test_workers_see_the_environment_as_it_is_when_they_start(monkeypatch):
+    """Also where what they are forks of was started before it changed."""
+    for value in ("before", "behind"):
+        monkeypatch.setenv("HALLMARK_SAID", value)
+        with Processes(2) as mapper:
+            assert list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, ONE)) == [value] * 2
