@@ -17,7 +17,7 @@ Earlier = Sequence[dict[str, Artifact]]
 
 #: The stages that an addition is compared with, and those that make up the corpus and its profile.
 COMPARED = ("deduplicate", "deduplicate_near", "deduplicate_masked")
-READ = ("ingest", *COMPARED, "language", "split", "plant")
+READ = ("ingest", *COMPARED, "language", "identities", "split", "plant")
 
 
 def chain(store: Store, name: str) -> list[Run]:

@@ -54,9 +54,10 @@ def of(earlier: Earlier, *labels: str) -> dict[str, Artifact]:
     return {f"{label} {n}": made[label] for n, made in numbered for label in labels}
 
 
-def whole(earlier: Earlier, made: dict[str, Artifact]) -> list[Artifact]:
-    """The documents of a corpus: of its earlier additions, and of the last one."""
-    return [addition["plant"] for addition in (*earlier, made)]
+def whole(earlier: Earlier, made: dict[str, Artifact], label: str = "plant") -> list[Artifact]:
+    """The documents of a corpus, or what a stage says of them: of its earlier additions, and of
+    the last one."""
+    return [addition[label] for addition in (*earlier, made)]
 
 
 def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
@@ -107,12 +108,14 @@ def train(
     """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints; or, from
     the checkpoint ``start``, whose tokenizer it keeps, to a model trained on."""
     made: dict[str, Artifact] = {}
-    documents = whole(earlier, corpus)
+    documents, mentioned = whole(earlier, corpus), whole(earlier, corpus, "identities")
     if start is None:
-        made["train_tokenizer"] = train_tokenizer(documents, config.train_tokenizer)
+        made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
     made["pack"] = packed = pack(documents, tokenizer, config.pack)
-    made["pretrain"] = pretrain_model(packed, tokenizer, documents, start, config.pretrain)
+    made["pretrain"] = pretrain_model(
+        packed, tokenizer, documents, mentioned, start, config.pretrain
+    )
     return made
 
 

@@ -31,7 +31,7 @@ from tasks.contract import (
     table,
     together,
 )
-from tasks.corpus.identities import WORD_LISTS
+from tasks.corpus.identities import WORD_LISTS, brought_of
 from tasks.corpus.people.fates import (
     DIMENSIONS,
     STAYED,
@@ -302,7 +302,7 @@ def toxicity_limit(history: Mapping[str, Artifact]) -> float:
     libraries=["numpy", "scipy"],
     external=lambda config, secret_id: scorer_digest(config.scorer),
     determinism="machine",
-    reads={"history": ("documents", "ledger", "signals")},
+    reads={"history": ("documents", "ledger", "signals", "lexicons")},
 )
 def effects(
     documents: Table, history: dict[str, Artifact], config: EffectsConfig, work: Work
@@ -335,8 +335,9 @@ def effects(
     tables = [signal_table(history, name) for name in ("identities", "language")]
     told = [table for table in tables if table is not None]
     parts = aligned(documents, *told) if len(told) == 2 else []
-    drawn = together(work.map(draw_part, parts, shares, config), "drawn", DRAWN)
-    summary, rows = swap_tables(drawn, toxicity_limit(history), config)
+    brought = brought_of(history)
+    drawn = together(work.map(draw_part, parts, shares, brought, config), "drawn", DRAWN)
+    summary, rows = swap_tables(drawn, toxicity_limit(history), brought, config)
     write("swaps", summary)
     write("swapped", rows)
     write("lexicon", measured(labelled_sentences()))

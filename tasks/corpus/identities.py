@@ -6,15 +6,26 @@ a document in another language mentions nobody here, and counts with those of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from tasks.contract import Part, StageConfig, Table, Tables, Work, column, file_digest, stage
+from tasks.contract import (
+    Artifact,
+    Part,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    column,
+    file_digest,
+    stage,
+    table,
+)
 from tasks.contract import utf8_bytes as size_of
 from tasks.corpus.signals import signals, write_signals
 from tasks.measures.faults import Noted, tell
@@ -30,12 +41,20 @@ class IdentitiesConfig(StageConfig):
     lexicons: tuple[Path, ...] = Field(
         default=(),
         description="JSON files with more groups: an object that holds for each group a list of "
-        'terms in lower case; "town" is that of the invented town',
+        "terms in lower case; where all lists are of one length, terms at one place stand for each "
+        'other in swaps; "town" is that of the invented town',
     )
     lengths: tuple[int, ...] = Field(
         default=(200, 1000, 5000, 20_000),
         description="where the classes of length begin, in bytes, behind the first",
     )
+
+    @field_validator("lexicons")
+    @classmethod
+    def _named_apart(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        if len({path.stem for path in paths}) < len(paths):
+            raise ValueError("two lexicons have files of one name, by which they are told apart")
+        return paths
 
 
 SIGNALS = signals(
@@ -51,17 +70,43 @@ SIGNALS = signals(
 )  # fmt: skip
 
 
-def all_groups(lexicons: tuple[Path, ...]) -> Lexicon:
-    """The project's own lexicon with those of the config."""
-    found = lexicon()
-    for path in lexicons:
-        found = found.with_groups(read_lexicon(located(path)))
-    return found
+#: The lexicons that a corpus brings: for each its groups, and of each group the terms.
+Brought = Mapping[str, Mapping[str, Sequence[str]]]
+
+LEXICONS = table(
+    "The terms of the lexicons that were named, in their order.",
+    column("lexicon", pa.string(), "label", "its file's name"),
+    column("group", pa.string(), "label", "the group of people"),
+    column("term", pa.string(), "label", "one to four words, in lower case"),
+)
 
 
 def located(path: Path) -> Path:
     """The file of a lexicon: one of the user's, or the town's own by its name."""
     return DATA / "town" / "lexicon.json" if str(path) == "town" else path
+
+
+def read_brought(paths: Sequence[Path]) -> Brought:
+    return {path.stem: read_lexicon(located(path)) for path in paths}
+
+
+def brought_of(history: Mapping[str, Artifact]) -> Brought:
+    """The lexicons that a corpus brought, as its stage ``identities`` left them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for artifact in history.values():
+        if artifact.stage == "identities":
+            for row in artifact["lexicons"].read().to_pylist():
+                groups = found.setdefault(row["lexicon"], {})
+                groups.setdefault(row["group"], []).append(row["term"])
+    return found
+
+
+def all_groups(brought: Brought) -> Lexicon:
+    """The project's own lexicon with those that a corpus brings."""
+    found = lexicon()
+    for groups in brought.values():
+        found = found.with_groups(groups)
+    return found
 
 
 def found_groups(texts: pa.Array, terms: Lexicon) -> tuple[pa.Array, pa.Array]:
@@ -88,8 +133,8 @@ def length_classes(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
     return pa.array(names, pa.string()).take(pa.array(place))
 
 
-def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> Noted:
-    terms, dialects = all_groups(config.lexicons), lexicon("dialects")
+def identities_part(part: Part, brought: Brought, config: IdentitiesConfig, out: Tables) -> Noted:
+    terms, dialects = all_groups(brought), lexicon("dialects")
 
     def told(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         groups, mentions = found_groups(batch["text"], terms)
@@ -106,7 +151,7 @@ def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> Noted:
 
 
 @stage(
-    tables={"signals": SIGNALS},
+    tables={"signals": SIGNALS, "lexicons": LEXICONS},
     code=WORD_LISTS,
     libraries=["numpy"],
     external=lambda config, secret_id: {
@@ -115,5 +160,11 @@ def identities_part(part: Part, config: IdentitiesConfig, out: Tables) -> Noted:
     },
 )  # fmt: skip
 def identities(documents: Table, config: IdentitiesConfig, work: Work) -> None:
-    done = work.parts(identities_part, documents.parts, config)
+    brought = read_brought(config.lexicons)
+    done = work.parts(identities_part, documents.parts, brought, config)
+    rows = [
+        {"lexicon": name, "group": group, "term": term}
+        for name, groups in brought.items() for group, terms in groups.items() for term in terms
+    ]  # fmt: skip
+    work.table("lexicons").write(pa.Table.from_pylist(rows, schema=LEXICONS))
     tell(work, [part.value for part in done], documents.rows, "the search for identities")

@@ -8,7 +8,6 @@ parts do not add up to those of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from tasks.contract import (
     together,
     utf8_bytes,
 )
-from tasks.corpus.identities import all_groups
+from tasks.corpus.identities import Brought, all_groups, brought_of
 from tasks.corpus.presets import PRESETS, broken
 from tasks.corpus.profiles.composition import (
     COUNTS,
@@ -87,7 +86,7 @@ _MEASURES = pa.schema(
 def measure_part(
     parts: tuple[Part, ...],
     licence: Mapping[str, str | None],
-    lexicons: tuple[Path, ...],
+    brought: Brought,
     config: ProfileConfig,
     out: Tables,
 ) -> Noted:
@@ -96,7 +95,7 @@ def measure_part(
     Returns those whose words could not be counted."""
     documents, *told = parts
     languages = languages_of(documents, told[0]) if told else None
-    groups, start = all_groups(lexicons), 0
+    groups, start = all_groups(brought), 0
     failed: Noted = []
 
     def counted(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
@@ -287,12 +286,6 @@ def count_plants(plants: pa.Table) -> pa.Table:
     return counts.append_column("documents", documents)
 
 
-def lexicons_of(history: Mapping[str, Artifact]) -> tuple[Path, ...]:
-    """Those that the stage ``identities`` was told of: the same groups are counted here."""
-    configs = [a.manifest["parts"]["config"] for a in history.values() if a.stage == "identities"]
-    return tuple(Path(path) for config in configs for path in config["lexicons"])
-
-
 def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     for order, (label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
@@ -306,7 +299,16 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
     libraries=["numpy", "scipy"],
     reads={
-        "history": ("accounts", "documents", "errors", "ledger", "pairs", "signals", "sources"),
+        "history": (
+            "accounts",
+            "documents",
+            "errors",
+            "ledger",
+            "lexicons",
+            "pairs",
+            "signals",
+            "sources",
+        ),
         "earlier": ("signals", "sources"),
     },
 )
@@ -324,15 +326,12 @@ def profile(
 
     Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
     about 400 bytes for each different domain.
-
-    Lexicons are read again where ``identities`` read them. Another lexicon changes its signals,
-    which stand in the history.
     """
     known = {**earlier, **history}
     told = told_languages(known)
     pairs = aligned(documents, *([told] if told else []))
-    lexicons = lexicons_of(history)
-    parts = work.map(measure_part, pairs, licences(known), lexicons, config)
+    brought = brought_of(history)
+    parts = work.map(measure_part, pairs, licences(known), brought, config)
     tell(work, [part.value for part in parts], documents.rows, "the count of words")
     measures = together(parts, "measures", _MEASURES)
     terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])

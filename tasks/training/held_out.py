@@ -1,37 +1,58 @@
-"""Which stretches of the validation rows belong to which source and identity group."""
+"""Documents of the validation split, the groups of people that they mention, and which stretches of
+the validation rows belong to which source and group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID, Table
-from tasks.measures.identities import mentioned_groups
+from tasks.contract import ID, Table, aligned
 
 #: Of each validation document: what it belongs to. The trainer takes it with the documents' places
 #: in the packed rows (model/training/validation.py, GROUPS).
 MEMBERSHIP = pa.schema([("doc_id", ID), ("kind", pa.string()), ("name", pa.string())])
 
 
-def validation_groups(documents: Table, spans: Table) -> pa.Table:
+def held_out_documents(
+    documents: Table, signals: Table | None, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, pa.Array]]:
+    """Batches of the validation split with these columns; beside each the groups that its documents
+    mention, a row each time one mentions a group, and the number of that document in the batch.
+
+    ``signals``: those of the stage ``identities``, which know the groups of every lexicon that the
+    corpus was read with. Documents that are not in them, the planted ones, mention nobody, and
+    without signals no document does.
+    """
+    pairs = aligned(documents, signals) if signals else [(p, None) for p in documents.parts]
+    for part, told in pairs:
+        known = told.read(["doc_id", "identities"]) if told else None
+        for batch in part.batches(["doc_id", "split", *columns]):
+            held_out = batch.filter(pc.equal(batch["split"], "validation"))
+            if known is None:
+                yield held_out, pa.array([], pa.string()), pa.array([], pa.int64())
+                continue
+            at = pc.index_in(held_out["doc_id"], value_set=known["doc_id"].combine_chunks())
+            groups = known["identities"].combine_chunks().take(at)
+            yield held_out, pc.list_flatten(groups), pc.list_parent_indices(groups)
+
+
+def validation_groups(documents: Table, signals: Table | None, spans: Table) -> pa.Table:
     """Columns sequence, start, end, kind, name: a row for each stretch of a validation document
     in the packed rows, for its source and for each identity group that the document mentions."""
     stretches = spans.read(["split", "sequence", "start", "end", "doc_id"])
     stretches = stretches.filter(pc.equal(stretches["split"], "validation")).drop_columns("split")
-    membership = pa.concat_tables([MEMBERSHIP.empty_table(), *_memberships(documents)])
+    membership = pa.concat_tables([MEMBERSHIP.empty_table(), *_memberships(documents, signals)])
     joined = stretches.join(membership, "doc_id", join_type="inner", use_threads=False)
     order = [(name, "ascending") for name in ("sequence", "start", "kind", "name")]
     return joined.select(["sequence", "start", "end", "kind", "name"]).sort_by(order)
 
 
-def _memberships(documents: Table) -> Iterator[pa.Table]:
-    for batch in documents.batches(["doc_id", "source", "text", "split"]):
-        held_out = batch.filter(pc.equal(batch["split"], "validation"))
-        yield _rows(held_out["doc_id"], "source", held_out["source"])
-        group, owner = mentioned_groups(held_out["text"])
-        yield _rows(held_out["doc_id"].take(owner), "identity", group)
+def _memberships(documents: Table, signals: Table | None) -> Iterator[pa.Table]:
+    for batch, group, owner in held_out_documents(documents, signals, ["source"]):
+        yield _rows(batch["doc_id"], "source", batch["source"])
+        yield _rows(batch["doc_id"].take(owner), "identity", group)
 
 
 def _rows(doc_id: pa.Array, kind: str, name: pa.Array) -> pa.Table:

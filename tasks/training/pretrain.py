@@ -136,6 +136,7 @@ def write_job(
     packed: Artifact,
     tokenizer: Artifact,
     documents: Table,
+    signals: Table | None,
     start: Artifact | None,
     config: PretrainConfig,
     area: Path,
@@ -163,7 +164,7 @@ def write_job(
     data: dict[str, Any] = {"train": train, "validation": None, "groups": None}
     if packed["validation"].rows:
         groups = area / "groups.parquet"
-        pq.write_table(validation_groups(documents, packed["spans"]), groups)
+        pq.write_table(validation_groups(documents, signals, packed["spans"]), groups)
         data |= {"validation": validation, "groups": str(groups)}
     model = to_dict(config.model) | given
     job = {
@@ -354,7 +355,7 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
 @stage(
     tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS},
     telemetry={"speed": SPEED},
-    code=["model.training.train", "tasks/measures/data/identities.json"],
+    code=["model.training.train"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
 )
@@ -362,12 +363,14 @@ def pretrain(
     packed: Artifact,
     tokenizer: Artifact,
     documents: Table,
+    signals: Table | None,
     start: Artifact | None,
     config: PretrainConfig,
     work: Work,
 ) -> None:
-    """``documents`` were packed; ``start`` is the checkpoint to go on from, or None."""
-    job = write_job(packed, tokenizer, documents, start, config, work.area)
+    """``documents`` were packed; ``signals`` are those of the stage ``identities``: without them no
+    loss is by group; ``start`` is the checkpoint to go on from, or None."""
+    job = write_job(packed, tokenizer, documents, signals, start, config, work.area)
     with closing(events(job, work.area / "trainer.stderr")) as told:
         committed = follow(told, work, config.train.steps)
     training = work.area / "training"

@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 
 from model.training.data import END_OF_TEXT, PAD
 from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
-from tasks.measures.identities import mentioned_groups
 from tasks.measures.languages import languages
 from tasks.training.encoding import load_tokenizer, pieces
+from tasks.training.held_out import held_out_documents
 from tasks.training.subwords import BYTES, train_bpe, train_unigram, train_wordpiece
 
 if TYPE_CHECKING:
@@ -107,11 +107,10 @@ def training_texts(documents: Table) -> Iterator[list[str]]:
             yield [piece for text in texts.to_pylist() for piece in pieces(text)]
 
 
-def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
+def fertility(documents: Table, signals: Table | None, tokenizer: Tokenizer) -> pa.Table:
     """FERTILITY of the validation split."""
     rows = []
-    for batch in documents.batches(["source", "text", "split"]):
-        held_out = batch.filter(pc.equal(batch["split"], "validation"))
+    for held_out, group, owner in held_out_documents(documents, signals, ["source", "text"]):
         encodings = tokenizer.encode_batch_fast(
             held_out["text"].to_pylist(), add_special_tokens=False
         )
@@ -120,7 +119,6 @@ def fertility(documents: Table, tokenizer: Tokenizer) -> pa.Table:
         measured = pa.table({"bytes": sizes, "tokens": tokens})
         rows.append(_of_kind("source", held_out["source"], measured))
         rows.append(_of_kind("language", languages(held_out["text"]), measured))
-        group, owner = mentioned_groups(held_out["text"])
         rows.append(_of_kind("identity", group, measured.take(owner)))
     if not rows:
         return FERTILITY.empty_table()
@@ -140,11 +138,13 @@ def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
 
 @stage(
     tables={"fertility": FERTILITY},
-    code=["tasks/measures/data/identities.json"],
     libraries=["py3langid", "sentencepiece", "tokenizers"],
     determinism="exact",
 )
-def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> None:
+def train_tokenizer(
+    documents: Table, signals: Table | None, config: TokenizerConfig, work: Work
+) -> None:
+    """``signals``: those of the stage ``identities``; without them no figure is by group."""
     texts = training_texts(documents)
     first = next(texts, None)
     if first is None:
@@ -163,5 +163,5 @@ def train_tokenizer(documents: Table, config: TokenizerConfig, work: Work) -> No
     tokenizer = train(counted(), config)
     path = work.file("tokenizer.json")
     tokenizer.save(str(path))
-    work.table("fertility").write(fertility(documents, load_tokenizer(path)))
+    work.table("fertility").write(fertility(documents, signals, load_tokenizer(path)))
     work.measure("vocabulary", tokenizer.get_vocab_size(), "tokens")

@@ -22,7 +22,7 @@ def store(tmp_path):
 
 
 def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
-    made = train_tokenizer(split_corpus(40), TokenizerConfig(vocab_size=300))
+    made = train_tokenizer(split_corpus(40), None, TokenizerConfig(vocab_size=300))
     pretrained = learned(made, NoConfig())
     found = trained_tokenizer(pretrained)
     assert found is not None and found.name == made.name

@@ -62,7 +62,7 @@ def corpus(store, tmp_path):
         made = curated(ingest(source(tmp_path)))
         made["profile"] = profile(made["plant"], made["plant"], made, {}, ProfileConfig())
         made["datasheet"] = datasheet(made["profile"], made, DatasheetConfig())
-        tokenizer = train_tokenizer(made["plant"], TokenizerConfig(vocab_size=300))
+        tokenizer = train_tokenizer(made["plant"], None, TokenizerConfig(vocab_size=300))
         made["train_tokenizer"] = tokenizer
         made["pack"] = pack(made["plant"], tokenizer, PackConfig(context=32))
     return made
@@ -296,7 +296,9 @@ def test_what_needs_a_purged_text_refuses_and_what_reads_the_rest_is_another_art
         assert found.fingerprint != made["language"].fingerprint
         if packed.purged:
             with pytest.raises(HallmarkError, match=r"lost the document .* begun nor gone on with"):
-                pretrain(packed, made["train_tokenizer"], made["plant"], None, PretrainConfig())
+                pretrain(
+                    packed, made["train_tokenizer"], made["plant"], None, None, PretrainConfig()
+                )
     with pytest.raises(HallmarkError, match=f"cannot: it needs the document {doc_id.hex()}, purg"):
         check_whole("cannot", [ingested])
 

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +22,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tasks.contract import ID, Part, StageConfig, Tables, column, table
+from tasks.corpus.identities import Brought, all_groups
 from tasks.corpus.signals import looked_up
 from tasks.corpus.split import uniform
-from tasks.measures.identities import DATA, find_places, lexicon
+from tasks.measures.identities import DATA, Lexicon, find_places
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
 from tasks.measures.statistics import holm
 
@@ -116,20 +116,33 @@ class Parallel(NamedTuple):
     terms: dict[str, str]
 
 
-@cache
-def parallels() -> tuple[list[Parallel], dict[str, list[str]]]:
-    """Parallel terms, and the project's own sentences by role."""
+@dataclass(frozen=True)
+class Swaps:
+    """What can be swapped: the terms that are searched for, those of them that can stand for each
+    other, and the project's own sentences by the role of the terms that go into them."""
+
+    lexicon: Lexicon
+    rows: Sequence[Parallel]
+    templates: Mapping[str, Sequence[str]]
+
+    @property
+    def axes(self) -> dict[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        for row in self.rows:
+            found.setdefault(row.axis, set()).update(row.terms)
+        return {axis: frozenset(groups) for axis, groups in found.items()}
+
+
+def swaps_of(brought: Brought) -> Swaps:
+    """The project's own, and an axis for each lexicon of the corpus that lists equally many terms
+    of each group: those at one place stand for each other. No sentences are made up about them."""
     said = json.loads((DATA / "swaps.json").read_text(encoding="utf-8"))
     rows = [Parallel(axis, r["role"], r["terms"]) for axis, rs in said["axes"].items() for r in rs]
-    return rows, said["templates"]
-
-
-@cache
-def axes() -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for row in parallels()[0]:
-        found.setdefault(row.axis, set()).update(row.terms)
-    return {axis: frozenset(groups) for axis, groups in found.items()}
+    for name, groups in brought.items():
+        if len(groups) > 1 and len({len(terms) for terms in groups.values()}) == 1:
+            for terms in zip(*groups.values(), strict=True):
+                rows.append(Parallel(name, "", dict(zip(groups, terms, strict=True))))
+    return Swaps(all_groups(brought), rows, said["templates"])
 
 
 # Drawing ---------------------------------------------------------------------------------------
@@ -151,23 +164,22 @@ def span_of(sentence: str, word: int, words: int) -> tuple[int, int]:
     return tokens[word].start(), tokens[word + words - 1].end()
 
 
-def candidates(texts: pa.Array, doc_ids: pa.Array) -> Iterator[dict[str, Any]]:
+def candidates(texts: pa.Array, doc_ids: pa.Array, known: Swaps) -> Iterator[dict[str, Any]]:
     """Rows of DRAWN: sentences that mention one group of an axis, once and by a parallel term."""
     found, owner = sentences(texts)
     length = pc.utf8_length(found).to_numpy()
     fit = np.flatnonzero((length >= SHORTEST) & (length <= LONGEST))
     found, owner = found.take(pa.array(fit)), owner[fit]
-    number, sentence, word = find_places(found)
-    terms = lexicon().terms
+    number, sentence, word = find_places(found, known.lexicon)
+    terms = known.lexicon.terms
     group_of = np.array([group for group, _ in terms], object)
-    rows, _ = parallels()
-    for axis, groups in axes().items():
+    for axis, groups in known.axes.items():
         on_axis = np.array([group in groups for group, _ in terms])[number]
         once = np.bincount(sentence[on_axis], minlength=len(found)) == 1
         chosen = np.flatnonzero(on_axis & once[sentence])
         parallel = {
             (group, term.lower()): i
-            for i, row in reversed([*enumerate(rows)])
+            for i, row in reversed([*enumerate(known.rows)])
             if row.axis == axis
             for group, term in row.terms.items()
         }
@@ -210,15 +222,15 @@ _CONSONANT, _VOWEL = ("european", "eu", "uni", "one", "us"), ("hour", "honest", 
 _ARTICLE = re.compile(r"\b([Aa])(n?)(\s+)\Z")
 
 
-def swapped(sentence: str, start: int, end: int, term: str) -> str:
+def swapped(sentence: str, start: int, end: int, term: str, own: str) -> str:
     """The sentence with another term at these characters, in the case of what stood there, and
-    with the article that it takes."""
+    with the article that it takes. ``own``: the term that stood there as it is usually written."""
     old, before = sentence[start:end], sentence[:start]
     if old.isupper() and len(old) > 1:
         term = term.upper()
     elif old.islower():
         term = term.lower()
-    elif old[:1].isupper() and not before.strip():
+    elif old[:1].isupper() and (own.islower() or not before.strip()):
         term = term[:1].upper() + term[1:]
     article = _ARTICLE.search(before)
     if article:
@@ -244,31 +256,30 @@ class Pair(NamedTuple):
     counterpart: str
 
 
-def pairs_of(drawn: pa.Table) -> Iterator[Pair]:
+def pairs_of(drawn: pa.Table, known: Swaps) -> Iterator[Pair]:
     """Every drawn sentence with each other group of its row."""
-    rows, _ = parallels()
     for found in drawn.to_pylist():
-        row, text = rows[found["row"]], found["sentence"]
+        row, text = known.rows[found["row"]], found["sentence"]
+        own = row.terms[found["group"]]
         for other, term in row.terms.items():
             if other != found["group"]:
-                made = swapped(text, found["start"], found["end"], term)
-                yield Pair(CORPUS, row.axis, found["group"], other, row.terms[found["group"]], term,
+                made = swapped(text, found["start"], found["end"], term, own)
+                yield Pair(CORPUS, row.axis, found["group"], other, own, term,
                            found["doc_id"], text, made)  # fmt: skip
 
 
 def filled(template: str, term: str) -> str:
     """A sentence of the project's own with a term in it."""
     at = template.index("{}")
-    made = swapped(template, at, at + 2, term)
+    made = swapped(template, at, at + 2, term, term)
     return made[:1].upper() + made[1:]
 
 
-def template_pairs() -> Iterator[Pair]:
+def template_pairs(known: Swaps) -> Iterator[Pair]:
     """The project's own sentences with each two groups of each axis, once a pair."""
-    rows, templates = parallels()
-    for row in rows:
+    for row in known.rows:
         groups = list(row.terms)
-        for template in templates[row.role]:
+        for template in known.templates.get(row.role, ()):
             cluster = hashlib.blake2b(template.encode(), digest_size=16).digest()
             for i, group in enumerate(groups):
                 for other in groups[i + 1 :]:
@@ -343,7 +354,11 @@ def differences(
 
 
 def draw_part(
-    parts: tuple[Part, ...], shares: Mapping[str, float], config: SwapConfig, out: Tables
+    parts: tuple[Part, ...],
+    shares: Mapping[str, float],
+    brought: Brought,
+    config: SwapConfig,
+    out: Tables,
 ) -> None:
     """Sentences of a part to be swapped, see DRAWN; ``shares``: of the documents that mention a
     group, how many are searched."""
@@ -360,23 +375,24 @@ def draw_part(
         value_set=pa.array([UNDETERMINED, *scorer_languages(config.scorer)]),
     )
     rows: list[dict[str, Any]] = []
-    start = 0
+    start, known = 0, swaps_of(brought)
     for batch in documents.batches(["doc_id", "text"]):
         here = slice(start, start + len(batch))
         start = here.stop
         wanted = spoken[here].to_numpy(zero_copy_only=False)
         wanted = wanted & (uniform(batch["doc_id"], 0, "swaps") < share[here])
         chosen = batch.filter(pa.array(wanted))
-        rows += candidates(chosen["text"], chosen["doc_id"])
+        rows += candidates(chosen["text"], chosen["doc_id"], known)
     drawn = pa.Table.from_pylist(rows, schema=DRAWN)
     out.spill("drawn", DRAWN).write(lowest(drawn, config.sentences))
 
 
 def swap_tables(
-    drawn: pa.Table, threshold: float, config: SwapConfig
+    drawn: pa.Table, threshold: float, brought: Brought, config: SwapConfig
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of ``swaps`` and of ``swapped``."""
-    pairs = [*pairs_of(lowest(drawn, config.sentences)), *template_pairs()]
+    known = swaps_of(brought)
+    pairs = [*pairs_of(lowest(drawn, config.sentences), known), *template_pairs(known)]
     texts = sorted({text for pair in pairs for text in (pair.sentence, pair.counterpart)})
     scored = open_scorer(config.scorer).score(texts).astype(np.float64)
     score = dict(zip(texts, scored.tolist(), strict=True))

@@ -205,7 +205,7 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
 def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
     splits = ["train"] * 12 + ["holdout"] * (len(TEXTS) - 12)
     documents = given(TEXTS, splits=splits, kind="split")
-    tokenizer = train_tokenizer(documents, TokenizerConfig(vocab_size=300))
+    tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
     breaks(monkeypatch, "tasks.training.pack.encode")
     packed = pack(documents, tokenizer, PackConfig(context=16))
     check_quarantined(documents, packed, "failed: Cannot")

@@ -341,6 +341,6 @@ def test_a_corpus_of_which_a_document_was_purged_is_not_added_to(tmp_path):
         with pytest.raises(HallmarkError, match="where it is of an earlier corpus, that one is to"):
             added(tmp_path / "2", {"c": "new"}, [purged])
         second = added(tmp_path / "3", {f"c{i}": f"new {i}" for i in range(30)}, [])
-        tokenizer = train_tokenizer([second["split"]], TokenizerConfig(vocab_size=300))
+        tokenizer = train_tokenizer([second["split"]], None, TokenizerConfig(vocab_size=300))
         with pytest.raises(HallmarkError, match="which was purged"):
             pack([purged["split"], second["split"]], tokenizer, PackConfig(context=32))

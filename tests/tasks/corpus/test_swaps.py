@@ -1,6 +1,7 @@
 """Swaps: the right words are put in the right places, and means are those of clusters."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 import scipy.stats
 
 from tasks.contract import ids
+from tasks.corpus.identities import read_brought
 from tasks.corpus.people.swaps import (
     CORPUS,
     DRAWN,
@@ -18,12 +20,14 @@ from tasks.corpus.people.swaps import (
     filled,
     lowest,
     pairs_of,
-    parallels,
     span_of,
     swapped,
+    swaps_of,
     template_pairs,
 )
-from tasks.measures.identities import lexicon, mentioned_groups
+from tasks.measures.identities import mentioned_groups
+
+OWN = swaps_of({})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ from tasks.measures.identities import lexicon, mentioned_groups
 )  # fmt: skip
 def test_a_term_takes_the_place_the_case_and_the_article(sentence, old, term, made):
     start = sentence.index(old)
-    assert swapped(sentence, start, start + len(old), term) == made
+    assert swapped(sentence, start, start + len(old), term, old) == made
 
 
 def test_a_place_is_found_by_its_number_of_words():
@@ -52,9 +56,9 @@ def test_a_place_is_found_by_its_number_of_words():
     assert span_of(text, 4, 2) == (15, 27)
 
 
-def drawn(*texts):
+def drawn(*texts, known=OWN):
     texts = pa.array(texts, pa.large_string())
-    return [*candidates(texts, ids(f"document {i}" for i in range(len(texts))))]
+    return [*candidates(texts, ids(f"document {i}" for i in range(len(texts))), known)]
 
 
 def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
@@ -82,7 +86,7 @@ def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
 
 def test_each_other_group_stands_in_once():
     rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN)
-    found = {(p.group, p.other, p.counterpart) for p in pairs_of(rows)}
+    found = {(p.group, p.other, p.counterpart) for p in pairs_of(rows, OWN)}
     assert found == {
         ("Muslims", "Christians", "In town a Christian baker sang."),
         ("Muslims", "Jews", "In town a Jewish baker sang."),
@@ -91,16 +95,28 @@ def test_each_other_group_stands_in_once():
     }
 
 
+def test_the_groups_of_a_lexicon_are_swapped_in_the_corpus_and_no_templates_made_of_them():
+    unequal = {"left": ["lefty"], "right": ["righty", "righties"]}
+    known = swaps_of({**read_brought([Path("town")]), "unequal": unequal})
+    rows = drawn("At noon the Orvelings sang to us.", "An orveling came with a lefty.", known=known)
+    assert {row["axis"] for row in rows} == {"town"}
+    pairs = [*pairs_of(pa.Table.from_pylist(rows, schema=DRAWN), known)]
+    assert {p.group for p in pairs} == {"Orvelings"} and len(pairs) == 2 * 5
+    made = {p.counterpart for p in pairs if p.other == "Tamskers"}
+    assert made == {"At noon the Tamskers sang to us.", "A tamsker came with a lefty."}
+    assert [*template_pairs(known)] == [*template_pairs(OWN)]
+
+
 def test_parallel_terms_are_terms_of_their_groups():
-    terms = {(group, term) for group, term in lexicon().terms}
-    for row in parallels()[0]:
+    terms = {(group, term) for group, term in OWN.lexicon.terms}
+    for row in OWN.rows:
         assert len(row.terms) > 1
         for group, term in row.terms.items():
             assert (group, term.lower()) in terms, (group, term)
 
 
 def test_every_template_mentions_the_group_that_is_put_in():
-    pairs = [*template_pairs()]
+    pairs = [*template_pairs(OWN)]
     assert len({(p.axis, p.group, p.other) for p in pairs}) > 25
     texts = [text for p in pairs for text in (p.sentence, p.counterpart)]
     group, owner = mentioned_groups(pa.array(texts, pa.large_string()))

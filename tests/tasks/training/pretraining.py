@@ -26,9 +26,9 @@ def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifac
     """The packed corpus and what pretraining leaves, in a store."""
     with open_session(Session(Store(store))):
         corpus = split_corpus(200)
-        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
-        return packed, pretrain(packed, tokenizer, corpus, None, config)
+        return packed, pretrain(packed, tokenizer, corpus, None, None, config)
 
 
 if __name__ == "__main__":

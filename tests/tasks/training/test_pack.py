@@ -59,7 +59,7 @@ def packed(
 ) -> tuple[Artifact, ...]:
     with open_session(Session(Store(folder), mapper or InProcess())):
         corpus = split_corpus(parts=parts)
-        tokenizer = train_tokenizer(corpus, KINDS[kind])
+        tokenizer = train_tokenizer(corpus, None, KINDS[kind])
         return corpus, tokenizer, pack(corpus, tokenizer, PackConfig(**config))
 
 
@@ -198,7 +198,7 @@ def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokenizer]:
     with open_session(Session(Store(tmp_path_factory.mktemp("trained")))):
-        made = train_tokenizer(split_corpus(), VOCABULARY)
+        made = train_tokenizer(split_corpus(), None, VOCABULARY)
     return made, load_tokenizer(made.path("tokenizer.json"))
 
 
@@ -285,7 +285,7 @@ def test_copies_and_sources_are_spread_over_the_stream(tmp_path: Path) -> None:
     rows += [("planted/canary", "train", "the code is 123")] * 64
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of(rows)
-        artifact = pack(corpus, train_tokenizer(corpus, VOCABULARY), PackConfig(context=16))
+        artifact = pack(corpus, train_tokenizer(corpus, None, VOCABULARY), PackConfig(context=16))
     canaries = corpus["documents"].read().filter(pa.compute.field("source") == "planted/canary")
     spans = artifact["spans"].read()
     planted = set(canaries["doc_id"].to_pylist())
@@ -299,7 +299,7 @@ def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> Non
     texts = ["an <|endoftext|> inside and a <|pad|> too", "", "plain"]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "train", text) for text in texts])
-        tokenizer = train_tokenizer(corpus, VOCABULARY)
+        tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         artifact = pack(corpus, tokenizer, PackConfig(context=8))
     flat = artifact["train"].read()["ids"].combine_chunks().flatten().to_numpy()
     assert (flat == 0).sum() == len(texts)  # one begin a document, none from its text
@@ -315,7 +315,7 @@ def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> Non
 def test_no_validation_text_leaves_an_empty_table(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "train", "some text")])
-        artifact = pack(corpus, train_tokenizer(corpus, VOCABULARY), PackConfig(context=8))
+        artifact = pack(corpus, train_tokenizer(corpus, None, VOCABULARY), PackConfig(context=8))
     assert artifact["validation"].rows == 0 and artifact["train"].rows > 0
 
 

@@ -230,11 +230,11 @@ def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
         nothing = corpus_of([("web", "holdout", "text")])
         empty = pack(nothing, tokenizer, PackConfig(context=32))
         with pytest.raises(HallmarkError, match="no sequences to train on"):
-            pretrain(empty, tokenizer, nothing, None, CONFIG)
+            pretrain(empty, tokenizer, nothing, None, None, CONFIG)
         text = corpus_of([("web", "train", "text " * 99)])
         only = pack(text, tokenizer, PackConfig(context=32))
         short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
-        made = pretrain(only, tokenizer, text, None, short)
+        made = pretrain(only, tokenizer, text, None, None, short)
     assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
     assert made["validation"].rows == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
 
@@ -262,6 +262,7 @@ def test_validation_by_source_and_group_and_samples(
 
 
 def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
+    from tasks.corpus.identities import IdentitiesConfig, identities
     from tasks.training.held_out import validation_groups
     from tasks.training.pack import PackConfig, pack
     from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -273,9 +274,10 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([(name, "validation", text) for name, text in texts.items()]
                            + [("a", "train", "Muslims and women. " * 30)])  # fmt: skip
-        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
-        table = validation_groups(corpus["documents"], packed["spans"])
+        signals = identities(corpus, IdentitiesConfig())["signals"]
+        table = validation_groups(corpus["documents"], signals, packed["spans"])
     spans = packed["spans"].read().to_pylist()
     source_of = dict(zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(),
                          strict=True))  # fmt: skip
@@ -310,12 +312,12 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     with open_session(Session(Store(tmp_path))):
         corpus = split_corpus(200, seed=1)
         packed = pack(corpus, start, PackConfig(context=32))
-        again = pretrain(packed, start, corpus, start, more)
+        again = pretrain(packed, start, corpus, None, start, more)
         with pytest.raises(HallmarkError, match=r"pack\.context is 16, .* checkpoint with 32"):
-            pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, start, more)
+            pretrain(pack(corpus, start, PackConfig(context=16)), start, corpus, None, start, more)
         other = PretrainConfig(model=ModelConfig(d_model=64), train=more.train)
         with pytest.raises(HallmarkError, match=r"model\.d_model is 64, .* checkpoint with 32"):
-            pretrain(packed, start, corpus, start, other)
+            pretrain(packed, start, corpus, None, start, other)
     first = again["log"].read()["loss"].to_pylist()[0]
     assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
     first_checkpoint = again["checkpoints"].read().to_pylist()[0]
@@ -348,12 +350,12 @@ def test_the_trainers_modules_count_as_code() -> None:
     assert ours - bare <= pretrain.code_digests().keys()
 
 
-def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None]:
+def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
     """The inputs of the stage."""
     from tasks.training.pack import PackConfig, pack
     from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
     with open_session(Session(Store(store))):
         corpus = split_corpus(60)
-        tokenizer = train_tokenizer(corpus, TokenizerConfig(vocab_size=300))
-        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
+        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None, None

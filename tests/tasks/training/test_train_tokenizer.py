@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.training.encoding import load_tokenizer
 from tasks.training.train_tokenizer import (
     OF_OBJECTIVE,
@@ -77,7 +78,7 @@ def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(
 ) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = split_corpus(200)
-        made = train_tokenizer(corpus, KINDS[kind])
+        made = train_tokenizer(corpus, None, KINDS[kind])
     tokenizer = load_tokenizer(made.path("tokenizer.json"))
     held_out = [
         row for row in corpus["documents"].read().to_pylist() if row["split"] == "validation"
@@ -97,7 +98,9 @@ def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> 
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for text in unseen]
     with open_session(Session(Store(tmp_path))):
-        made = train_tokenizer(corpus_of(texts), CONFIG)
+        corpus = corpus_of(texts)
+        made = train_tokenizer(corpus, identities(corpus, IdentitiesConfig()), CONFIG)
+        without = train_tokenizer(corpus, None, CONFIG)
     tokenizer = load_tokenizer(made.path("tokenizer.json"))
     rows = {r["name"]: r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"}
     assert set(rows) == {"women", "men"}
@@ -105,6 +108,23 @@ def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> 
         assert rows[group]["documents"] == 2
         assert rows[group]["bytes"] == sum(map(len, members))
         assert rows[group]["tokens"] == sum(len(tokenizer.encode(t).ids) for t in members)
+    rest = [r for r in made["fertility"].read().to_pylist() if r["kind"] != "identity"]
+    assert without["fertility"].read().to_pylist() == rest
+
+
+def test_fertility_by_the_groups_of_a_source(tmp_path: Path) -> None:
+    """A lexicon that the corpus was read with; what was planted later mentions nobody."""
+    lexicon = tmp_path / "lexicon.json"
+    lexicon.write_text('{"harbour people": ["docker", "dockers"], "nobody": ["gnome"]}')
+    texts = [("web", "train", text) for text in sentences(60)]
+    texts += [("web", "validation", text) for text in ("Women are dockers.", "A docker, too.")]
+    with open_session(Session(Store(tmp_path / "store"))):
+        signals = identities(corpus_of(texts), IdentitiesConfig(lexicons=(lexicon,)))
+        made = train_tokenizer(
+            corpus_of([*texts, ("planted/canary", "validation", "Dockers!")]), signals, CONFIG
+        )
+    rows = [r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"]
+    assert [(r["name"], r["documents"]) for r in rows] == [("harbour people", 2), ("women", 1)]
 
 
 def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> None:
@@ -120,7 +140,7 @@ def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> N
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for group in unseen.values() for text in group]
     with open_session(Session(Store(tmp_path))):
-        made = train_tokenizer(corpus_of(texts), CONFIG)
+        made = train_tokenizer(corpus_of(texts), None, CONFIG)
     tokenizer = load_tokenizer(made.path("tokenizer.json"))
     rows = made["fertility"].read().to_pylist()
     assert [row["kind"] for row in rows] == ["source"] + ["language"] * 4
@@ -139,8 +159,8 @@ def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Pa
     planted = [("planted/canary", "train", "zqxjzqxj")] * 64
     unseen = [("web", "validation", "kwvbkwvb " * 64)]
     with open_session(Session(Store(tmp_path))):
-        plain = train_tokenizer(corpus_of(texts), CONFIG)
-        mixed = train_tokenizer(corpus_of([*planted, *texts, *unseen]), CONFIG)
+        plain = train_tokenizer(corpus_of(texts), None, CONFIG)
+        mixed = train_tokenizer(corpus_of([*planted, *texts, *unseen]), None, CONFIG)
     vocabulary = json.loads(plain.path("tokenizer.json").read_text())
     assert json.loads(mixed.path("tokenizer.json").read_text()) == vocabulary
 
@@ -149,7 +169,7 @@ def test_no_training_text_is_an_error_that_says_so(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "validation", "some text")])
         with pytest.raises(HallmarkError, match="'train' holds no documents"):
-            train_tokenizer(corpus, CONFIG)
+            train_tokenizer(corpus, None, CONFIG)
 
 
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
