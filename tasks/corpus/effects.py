@@ -51,6 +51,7 @@ from tasks.corpus.people.swaps import (
     number,
     swap_tables,
 )
+from tasks.measures.faults import tell
 from tasks.measures.labelled import labelled_sentences, measured
 from tasks.measures.ratios import LEVEL, METHOD, Ratios, rate_ratios
 from tasks.measures.scorers import scorer_digest
@@ -336,7 +337,9 @@ def effects(
     told = [table for table in tables if table is not None]
     parts = aligned(documents, *told) if len(told) == 2 else []
     brought = brought_of(history)
-    drawn = together(work.map(draw_part, parts, shares, brought, config), "drawn", DRAWN)
+    done = work.map(draw_part, parts, shares, brought, config)
+    tell(work, [part.value for part in done], documents.rows, "the search for sentences to swap")
+    drawn = together(done, "drawn", DRAWN)
     summary, rows = swap_tables(drawn, toxicity_limit(history), brought, config)
     write("swaps", summary)
     write("swapped", rows)

@@ -70,6 +70,36 @@ def bootstrap_mean(
     return Interval(value, float(low), float(high), n, groups, error, phrase)
 
 
+@dataclass(frozen=True)
+class ClusteredMean:
+    """A mean with its interval: cluster-robust standard error, t with clusters - 1 degrees
+    (Liang & Zeger 1986). NaN where a single cluster leaves nothing to compare."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+    clusters: int
+
+
+def clustered_mean(values: Float64, clusters: Sequence[Any]) -> ClusteredMean:
+    """values: (n,), n > 0."""
+    from scipy.special import stdtr, stdtrit
+
+    mean = float(values.mean())
+    _, place = np.unique(np.array(clusters, object).astype("S16"), return_inverse=True)
+    sums = np.bincount(place, values - mean)
+    count = len(sums)
+    if count < 2:
+        return ClusteredMean(mean, np.nan, np.nan, np.nan, count)
+    error = float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(values))
+    half = float(stdtrit(count - 1, 0.975)) * error
+    if error == 0:
+        return ClusteredMean(mean, mean, mean, 1.0 if mean == 0 else 0.0, count)
+    p = 2 * float(stdtr(count - 1, -abs(mean) / error))
+    return ClusteredMean(mean, mean - half, mean + half, p, count)
+
+
 def bootstrap_share(
     values: ArrayLike,
     clusters: Sequence[Any] | None = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 
 from model.training.data import END_OF_TEXT, PAD
 from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
+from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.languages import languages
 from tasks.training.encoding import load_tokenizer, pieces
 from tasks.training.held_out import held_out_documents
@@ -107,28 +109,46 @@ def training_texts(documents: Table) -> Iterator[list[str]]:
             yield [piece for text in texts.to_pylist() for piece in pieces(text)]
 
 
-def fertility(documents: Table, signals: Table | None, tokenizer: Tokenizer) -> pa.Table:
-    """FERTILITY of the validation split."""
+def measured(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
+    """Of each document its language, and its bytes and tokens."""
+    encodings = tokenizer.encode_batch_fast(documents["text"].to_pylist(), add_special_tokens=False)
+    return pa.table(
+        {
+            "language": languages(documents["text"]),
+            "bytes": utf8_bytes(documents["text"]),
+            "tokens": pa.array([len(encoding) for encoding in encodings], pa.int64()),
+        }
+    )
+
+
+def fertility(
+    documents: Table, signals: Table | None, tokenizer: Tokenizer
+) -> tuple[pa.Table, Noted]:
+    """FERTILITY of the validation split, and the documents on which it failed, which are not in
+    it."""
     rows = []
+    failed: Noted = []
     for held_out, group, owner in held_out_documents(documents, signals, ["source", "text"]):
-        encodings = tokenizer.encode_batch_fast(
-            held_out["text"].to_pylist(), add_special_tokens=False
+        found, faults = careful(partial(measured, tokenizer=tokenizer), held_out)
+        failed += noted(held_out, faults)
+        good = pc.invert(pc.is_in(pa.array(range(len(found)), pa.int64()), faults.rows))
+        mentions = good.take(owner)
+        sizes = found.select(["bytes", "tokens"])
+        whole = sizes.filter(good)
+        rows.append(_of_kind("source", held_out["source"].filter(good), whole))
+        rows.append(_of_kind("language", found["language"].filter(good), whole))
+        rows.append(
+            _of_kind("identity", group.filter(mentions), sizes.take(owner).filter(mentions))
         )
-        tokens = pa.array([len(encoding) for encoding in encodings], pa.int64())
-        sizes = utf8_bytes(held_out["text"])
-        measured = pa.table({"bytes": sizes, "tokens": tokens})
-        rows.append(_of_kind("source", held_out["source"], measured))
-        rows.append(_of_kind("language", languages(held_out["text"]), measured))
-        rows.append(_of_kind("identity", group, measured.take(owner)))
     if not rows:
-        return FERTILITY.empty_table()
+        return FERTILITY.empty_table(), failed
     sums = pa.concat_tables(rows).group_by(["kind", "name"]).aggregate(
         [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
     )  # fmt: skip
     sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
     ratio = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
     columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
-    return pa.table([*sums.select(columns).columns, ratio], schema=FERTILITY)
+    return pa.table([*sums.select(columns).columns, ratio], schema=FERTILITY), failed
 
 
 def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
@@ -163,5 +183,7 @@ def train_tokenizer(
     tokenizer = train(counted(), config)
     path = work.file("tokenizer.json")
     tokenizer.save(str(path))
-    work.table("fertility").write(fertility(documents, signals, load_tokenizer(path)))
+    rows, failed = fertility(documents, signals, load_tokenizer(path))
+    work.table("fertility").write(rows)
+    tell(work, [failed], documents.rows, "the measure of the tokenizer")
     work.measure("vocabulary", tokenizer.get_vocab_size(), "tokens")

@@ -25,9 +25,10 @@ from tasks.contract import ID, Part, StageConfig, Tables, column, table
 from tasks.corpus.identities import Brought, all_groups
 from tasks.corpus.signals import looked_up
 from tasks.corpus.split import uniform
+from tasks.measures.faults import Noted, careful, noted
 from tasks.measures.identities import DATA, Lexicon, find_places
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
-from tasks.measures.statistics import holm
+from tasks.measures.statistics import clustered_mean, holm
 
 #: Characters of a sentence that is drawn.
 SHORTEST, LONGEST = 20, 300
@@ -164,9 +165,9 @@ def span_of(sentence: str, word: int, words: int) -> tuple[int, int]:
     return tokens[word].start(), tokens[word + words - 1].end()
 
 
-def candidates(texts: pa.Array, doc_ids: pa.Array, known: Swaps) -> Iterator[dict[str, Any]]:
+def candidates(documents: pa.RecordBatch, known: Swaps) -> Iterator[dict[str, Any]]:
     """Rows of DRAWN: sentences that mention one group of an axis, once and by a parallel term."""
-    found, owner = sentences(texts)
+    found, owner = sentences(documents["text"])
     length = pc.utf8_length(found).to_numpy()
     fit = np.flatnonzero((length >= SHORTEST) & (length <= LONGEST))
     found, owner = found.take(pa.array(fit)), owner[fit]
@@ -191,7 +192,7 @@ def candidates(texts: pa.Array, doc_ids: pa.Array, known: Swaps) -> Iterator[dic
             text = found[int(sentence[at])].as_py()
             start, end = span_of(text, int(word[at]), len(term.split()))
             rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            yield {"doc_id": doc_ids[int(owner[sentence[at]])].as_py(), "axis": axis,
+            yield {"doc_id": documents["doc_id"][int(owner[sentence[at]])].as_py(), "axis": axis,
                    "group": group, "row": row, "start": start, "end": end, "rank": rank,
                    "sentence": text}  # fmt: skip
 
@@ -291,36 +292,6 @@ def template_pairs(known: Swaps) -> Iterator[Pair]:
 # Measuring -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A mean with its interval: cluster-robust standard error, t with clusters - 1 degrees
-    (Liang & Zeger 1986). NaN where a single cluster leaves nothing to compare."""
-
-    value: float
-    low: float
-    high: float
-    p: float
-    clusters: int
-
-
-def clustered_mean(values: NDArray[np.float64], clusters: Sequence[Any]) -> Mean:
-    """values: (n,), n > 0."""
-    from scipy.special import stdtr, stdtrit
-
-    mean = float(values.mean())
-    _, place = np.unique(np.array(clusters, object).astype("S16"), return_inverse=True)
-    sums = np.bincount(place, values - mean)
-    count = len(sums)
-    if count < 2:
-        return Mean(mean, np.nan, np.nan, np.nan, count)
-    error = float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(values))
-    half = float(stdtrit(count - 1, 0.975)) * error
-    if error == 0:
-        return Mean(mean, mean, mean, 1.0 if mean == 0 else 0.0, count)
-    return Mean(mean, mean - half, mean + half, 2 * float(stdtr(count - 1, -abs(mean) / error)),
-                count)  # fmt: skip
-
-
 def differences(
     pairs: Sequence[Pair],
     scores: NDArray[np.float64],
@@ -359,9 +330,9 @@ def draw_part(
     brought: Brought,
     config: SwapConfig,
     out: Tables,
-) -> None:
+) -> Noted:
     """Sentences of a part to be swapped, see DRAWN; ``shares``: of the documents that mention a
-    group, how many are searched."""
+    group, how many are searched. Returns those on which the search failed."""
     documents, groups, languages = parts
     mentioned = looked_up(groups, "identities", documents).combine_chunks()
     share = np.zeros(documents.rows)
@@ -376,15 +347,19 @@ def draw_part(
     )
     rows: list[dict[str, Any]] = []
     start, known = 0, swaps_of(brought)
+    failed: Noted = []
     for batch in documents.batches(["doc_id", "text"]):
         here = slice(start, start + len(batch))
         start = here.stop
         wanted = spoken[here].to_numpy(zero_copy_only=False)
         wanted = wanted & (uniform(batch["doc_id"], 0, "swaps") < share[here])
         chosen = batch.filter(pa.array(wanted))
-        rows += candidates(chosen["text"], chosen["doc_id"], known)
+        found, faults = careful(lambda some: [*candidates(some, known)], chosen)
+        failed += noted(chosen, faults)
+        rows += found
     drawn = pa.Table.from_pylist(rows, schema=DRAWN)
     out.spill("drawn", DRAWN).write(lowest(drawn, config.sentences))
+    return failed
 
 
 def swap_tables(

@@ -13,6 +13,7 @@ from tasks.contract import HallmarkError
 from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.effects import EffectsConfig, effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
@@ -200,6 +201,35 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
     assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
     women = [r for r in rows(made, "identities") if r["term"] == "women"]
     assert [r["documents"] for r in women] == [9] and note(made) == 1
+
+
+def test_no_sentence_of_it_is_swapped(session, monkeypatch):
+    documents = given([*TEXTS, "The women of the harbour. " + BAD])
+    made = {"deduplicate": documents, "identities": identities(documents, IdentitiesConfig()),
+            "language": language(documents, LanguageConfig())}  # fmt: skip
+    breaks(monkeypatch, "tasks.corpus.people.swaps.sentences")
+    told = effects(documents, made, EffectsConfig())
+    swapped = [r["doc_id"] for r in rows(told, "swapped") if r["origin"] == "corpus"]
+    assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
+
+
+def test_the_tokenizer_is_measured_without_it(session, monkeypatch):
+    splits = ["train"] * 4 + ["validation"] * (len(TEXTS) - 4)
+    documents = given(TEXTS, splits=splits, kind="split")
+    signals = identities(documents, IdentitiesConfig())
+    before = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=300))
+    breaks(monkeypatch, "tasks.training.train_tokenizer.languages")
+    # Another artifact of the same tokens.
+    made = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=301))
+    was, now = (
+        {(r["kind"], r["name"]): (r["documents"], r["bytes"]) for r in rows(a, "fertility")}
+        for a in (before, made)
+    )
+    size = len(BAD.encode())
+    (source,) = (key for key in was if key[0] == "source")
+    assert now[source] == (was[source][0] - 1, was[source][1] - size)
+    assert now["identity", "women"] == was["identity", "women"] == (5, now["identity", "women"][1])
+    assert note(made) == 1
 
 
 def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):

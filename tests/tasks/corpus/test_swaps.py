@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import scipy.stats
 
 from tasks.contract import ids
 from tasks.corpus.identities import read_brought
@@ -15,7 +14,6 @@ from tasks.corpus.people.swaps import (
     DRAWN,
     Pair,
     candidates,
-    clustered_mean,
     differences,
     filled,
     lowest,
@@ -57,8 +55,10 @@ def test_a_place_is_found_by_its_number_of_words():
 
 
 def drawn(*texts, known=OWN):
+    doc_id = ids(f"document {i}" for i in range(len(texts)))
     texts = pa.array(texts, pa.large_string())
-    return [*candidates(texts, ids(f"document {i}" for i in range(len(texts))), known)]
+    batch = pa.record_batch({"doc_id": doc_id, "text": texts})
+    return [*candidates(batch, known)]
 
 
 def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
@@ -125,17 +125,6 @@ def test_every_template_mentions_the_group_that_is_put_in():
     missed = {texts[i] for i, g in enumerate(wanted) if (g, i) not in found}
     assert len(missed) <= 0.05 * len(set(texts)), sorted(missed)[:10]
     assert filled("{} keeps bees.", "she") == "She keeps bees."
-
-
-def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
-    values = np.random.default_rng(1).normal(0.1, 1, 30)
-    found = clustered_mean(values, [bytes([i]) for i in range(30)])
-    test = scipy.stats.ttest_1samp(values, 0)
-    assert found.p == pytest.approx(test.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
-    copied = clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
-    assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
-    assert np.isnan(clustered_mean(values, [b"one"] * 30).low)
 
 
 def test_differences_are_of_pairs_that_both_could_be_scored():

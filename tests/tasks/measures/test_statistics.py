@@ -243,3 +243,14 @@ def test_items_taken_for_clusters_cover_too_little():
         return rng.integers(2, size=40)[templates].astype(float), None
 
     assert covered(0.5, sample) < 0.85
+
+
+def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
+    values = np.random.default_rng(1).normal(0.1, 1, 30)
+    found = st.clustered_mean(values, [bytes([i]) for i in range(30)])
+    test = scipy.stats.ttest_1samp(values, 0)
+    assert found.p == pytest.approx(test.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
+    copied = st.clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
+    assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
+    assert np.isnan(st.clustered_mean(values, [b"one"] * 30).low)
