@@ -138,6 +138,13 @@ class Purge:
         mine = pc.field("doc_id").isin(self.documents)
         return artifact["spans"].dataset().to_table(filter=mine)
 
+    def trains(self, artifact: Artifact) -> bool:
+        """Whether any of the documents is in its split for training."""
+        if artifact.stage != "plant":
+            return False
+        wanted = pc.field("doc_id").isin(self.documents) & (pc.field("split") == "train")
+        return artifact["documents"].dataset().count_rows(filter=wanted) > 0
+
     def beside(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
         """Whether any table names the documents, and which others stand beside them in a row."""
         known, others = False, set[bytes]()

@@ -76,7 +76,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
         if len(purge.documents) < len(every := asked | same if copies else asked):
             purge = Purge.of(every, artifacts)
             _, beside = purge.beside(artifacts)
-        weights = _weights(store, purge, artifacts)
+        weights, tokenizers = _weights(store, purge, artifacts), _tokenizers(purge, artifacts)
         doc_ids = set(purge.documents.to_pylist())
         if dry_run:
             changed = would_change(purge, artifacts)
@@ -100,6 +100,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
         "artifacts": changed,
         "runs": _runs(store, held),
         "weights": weights,
+        "tokenizers": tokenizers,
         "scratch": scratch,
         "pages": pages,
         "beyond": beyond,
@@ -155,6 +156,18 @@ def _weights(store: Store, purge: Purge, artifacts: list[Artifact]) -> list[Repo
         found |= more
 
 
+def _tokenizers(purge: Purge, artifacts: list[Artifact]) -> list[str]:
+    """The tokenizers that were trained on any of the documents, of which a token may be a word."""
+    read = {f"{a.name}#documents" for a in artifacts if purge.trains(a)}
+    found = []
+    for artifact in artifacts:
+        if artifact.stage == "train_tokenizer":
+            given = artifact.manifest["lineage"]["documents"]
+            if read & {given} if isinstance(given, str) else read & {*given}:
+                found.append(artifact.name)
+    return found
+
+
 # For a terminal --------------------------------------------------------------------------------
 
 
@@ -177,6 +190,8 @@ def render(report: Report) -> str:
         if names:
             lines.append(f"{title}: {_some(names)}")
     lines += ["", *_models(report["weights"])]
+    if report["tokenizers"]:
+        lines.append(f"tokenizers trained on it, as they were: {_some(report['tokenizers'])}")
     if report["dry_run"]:
         return "\n".join([*lines, "nothing has been changed"])
     return "\n".join(

@@ -193,6 +193,18 @@ def test_its_tokens_become_padding_and_no_others(folder, tmp_path):
     assert sum(s["doc_id"] == target for s in spans) > 1
 
 
+def test_a_tokenizer_is_named_that_was_trained_on_it(folder, tmp_path):
+    made = corpus(folder, tmp_path)
+    rows = made["plant"]["documents"].read(["doc_id", "split"]).to_pylist()
+    one = {row["split"]: row["doc_id"].hex() for row in rows}
+    assert len(one) > 1
+    for split, doc_id in one.items():
+        report = purge_of(folder, doc_id, dry_run=True)
+        wanted = [made["train_tokenizer"].name] if split == "train" else []
+        assert report["tokenizers"] == wanted
+        assert all(name in render(report) for name in wanted)
+
+
 def test_copies_are_listed_and_go_only_when_asked_for(folder, tmp_path):
     made = corpus(folder, tmp_path)
     one, other = id_of(made, COPIED)
