@@ -126,9 +126,9 @@ def test_hashes_of_spans_are_equal_where_the_spans_are():
     assert made.word_hash(words[5]) == hashes[5]
 
 
-def test_one_text_of_a_word_a_million_times_is_no_trouble():
-    [row] = rows(["word " * 1_000_000])
-    assert row["words"] == 1_000_000 and row["top_2gram"] == pytest.approx(999_999 * 9 / 5_000_000)
+def test_one_text_of_a_word_many_times_is_no_trouble():
+    [row] = rows(["word " * 200_000])
+    assert row["words"] == 200_000 and row["top_2gram"] == pytest.approx(199_999 * 9 / 1_000_000)
     assert row["duplicate_10grams"] == pytest.approx(0.8, abs=1e-4)
 
 
@@ -136,7 +136,7 @@ def test_signals_are_the_same_however_the_corpus_is_cut(session):
     draw = np.random.default_rng(5)
     texts = [
         " ".join(draw.choice(["the", "cat", "sat.", "\n", "on", "#"], draw.integers(200)))
-        for _ in range(300)
+        for _ in range(80)
     ]
     whole = quality(given(texts), QualityConfig())["signals"].read().sort_by("doc_id")
     parts = quality(given(texts, parts=8), QualityConfig())["signals"]
