@@ -117,7 +117,8 @@ class TrainConfig:
     ``min_lr_ratio`` is the share of ``learning_rate`` the schedule ends at. ``decay_fraction`` is
     the last share of the steps in which ``wsd`` (warm-up, stable, decay) decays. With ``muon`` the
     matrices of the blocks follow Muon (Jordan et al. 2024), scaled so that ``learning_rate`` and
-    ``weight_decay`` mean what they mean for AdamW, and all else follows AdamW. ``z_loss`` weighs
+    ``weight_decay`` mean what they mean for AdamW, and all else follows AdamW; ``momentum`` is
+    Muon's. ``z_loss`` weighs
     the squared log-partition (PaLM). ``precision`` auto is bf16 autocast where the device has bf16
     matrix units, else fp32. The ``objective`` must suit the architecture (see OBJECTIVES).
     ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves the number to torch.
@@ -147,6 +148,7 @@ class TrainConfig:
     decay_fraction: float = 0.2
     beta1: float = 0.9
     beta2: float = 0.95
+    momentum: float = 0.95
     weight_decay: float = 0.1
     clip: float = 1.0
     z_loss: float = 0.0
@@ -205,8 +207,8 @@ class TrainConfig:
         _positive(self, "clip")
         _between(self, "min_lr_ratio", 0.0, 1.0)
         _between(self, "decay_fraction", 0.0, 1.0)
-        _between(self, "beta1", 0.0, 1.0, open_right=True)
-        _between(self, "beta2", 0.0, 1.0, open_right=True)
+        for name in ("beta1", "beta2", "momentum"):
+            _between(self, name, 0.0, 1.0, open_right=True)
         for name in ("weight_decay", "z_loss"):
             _between(self, name, 0.0, 10.0)
         if self.spike:

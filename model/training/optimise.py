@@ -9,7 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from model.architecture import FeedForward
+from model.attention import Attention
 from model.config import TrainConfig
+from model.training.muon import Muon
 from model.training.parallel import whole
 
 
@@ -57,15 +60,26 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
         )
     ]
     if muon:
+        held = fused(model)
+        matrices = [(p, held.get(p, [len(p)])) for p in muon]
         optimizers.append(
-            torch.optim.Muon(
-                muon,
-                lr=config.learning_rate,
-                weight_decay=config.weight_decay,
-                adjust_lr_fn="match_rms_adamw",  # one rate serves both (Liu et al. 2025)
-            )
+            Muon(matrices, config.learning_rate, config.weight_decay, config.momentum)
         )
     return optimizers
+
+
+def fused(model: nn.Module) -> dict[Tensor, list[int]]:
+    """The matrices that hold several, with the rows of each: queries, keys and values; the gate and
+    the value of SwiGLU."""
+    found = {}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            width = module.kv_heads * module.head_dim
+            found[module.qkv.weight] = [module.heads * module.head_dim, width, width]
+        elif isinstance(module, FeedForward):
+            width = module.down.in_features
+            found[module.up.weight] = [width] * (module.up.out_features // width)
+    return found
 
 
 def set_rate(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:

@@ -1,0 +1,74 @@
+"""Muon (Jordan et al. 2024): momentum of which every singular value is brought near 1.
+
+torch has it, too, but computes in bf16, which costs ten times as much as fp32 where the processor
+has none, matrix by matrix, and takes a matrix that holds several for one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+#: Jordan's quintic: five times it brings a singular value from (0.002, 1] into 0.68 to 1.13.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """matrices (n, rows, columns), U S V^T each, to near U V^T by Newton-Schulz, in fp32 on the CPU
+    and in bf16 elsewhere."""
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.to(torch.float32 if matrices.device.type == "cpu" else torch.bfloat16)
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """For the matrices of hidden layers, each with the rows of those that it holds: (384, 128) of
+    queries, keys and values is three of (128, 128), and each is made orthogonal for itself.
+
+    Nesterov momentum; updates are scaled by 0.2 sqrt(max(rows, columns)), as large as AdamW's, so
+    that learning rate and weight decay mean the same for both (Liu et al. 2025).
+    """
+
+    def __init__(
+        self,
+        matrices: Iterable[tuple[Tensor, Sequence[int]]],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+    ) -> None:
+        matrices = list(matrices)
+        self.rows = {parameter: list(rows) for parameter, rows in matrices}
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__([parameter for parameter, _ in matrices], defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            # By shape: one batch of products for all that are alike.
+            alike: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                mean = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
+                ahead = parameter.grad.lerp(mean, group["momentum"])
+                rows = self.rows[parameter]
+                for part in zip(parameter.split(rows), ahead.split(rows), strict=True):
+                    alike.setdefault(part[0].shape, []).append(part)
+            for shape, parts in alike.items():
+                step = group["lr"] * 0.2 * math.sqrt(max(shape))
+                updates = orthogonal(torch.stack([update for _, update in parts]))
+                for (weights, _), update in zip(parts, updates, strict=True):
+                    weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-step)
