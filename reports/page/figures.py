@@ -242,7 +242,8 @@ def show(value: float, unit: str) -> str:
         digits = 1 if abs(percent) >= 1 or percent == 0 else 2
         text = f"{percent:.{digits}f}"
         if percent and not float(text):  # never let something small pass for nothing
-            text = f"{percent:.1e}"
+            digits = 1 - math.floor(math.log10(abs(percent)))
+            text = f"{percent:.{digits}f}" if digits <= 6 else f"{percent:.1e}"
         return f"{text} %".replace("-", "−")
     if float(value).is_integer() and abs(value) < 1e15 and unit not in MEASURES:
         return f"{int(value):,}".replace("-", "−")
