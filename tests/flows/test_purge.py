@@ -12,13 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.commands.purge import purge_of, render
-from flows.redaction import Quotations, emptied, hashes_of, without_quotations
 from flows.runs import check_whole
 from model.training.data import PAD
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.contract import (
     DENIED,
-    DOCUMENTS,
     ID,
     ROOT,
     TOMBSTONES,
@@ -26,21 +24,15 @@ from tasks.contract import (
     Session,
     Store,
     UsageError,
-    as_documents,
-    described,
-    ids,
     open_session,
     read_denied,
     text_hashes,
 )
-from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.measures.words import normalise
 from tasks.training.pack import PackConfig, pack
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -346,68 +338,3 @@ def test_an_unknown_document_is_refused(folder, tmp_path):
     with pytest.raises(UsageError, match="knows a document 0000"):
         purge_of(folder, "00" * 16)
     assert folder.get(DENIED) is None
-
-
-# Redaction -------------------------------------------------------------------------------------
-
-
-def test_quotations_are_those_that_share_twenty_letters():
-    purged = ["Ärger mit <b>der</b> Post &amp; dem Zoll in Bern", "short one"]
-    found = Quotations(purged)
-    shares = "x Ärger,  MIT <b>der</b>\nPost &amp"
-    near = "Ärger mit <b>der Zoll in"  # 17 letters, and 8
-    texts = [shares, near, "", "short one!", "a short one", purged[0], "Zoll in Bern"]
-    assert found.within(texts).tolist() == [True, False, False, True, False, True, False]
-    assert not Quotations(["yes", ""])
-
-
-def test_pages_lose_what_they_quote_and_nothing_else():
-    found = Quotations([SECRET])
-    page = f'<h1>Rows</h1><td title="{SECRET[:40]}">one</td><td>{SECRET[5:60]}</td><p>kept</p>'
-    cleaned = without_quotations(page, found)
-    assert cleaned == ('<h1>Rows</h1><td title="[purged]">one</td><td>[purged]</td><p>kept</p>')
-    assert without_quotations("<p>kept</p>", found) is None
-    spread = "<p>" + "</i><i>".join(SECRET.split()) + "</p><h1>Title</h1>"
-    assert "Ottilie" not in without_quotations(spread, found)
-    lines = f"# Title\n| {SECRET} |\nkept\n"
-    assert without_quotations(lines, found, markup=False) == "# Title\n[purged]\nkept\n"
-
-
-def described_by(schema):
-    return {column.name: column for column in described(schema)}
-
-
-def test_a_near_copy_named_after_it_keeps_its_text():
-    """The cluster of others is the id of the document that goes."""
-    texts = pa.array([SECRET, COPIED], pa.large_string())
-    keys, hashes = ids(["gone", "stays"]), text_hashes(texts)
-    made = as_documents({"doc_id": keys, "source": ["s", "s"], "cluster": keys.take([0, 0]),
-                         "text": texts, "text_hash": hashes})  # fmt: skip
-    rows = pa.table(made, schema=DOCUMENTS)
-    left = emptied(rows, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
-    assert left["text"].to_pylist() == ["", COPIED]
-    assert left["text_hash"].to_pylist() == [bytes(16), hashes[1].as_py()]
-
-
-def test_nothing_of_its_signature_is_left():
-    keys = ids(["gone", "stays"])
-    for schema, name, values, gone in (
-        (NEAR, "bands", [[1, 2], [1, 3]], []),
-        (
-            EXACT,
-            "exact",
-            ids(normalise(pa.array([SECRET, COPIED], pa.large_string())).to_pylist()),
-            bytes(16),
-        ),
-    ):
-        made = {"doc_id": keys, "entered": keys, "cluster": keys.take([0, 0])}
-        rows = pa.table(made | {name: values}, schema=schema)
-        documents = {
-            "doc_id": keys[:1],
-            "text": pa.array([SECRET], pa.large_string()),
-            "text_hash": ids(["text"]),
-        }
-        found = hashes_of(pa.table(documents))
-        left = emptied(rows, described_by(schema), keys[:1], pa.array(found, ID), None)
-        assert left[name].to_pylist() == [gone, rows[name][1].as_py()]
-        assert left.drop_columns(name).equals(rows.drop_columns(name))

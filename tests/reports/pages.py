@@ -1,4 +1,5 @@
-"""Reads the pages that the reports make: HTML with the standard parser, Markdown with another."""
+"""Small cards, and the pages that reports make, read: HTML with the standard parser, Markdown with
+another."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from reports.model_card import ModelCardConfig, model_card
 from tasks.contract import Artifact
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -147,3 +149,14 @@ def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
             known = rows[column].dropna()
             return known.iloc[-1] if len(known) else None
     raise AssertionError(aggregate)
+
+
+def text_of(card, name):
+    assert broken_links(card.directory()) == []
+    return " ".join(read(card.directory() / f"{name}.html").text.split())
+
+
+def card_of(checkpoint, audits=None, corpus=None):
+    """A card without training, tokenizer, attention maps and samples."""
+    config = ModelCardConfig()
+    return model_card(checkpoint, None, None, audits or {}, corpus or {}, None, None, config)

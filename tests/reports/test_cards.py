@@ -13,13 +13,8 @@ from reports.model_card import ModelCardConfig, model_card
 from reports.sections.corpus_figures import READ, masker_of
 from tasks.contract import HallmarkError, Processes, Session, Store, open_session
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.toxicity.cascade import CascadeConfig
-from tasks.measures.scorers import ScorerConfig
 from tests.reports import artifacts, pages
-from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
+from tests.reports.pages import card_of, text_of
 
 CARDS = ["datasheet", "model_card"]
 
@@ -342,50 +337,6 @@ def render_again(card, folder, session):
 # Cards of less ---------------------------------------------------------------------------------
 
 
-def text_of(card, name):
-    assert pages.broken_links(card.directory()) == []
-    return " ".join(pages.read(card.directory() / f"{name}.html").text.split())
-
-
-def card_of(checkpoint, audits=None, corpus=None):
-    """A card without training, tokenizer, attention maps and samples."""
-    config = ModelCardConfig()
-    return model_card(checkpoint, None, None, audits or {}, corpus or {}, None, None, config)
-
-
-def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
-    found = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
-    text = text_of(card_of(found), "model_card")
-    assert "came without its training corpus" in text
-    assert "came without a log of its training" in text
-    assert "No audit ran a control" in text
-    for sentence in ("Its social bias was not measured.", "What the model can do was not"):
-        assert text.count(sentence) == 2  # in its section and among the caveats
-    assert "gpt2" in text
-
-
-def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_path):
-    from tasks.contract import external
-
-    (tmp_path / "weights.bin").write_bytes(b"123")
-    card = card_of(external(tmp_path, "checkpoint"))
-    text = text_of(card, "model_card")
-    assert "no safetensors file" in text and "no config.json" in text
-    assert card["figures"].rows == 0
-
-
-def test_a_damaged_checkpoint_is_named(session, tmp_path):
-    from tasks.contract import external
-
-    found = artifacts.checkpoint(tmp_path / "x")
-    path = tmp_path / "x" / "model.safetensors"
-    path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
-        card_of(found)
-    with pytest.raises(HallmarkError, match="is no safetensors file"):
-        card_of(external(tmp_path / "x", "checkpoint"))
-
-
 def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
     card = card_of(made.checkpoint, {"toxicity": audit})
@@ -409,61 +360,3 @@ def test_a_finding_that_names_no_rows_is_refused(session, made, where):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
     with pytest.raises(HallmarkError, match="audit_toxicity"):
         card_of(made.checkpoint, {"toxicity": audit})
-
-
-def test_an_empty_corpus_gets_a_datasheet(session):
-    from tasks.corpus.plant import PlantConfig, plant
-    from tasks.corpus.profile import ProfileConfig, profile
-    from tests.tasks.corpora import given
-
-    nothing = given([], kind="split")
-    planted = plant(nothing, PlantConfig(enabled=False))
-    history = {"plant": planted}
-    made = profile(planted, planted, history, {}, ProfileConfig())
-    text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
-    assert "The corpus holds 0 documents in 0 bytes of text" in text
-    assert "Nothing was planted" in text and "The corpus is empty" in text
-    assert text.count("Not stated.") >= 10
-
-
-def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, tmp_path):
-    checkpoint, base = make_checkpoint(tmp_path)
-    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
-    cascade = CascadeConfig(clears_below=0.05, threshold=0.01, recall=0.1, sample=20)
-    config = ScoreToxicityConfig(scorer=scorer, cascade=cascade)
-    corpus = artifacts.history()
-    scores = score_toxicity(corpus["scrub"], None, config)
-    corpus["score_toxicity"] = scores
-    sheet = datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="A corpus"))
-    (row,) = scores["cascade"].read().to_pylist()
-    assert row["drawn"] == 20 and row["cleared"] > 0 and 0.1 <= row["bound"] < 1
-    page = pages.read(sheet.directory() / "datasheet.html")
-    said = " ".join(page.text.split())
-    assert f"{row['cleared']} documents were cleared by alt-profanity-check" in said
-    toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
-    assert f"Both scorers read 20 documents, of which {toxic}" in said
-    assert "with 95 % confidence, an estimate; 10 % was required." in said
-    figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
-    for name in ("cleared", "drawn", "toxic", "missed", "bound"):
-        assert figures[f"cascade-{name}"]["value"] == row[name]
-        assert figures[f"cascade-{name}"]["table"] == "cascade"
-    assert figures["cascade-bound"]["n"] == row["toxic"]
-
-
-def test_what_sources_declare_is_on_the_datasheet(tmp_path):
-    """Licence, origin and days of the collection; as text, not as markup."""
-    (tmp_path / "a.txt").write_text("one letter")
-    said = {"licence": "<b>CC0</b>", "origin": "a letter box", "collected_from": "2020-01-02"}
-    place = {"kind": "text", "path": str(tmp_path / "a.txt")}
-    sources = [{**place, "name": "said", **said}, {**place, "name": "mute"}]
-    with open_session(Session(Store(tmp_path / "store"))):
-        corpus = artifacts.history()
-        profiled = artifacts.profiled(corpus)
-        pages = {}
-        for name, given in (("both", sources), ("mute", sources[1:])):
-            history = {**corpus, "ingest": ingest(IngestConfig(sources=given))}
-            made = datasheet(profiled, history, DatasheetConfig())
-            pages[name] = made.path("datasheet.html").read_text()
-    assert "&lt;b&gt;CC0&lt;/b&gt;" in pages["both"] and "<b>CC0" not in pages["both"]
-    assert "a letter box" in pages["both"] and "2020-01-02" in pages["both"]
-    assert "What the sources declare" not in pages["mute"]

@@ -17,9 +17,9 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.members import DAMAGED, TOO_EARLY
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import Meter, blocks
 from tests.tasks.corpora import given
-from tests.tasks.corpus.reading import LIMIT, PACK, READERS, texts
+from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, texts
 from tests.tasks.corpus.test_warc import page, record
 
 # One record list, in every container -------------------------------------------------------------
@@ -209,6 +209,27 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
     else:
         os.truncate(path, path.stat().st_size + change)
     with pytest.raises(HallmarkError, match=r"a\.\w+ changed while it was read.*run again"):
+        list(found)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("change", [-1, -150_000, -300_000, 1])
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, change, monkeypatch):
+    """Also where it shrinks to a whole number of lines and members."""
+    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK", 4096)
+    rows = documents(range(10_000), size=15)
+    pack = PACK.get(ending, bytes)
+    path = tmp_path / f"a.jsonl{ending}"
+    data = b"".join(pack(row) for row in rows)
+    path.write_bytes(data)
+    found = blocks(path, Meter())
+    next(found)
+    if change > 0:
+        with path.open("ab") as file:
+            file.write(pack(rows[0]))
+    else:
+        os.truncate(path, len(data) + change)
+    with pytest.raises(HallmarkError, match=r"a\.jsonl.* changed while it was read.*; run again"):
         list(found)
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import time
 import tracemalloc
@@ -12,7 +11,6 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError
 from tasks.corpus.ingest import IngestConfig, ingest
 from tasks.corpus.reading import members
 from tasks.corpus.reading.members import DAMAGED, TOO_EARLY, Damage
@@ -291,30 +289,6 @@ def test_the_accounts_of_damaged_files_balance(tmp_path, ending, session):
         ("line 21", DAMAGED, lost[0]),
         ("line 21", DAMAGED, lost[1]),
     ]
-
-
-# A file that changes -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("change", [-1, -150_000, -300_000, 1])
-def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, change, monkeypatch):
-    """Also where it shrinks to a whole number of lines and members."""
-    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK", 4096)
-    rows = documents(range(10_000), size=15)
-    pack = PACK.get(ending, bytes)
-    path = tmp_path / f"a.jsonl{ending}"
-    data = b"".join(pack(row) for row in rows)
-    path.write_bytes(data)
-    found = blocks(path, Meter())
-    next(found)
-    if change > 0:
-        with path.open("ab") as file:
-            file.write(pack(rows[0]))
-    else:
-        os.truncate(path, len(data) + change)
-    with pytest.raises(HallmarkError, match=r"a\.jsonl.* changed while it was read.*; run again"):
-        list(found)
 
 
 # Time and memory ---------------------------------------------------------------------------------
