@@ -310,7 +310,7 @@ def examples(corpus: CorpusFigures) -> Section:
         key = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
         if not any(key.items() <= other.items() for other in seen):
             seen.append(row)
-    seen.sort(key=lambda r: -(r["ratio"] or 0))
+    seen.sort(key=lambda r: (not r["alone"], -(r["ratio"] or 0)))
     lines: list[list[Inline]] = []
     for row in seen[: corpus.lines_shown]:
         where = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
@@ -319,6 +319,7 @@ def examples(corpus: CorpusFigures) -> Section:
             "documents", (EFFECTS, "examples"), where, aggregate="count",
         )  # fmt: skip
         times = "–" if row["ratio"] is None else show(row["ratio"], "times")
+        times = ALONE if row["alone"] else times
         lines.append([whom(row), row["stage"], row["reason"], times, figure])
     if not lines:
         section.add(Paragraph(["No rule took a document."]))

@@ -51,6 +51,7 @@ from tasks.corpus.people.swaps import (
     number,
     swap_tables,
 )
+from tasks.corpus.people.taken import taken_clusters
 from tasks.measures.faults import tell
 from tasks.measures.labelled import labelled_sentences, measured
 from tasks.measures.ratios import LEVEL, METHOD, Ratios, rate_ratios
@@ -132,6 +133,8 @@ TABLES = {
         "Documents that were taken, some of each rule, source and language, highest ratio first.",
         *_CAUSE, *_WHOM,
         number("ratio", "see rates", "times"),
+        column("alone", pa.bool_(), "figure", "of all others the rule took none: no ratio, and "
+               "before all ratios"),
         column("doc_id", ID, "id", "the document"),
     ),
     **SWAPS,
@@ -229,14 +232,15 @@ def threshold_rows(
     orders = {title: order for order, title in enumerate(history)}
     for title, artifact in history.items():
         for rule in rules_of(artifact):
+            bounds = {b: float(v) for b in _BREAKS if isinstance(v := rule[b], float | int)}
+            if rule["action"] == "tag" or not bounds:  # a rule about labels has no range
+                continue
             values = signal(history, str(rule["signal"]), found)
-            if rule["action"] == "tag" or values is None:
+            if values is None:
                 continue
             risk = (found.left >= orders[title]) & np.isfinite(values)
-            for bound, breaks in _BREAKS.items():
-                own = rule[bound]
-                if not isinstance(own, float | int):
-                    continue
+            for bound, own in bounds.items():
+                breaks = _BREAKS[bound]
                 for limit in thresholds(values[risk], bound, float(own), config.shares):
                     head = {"stage": title, "reason": rule["name"], "signal": rule["signal"],
                             "bound": bound, "threshold": limit, "own": limit == own}  # fmt: skip
@@ -275,11 +279,14 @@ def example_rows(found: Fates, rates: list[dict[str, Any]], most: int) -> Iterat
         chosen: list[dict[str, Any]] = []
         for (dimension, name), member in found.groups.items():
             at = np.flatnonzero(member & hit) if dimension in ("source", "language") else hit[:0]
-            ratio = known.get((stage_, reason, dimension, name), {}).get("ratio")
+            rate = known.get((stage_, reason, dimension, name), {"ratio": None, "removed": 0})
+            alone = rate["ratio"] is None and rate["removed"] > 0  # of all others none was taken
             head = {"stage": stage_, "reason": reason, "dimension": dimension, "slice": name}
-            chosen += [head | {"ratio": ratio, "doc_id": found.ids[int(i)].as_py()}
-                       for i in at[:most]]  # fmt: skip
-        yield from sorted(chosen, key=lambda r: (-(r["ratio"] or 0), r["dimension"], r["slice"]))
+            chosen += [head | {"ratio": rate["ratio"], "alone": alone,
+                               "doc_id": found.ids[int(i)].as_py()} for i in at[:most]]  # fmt: skip
+        yield from sorted(
+            chosen, key=lambda r: (not r["alone"], -(r["ratio"] or 0), r["dimension"], r["slice"])
+        )
 
 
 def toxicity_limit(history: Mapping[str, Artifact]) -> float:
@@ -311,9 +318,10 @@ def effects(
     """``documents``: what sentences are drawn from, personal data masked; ``history``: the
     artifacts of the corpus stages by label, in the order they ran.
 
-    Holds about 120 bytes a document, and of texts the drawn sentences alone.
+    Holds about 120 bytes a document, some 300 more for each that a rule took before near copies
+    were looked for, and of texts the drawn sentences alone.
     """
-    found = fates(history)
+    found = fates(history, taken_clusters(history, work))
     work.measure("documents without signals", float((~found.known).sum()), "documents")
 
     def write(name: str, rows: list[dict[str, Any]]) -> None:

@@ -205,6 +205,9 @@ class _Matcher:
         # A term that stands in two entries of a group is one term.
         named = {row: number for number, row in reversed([*enumerate(lexicon.terms)])}
         self.same = np.array([named[row] for row in lexicon.terms], np.int64)
+        groups = {name: i for i, name in enumerate(lexicon.groups)}
+        self.group = np.array([groups[group] for group, _ in lexicon.terms], np.int64)
+        self.words = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
         self.first = np.zeros(len(self.vocabulary) + 1, bool)
         self.first[list(self.by_first)] = True
 
@@ -291,7 +294,20 @@ class _Matcher:
         number, text, at = np.concatenate(found, axis=1)
         _, first = np.unique(at * len(self.same) + self.same[number], return_index=True)
         number, text, at = self.same[number[first]], text[first], at[first]
+        whole = outermost(self.group[number], at, self.words[number])
+        number, text, at = number[whole], text[whole], at[whole]
         return number, text, at - np.searchsorted(codes.owners, text)
+
+
+def outermost(group: Int64, start: Int64, length: Int64) -> Bool:
+    """Which of these stretches lie within no other one of their group, (n,)."""
+    order = np.lexsort((-length, start, group))
+    # Groups one behind the other on a line, so that one running maximum serves all.
+    line = group[order] * (start.max(initial=0) + length.max(initial=0) + 1)
+    end = line + start[order] + length[order]
+    found = np.ones(len(order), bool)
+    found[order[1:]] = end[1:] > np.maximum.accumulate(end)[:-1]
+    return found
 
 
 _MATCHERS: dict[int, tuple[Lexicon, _Matcher]] = {}
@@ -310,8 +326,8 @@ def _matcher(lexicon: Lexicon) -> _Matcher:
 def find_terms(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64]:
     """Every mention: the term's number in ``Lexicon.terms`` and the text's number, (n,) each.
 
-    Whole words, whatever their case. Terms may overlap: in *African American* both count that are
-    in the lexicon.
+    Whole words, whatever their case. Of a group's terms of which one lies within the other the
+    longer counts, *young people* and not *young*; those of different groups both count.
     """
     number, owner, _ = _matcher(terms or lexicon()).find(texts)
     return number, owner

@@ -82,16 +82,25 @@ class _Side:
 
     @property
     def simple(self) -> Float64:
-        """Variance of the rate, were all items independent; a rate of 1 has one as well."""
-        rest = np.fmax(1 - self.rate, 0.5 / (self.n + 1))
-        return _over(self.rate * rest, self.n)
+        """Variance of the rate, were all items independent."""
+        return self._binomial(self.n)
 
     @property
     def variance(self) -> Float64:
-        """No smaller than were all items independent: an estimate from few clusters may be."""
-        with np.errstate(invalid="ignore"):
-            spread = _over(self.squares, self.n**2) * _over(self.clusters, self.clusters - 1)
-        return np.fmax(spread, self.simple)
+        """No smaller than were all items independent: an estimate from few clusters may be. Where
+        nothing differs between clusters, at a rate of 1 or in a single one, a cluster is an item.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = self.squares / self.n**2 * self.clusters / (self.clusters - 1)
+        alike = (self.clusters < 2) | (self.events >= self.n)
+        return np.where(alike, self._binomial(self.clusters), np.fmax(spread, self.simple))
+
+    def _binomial(self, items: Float64) -> Float64:
+        """Variance of a rate over independent items. Near a rate of 1 its square root is no less
+        than the interval of Clopper & Pearson for all of ``items`` asks for: 1 - 0.025^(1 / items)
+        is about 3.7 / items."""
+        rest = np.fmax(1 - self.rate, 4 / (items + 4))
+        return _over(self.rate * rest, items)
 
     def effective(self, design: float) -> tuple[Float64, Float64]:
         """Events and items of a Poisson rate with this variance. Without an event nothing is known

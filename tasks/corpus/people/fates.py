@@ -57,12 +57,14 @@ class Fates:
     """The documents of the first stage, and what became of them; arrays (n,).
 
     ``left``: the place in the history of the stage at which a document left, STAYED if it did not;
-    ``twin``: the place of the document that a copy was removed for, -1 for all others.
+    ``copy``: it left as a copy of another one; ``twin``: the place of that one, -1 where it is of
+    an earlier corpus, and for all others.
     """
 
     ids: pa.Array
     left: Int64
     why: Int64  # number in ``reasons``, -1 if it stayed
+    copy: Bool
     twin: Int64
     cluster: Int64
     reasons: list[tuple[str, str]]
@@ -74,22 +76,20 @@ class Fates:
     _groups: dict[str, dict[str, Group]] = field(default_factory=dict)
 
     @cached_property
-    def copy(self) -> Bool:
-        """Left as a copy of another document."""
-        return self.twin >= 0
-
-    @cached_property
     def root(self) -> Int64:
-        """Of each copy the last keeper in its chain: a twin that left as a copy has a twin."""
-        root = np.where(self.copy, self.twin, np.arange(len(self.twin)))
-        while self.copy[root].any():
-            root = np.where(self.copy[root], self.twin[root], root)
+        """Of each copy the last keeper in its chain that is of this corpus: a twin that left as a
+        copy has a twin, unless that is of an earlier one."""
+        chained = self.twin >= 0
+        root = np.where(chained, self.twin, np.arange(len(self.twin)))
+        while chained[root].any():
+            root = np.where(chained[root], self.twin[root], root)
         return root
 
     @cached_property
     def lost(self) -> Bool:
-        """Left as a copy, and what it was a copy of left later for another reason."""
-        return self.copy & (self.left[self.root] < STAYED)
+        """Left as a copy, and what it was a copy of left later for another reason. What is a copy
+        of an earlier document is not lost: that one is in the corpus."""
+        return self.copy & (self.left[self.root] < STAYED) & ~self.copy[self.root]
 
     @cached_property
     def whole(self) -> Bool:
@@ -113,8 +113,9 @@ class Fates:
         return self._groups[dimension]
 
 
-def fates(history: Mapping[str, Artifact]) -> Fates:
-    """``history``: the artifacts of the corpus stages by label, in the order they ran.
+def fates(history: Mapping[str, Artifact], taken: pa.Table | None = None) -> Fates:
+    """``history``: the artifacts of the corpus stages by label, in the order they ran; ``taken``:
+    clusters of what left before there were any (people/taken.py).
 
     Raises HallmarkError where no stage left documents, or none said whom they mention.
     """
@@ -126,23 +127,27 @@ def fates(history: Mapping[str, Artifact]) -> Fates:
     n = len(ids)
     place = Places(ids)
     left, why, twin = np.full(n, STAYED), np.full(n, -1), np.full(n, -1)
+    copy = np.zeros(n, bool)
     reasons: list[tuple[str, str]] = []
     causes: list[Cause] = []
     for order, (label, artifact) in enumerate(history.items()):
         if "ledger" not in artifact.tables:
             continue
-        ledger = artifact["ledger"].read(["doc_id", "action", "reason", "matched"])
-        for reason, action, at, matched in _departures(ledger, place):
+        ledger = artifact["ledger"].read(["doc_id", "action", "reason", "score", "matched"])
+        for reason, action, at, copied, matched in _departures(ledger, place):
             gone = at[left[at] == STAYED] if action in LEAVING else at[:0]
             if len(gone):
                 left[gone], why[gone] = order, _number(reasons, (label, reason))
-                twin[at] = np.where(np.isin(at, gone), matched, twin[at])
+                here = np.isin(at, gone)
+                copy[at], twin[at] = (
+                    np.where(here, new, old[at]) for new, old in ((copied, copy), (matched, twin))
+                )
             hit = _cause(causes, label, reason, order, n).hit
             hit[at] = True
-    cluster = _clusters(history, place, twin)
+    cluster = _clusters(history, place, twin, taken)
     groups, known, english = _groups(history, place, twin, rows["source"].combine_chunks())
     source = rows["source"].combine_chunks().dictionary_encode().indices
-    return Fates(ids, left, why, twin, cluster, reasons, causes, groups,
+    return Fates(ids, left, why, copy, twin, cluster, reasons, causes, groups,
                  source.to_numpy().astype(np.int64), known, english)  # fmt: skip
 
 
@@ -174,10 +179,11 @@ def _keys(ids: pa.Array) -> NDArray[np.void]:
     return pairs
 
 
-def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int64, Int64]]:
-    """(reason, action, places, places of the twins) of the rows about whole documents that leave,
-    or would have; removed ones before those that are rows ``also``. A twin that leaves here itself
-    is the earlier document of that id, to whose corpus this one adds; it has no place here."""
+def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int64, Bool, Int64]]:
+    """(reason, action, places, whether as copies, places of the twins) of the rows about whole
+    documents that leave, or would have; removed ones before those that are rows ``also``. A twin
+    that leaves here itself is the earlier document of that id, to whose corpus this one adds; it
+    has no place here, as no earlier document has."""
     ledger = ledger.filter(pc.is_in(ledger["action"], value_set=pa.array([*LEAVING, "also"])))
     pairs = ledger.group_by(["action", "reason"]).aggregate([]).to_pylist()
     pairs.sort(key=lambda pair: (pair["action"] == "also", pair["reason"], pair["action"]))
@@ -190,7 +196,9 @@ def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int
         ours = at >= 0  # planted documents were not there at first
         twin = place.of(rows["matched"])
         twin[np.isin(twin, leaving)] = -1
-        yield pair["reason"], pair["action"], at[ours], twin[ours]
+        # Without a similarity: a record that came again under its id, with another text.
+        copied = pc.and_(rows["matched"].is_valid(), rows["score"].is_valid()).to_numpy()
+        yield pair["reason"], pair["action"], at[ours], copied[ours], twin[ours]
 
 
 def _number(reasons: list[tuple[str, str]], found: tuple[str, str]) -> int:
@@ -207,7 +215,9 @@ def _cause(causes: list[Cause], stage: str, reason: str, order: int, n: int) -> 
     return known
 
 
-def _clusters(history: Mapping[str, Artifact], place: Places, twin: Int64) -> Int64:
+def _clusters(
+    history: Mapping[str, Artifact], place: Places, twin: Int64, taken: pa.Table | None
+) -> Int64:
     """The number of each document's cluster: the last that a stage gave it, a copy's its twin's.
     One that is named after an earlier document, of what this corpus adds to, has no place here."""
     cluster = np.arange(len(twin))
@@ -220,6 +230,8 @@ def _clusters(history: Mapping[str, Artifact], place: Places, twin: Int64) -> In
             names = rows["cluster"].take(pa.array(away)).to_pylist()
             found[away] = [len(twin) + afar.setdefault(name, len(afar)) for name in names]
             cluster[at[at >= 0]] = found[at >= 0]
+    if taken is not None:
+        cluster[place.of(taken["doc_id"])] = cluster[place.of(taken["cluster"])]
     copy = twin >= 0
     while True:  # chains of twins are short: a copy's keeper stood in its own stage
         moved = np.where(copy, cluster[np.where(copy, twin, 0)], cluster)

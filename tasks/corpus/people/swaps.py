@@ -124,6 +124,7 @@ class Swaps:
 
     lexicon: Lexicon
     rows: Sequence[Parallel]
+    nouns: frozenset[str]  # behind which an adjective is one: not "a Muslim came"
     templates: Mapping[str, Sequence[str]]
 
     @property
@@ -143,7 +144,7 @@ def swaps_of(brought: Brought) -> Swaps:
         if len(groups) > 1 and len({len(terms) for terms in groups.values()}) == 1:
             for terms in zip(*groups.values(), strict=True):
                 rows.append(Parallel(name, "", dict(zip(groups, terms, strict=True))))
-    return Swaps(all_groups(brought), rows, said["templates"])
+    return Swaps(all_groups(brought), rows, frozenset(said["nouns"]), said["templates"])
 
 
 # Drawing ---------------------------------------------------------------------------------------
@@ -163,6 +164,15 @@ def span_of(sentence: str, word: int, words: int) -> tuple[int, int]:
     """Where ``words`` words from that number on stand in a sentence, in characters."""
     tokens = list(_TOKEN.finditer(sentence))
     return tokens[word].start(), tokens[word + words - 1].end()
+
+
+_NEXT = re.compile(r"[\s-]+([^\W\d_]+)")
+
+
+def next_word(sentence: str, end: int) -> str:
+    """The word behind these characters, in lower case; empty where anything else stands there."""
+    found = _NEXT.match(sentence, end)
+    return found[1].lower() if found else ""
 
 
 def candidates(documents: pa.RecordBatch, known: Swaps) -> Iterator[dict[str, Any]]:
@@ -191,6 +201,8 @@ def candidates(documents: pa.RecordBatch, known: Swaps) -> Iterator[dict[str, An
                 continue
             text = found[int(sentence[at])].as_py()
             start, end = span_of(text, int(word[at]), len(term.split()))
+            if known.rows[row].role == "adjective" and next_word(text, end) not in known.nouns:
+                continue
             rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             yield {"doc_id": documents["doc_id"][int(owner[sentence[at]])].as_py(), "axis": axis,
                    "group": group, "row": row, "start": start, "end": end, "rank": rank,
@@ -229,7 +241,7 @@ def swapped(sentence: str, start: int, end: int, term: str, own: str) -> str:
     old, before = sentence[start:end], sentence[:start]
     if old.isupper() and len(old) > 1:
         term = term.upper()
-    elif old.islower():
+    elif old.islower() and not own.islower():  # somebody who writes no capitals
         term = term.lower()
     elif old[:1].isupper() and (own.islower() or not before.strip()):
         term = term[:1].upper() + term[1:]

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact
+from tasks.corpus.people.fates import LEAVING
 from tasks.measures.personal.types import TYPES
 from tasks.measures.statistics import wilson
 
@@ -45,11 +46,15 @@ class Finder:
         there = set(self.truth)
         for label, artifact in self.history.items():
             self.came[label] = set(there)
-            if "ledger" in artifact.tables and artifact.stage != "ingest":
+            if artifact.stage == "ingest":  # weights, caps and lists of blocked documents
+                rows = artifact["documents"].read(["doc_id", "source"])
+                rows = rows.filter(pc.equal(rows["source"], self.source))
+                there &= set(rows["doc_id"].to_pylist())
+            elif "ledger" in artifact.tables:
                 rows = artifact["ledger"].read(names)
                 rows = rows.filter(pc.equal(rows["source"], self.source))
                 self.ledgers[label] = rows.to_pylist()
-                there -= {r["doc_id"] for r in self.ledgers[label] if r["action"] == "removed"}
+                there -= {r["doc_id"] for r in self.ledgers[label] if r["action"] in LEAVING}
 
     def row(self, stage: str, what: str, measure: str, hits: int, n: int) -> Row:
         made = {"source": self.source, "stage": stage, "what": what, "measure": measure}

@@ -21,10 +21,12 @@ from tasks.contract import (
     stage,
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.effects import EffectsConfig, effects, outcomes, rate_rows, thresholds
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.people.fates import STAYED, fates
+from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.signals import signals
 from tests.tasks.corpora import given
@@ -298,3 +300,72 @@ def test_an_empty_corpus_has_no_rates(session):
     made["identities"] = identities(made["ingest"], IdentitiesConfig())
     found = effects(made["ingest"], made, CONFIG)
     assert found["rates"].rows == 0 and found["swaps"].rows > 20  # those of templates
+
+
+def test_a_rule_about_labels_has_rates_and_no_range(session):
+    rules = {"language": {"any_of": ["en"]}, "rude": {"lt": 0.5}, "noted": {"signal": "rude",
+             "lt": 0.9, "action": "tag"}}  # fmt: skip
+    made = curated(60, rules=rules)
+    found = measure(made)
+    assert {row["reason"] for row in rows_of(found, "thresholds")} == {"rude"}
+    assert rows_of(found, stage="select", reason="rude")
+
+
+def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clusters(session):
+    """Thirty near copies that a rule took are one observation."""
+    page = " ".join(f"word{i}" for i in range(60))
+    copies = [f"The Muslim baker opened early. {page} Page {i}." for i in range(30)]
+    others = [f"{base} Note {i}." for i in range(40) for base in ORDINARY]
+    raw = given([*copies, *others], parts=4)
+    made = {"ingest": raw, "deduplicate": deduplicate(raw, {}, DeduplicateConfig())}
+    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    made["quality"] = quality(made["deduplicate"], QualityConfig())
+    told = {name: made[name] for name in ("language", "identities", "quality")}
+    rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
+    made["select"] = select(made["deduplicate"], told, rules)
+    made["deduplicate_near"] = deduplicate_near(made["select"], {}, DeduplicateNearConfig())
+    [row] = rows_of(measure(made), stage="select", reason="long", dimension="identity",
+                    slice="Muslims")  # fmt: skip
+    assert (row["n"], row["removed"], row["clusters"]) == (30, 30, 1)
+    assert row["verdict"] == "not shown"
+    made["deduplicate_near"] = deduplicate_near(
+        made["select"], {}, DeduplicateNearConfig(threshold=1, cluster_threshold=1)
+    )
+    [row] = rows_of(measure(made), stage="select", reason="long", dimension="identity",
+                    slice="Muslims")  # fmt: skip
+    assert row["clusters"] == 30 and row["verdict"] == "more"
+
+
+def test_where_none_of_the_others_was_taken_examples_come_first(session):
+    """A ratio without end is above all others."""
+    made = curated(120, rules={"rude": {"lt": 0.5}})
+    hits = {r["doc_id"] for r in made["select"]["ledger"].read().to_pylist()}
+    source = {r["doc_id"]: r["source"] for r in made["ingest"]["documents"].read().to_pylist()}
+    assert {source[i] for i in hits} == {"letters", "notices"}
+    found = rows_of(measure(made), "examples", stage="select", reason="rude")
+    # All are English, none of another language was taken: alone; sources have ratios.
+    assert [row["alone"] for row in found] == sorted((r["alone"] for r in found), reverse=True)
+    assert {row["dimension"] for row in found if row["alone"]} <= {"language"}
+
+
+def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
+    before = {"ingest": given(["The women of the harbour wrote a long letter to the mayor today."])}
+    before["deduplicate"] = deduplicate(before["ingest"], {}, DeduplicateConfig())
+    old = before["ingest"]["documents"].read()["text"][0].as_py()
+    texts = [old, f"{old} And more!", *ORDINARY]  # the first has its id, too
+    config = DeduplicateNearConfig(shingle_length=2, threshold=0.7)
+    before["near"] = deduplicate_near(before["deduplicate"], {}, config)
+    made = {"ingest": given(texts, ["new"] * len(texts))}
+    earlier = {"deduplicate 1": before["deduplicate"]}
+    made["deduplicate"] = deduplicate(made["ingest"], earlier, DeduplicateConfig())
+    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    near = {"deduplicate_near 1": before["near"]}
+    made["deduplicate_near"] = deduplicate_near(made["deduplicate"], near, config)
+    found = fates(made)
+    gone = found.left < STAYED
+    assert gone.sum() == 2 and found.copy.tolist() == gone.tolist()
+    assert not found.lost.any()  # the text is in the corpus that this one adds to
+    [(*_, struck, _)] = [o for o in outcomes(found) if o[1] == "struck out"]
+    assert not struck.any()

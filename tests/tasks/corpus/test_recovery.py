@@ -179,6 +179,22 @@ def test_a_stage_answers_for_what_came_to_it(session):
     assert found["select_scored", "rude speech", "recall"] == (1, 1)
 
 
+def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
+    """Of a town with a weight or a cap only what ingest let in counts."""
+    source = {"kind": "town", "documents": 60, "cap": 20}
+    config = IngestConfig(sources=[source])
+    made = {"ingest": ingest(config)}
+    made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
+    made["scrub"] = scrubbed(made["deduplicate"])
+    told = recovery(made, RecoveryConfig())
+    read = {r["doc_id"] for r in made["ingest"]["documents"].read().to_pylist()}
+    assert 0 < len(read) <= 20
+    planted = [r for r in told["planted"].read().to_pylist() if r["doc_id"] in read]
+    found = {(r["what"], r["measure"]): (r["hits"], r["n"])
+             for r in told["recovered"].read().to_pylist() if r["stage"] == "scrub"}  # fmt: skip
+    assert found["all types", "recall"][1] == len(planted) < told["planted"].rows
+
+
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (3, 7), (498, 500)])
 def test_intervals_are_wilsons(hits, n):
     row = counted(hits, n)

@@ -109,8 +109,16 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
                 good &= not any(map(behind, split["not_before"]))
                 good &= not any(map(before, split["not_after"]))
                 if good:
-                    found.add((f"{group}: {term}", i))
-    return found
+                    found.add((group, term, i))
+    inside = lambda one, other: (  # noqa: E731
+        one != other and one[0] == other[0] and other[2] <= one[2]
+        and one[2] + len(one[1].split()) <= other[2] + len(other[1].split())
+    )  # fmt: skip
+    return {
+        (f"{group}: {term}", i)
+        for group, term, i in found
+        if not any(inside((group, term, i), other) for other in found)
+    }
 
 
 WORDS = ["white", "black", "blacks", "poor", "people", "women", "is", "are", "the", "many", "and",
@@ -130,6 +138,18 @@ def test_mentions_equal_those_found_word_by_word(texts):
     found = sorted((int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True))
     expected = sorted((i, name) for i, line in enumerate(lines) for name, _ in by_hand(line, plain))
     assert found == expected
+
+
+def test_of_terms_within_each_other_the_longest_counts():
+    def terms(text):
+        number, _ = find_terms(pa.array([text], pa.large_string()))
+        return [lexicon().terms[n] for n in number]
+
+    assert terms("Many young people leave.") == [("younger people", "young people")]
+    assert terms("A young woman and young men.") == [
+        ("younger people", "young woman"), ("women", "woman"),
+        ("younger people", "young men"), ("men", "men"),
+    ]  # fmt: skip
 
 
 def test_dialect_markers():

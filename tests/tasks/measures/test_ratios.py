@@ -85,6 +85,25 @@ def test_no_event_here_has_an_upper_end_and_none_at_all_has_nothing():
     assert every.ratio[0] == 1 and every.low[0] > 0.6 and every.p[0] > 0.9
 
 
+def test_a_group_that_was_taken_whole_is_no_proof_of_much():
+    """Exact binomial chances: of 20 of 20 at 0.9 each two-sided 0.24."""
+    hit = np.append(np.ones(20, bool), np.arange(10_000) % 10 > 0)
+    found = ratios(hit, np.arange(10_020) < 20)
+    assert found.ratio[0] == pytest.approx(1 / 0.9) and 0.1 < found.p[0] < 0.5
+    exact = scipy.stats.binomtest(20, 20).proportion_ci(method="exact").low / 0.9
+    assert found.low[0] == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("taken", [30, 15])
+def test_a_single_cluster_is_one_item(taken):
+    """Thirty near copies of one document, of which all or half were taken: one in ten documents of
+    others were."""
+    hit = np.append(np.arange(30) < taken, np.arange(10_000) % 10 == 0)
+    cluster = np.append(np.zeros(30, int), 1 + np.arange(10_000))
+    found = ratios(hit, np.arange(10_030) < 30, cluster)
+    assert found.clusters[0] == 1 and found.p[0] > 0.1 and found.low[0] < 1 < found.high[0]
+
+
 def world(random, ratio, rate=0.05, clusters=1500, groups=1):
     """Clusters of 1 to 6 items with one fate each; a group is spread over clusters."""
     size = random.integers(1, 7, clusters)
