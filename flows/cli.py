@@ -50,7 +50,7 @@ STOPPED = "stopped; what was committed stays, run again to go on"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``hallmark``: 0 done, 1 failed, 2 wrong usage or config, 3 a gate failed."""
+    """Entry point of ``hallmark``: 0 done, 1 failed, 2 wrong usage or config."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]

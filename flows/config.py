@@ -36,10 +36,10 @@ from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import QualityConfig
-from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.reading.inputs import IngestConfig, towns_of
 from tasks.corpus.recovery import RecoveryConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.scrub import ScrubConfig
+from tasks.corpus.scrub import CutRepeatsConfig, ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig
 from tasks.corpus.split import SplitConfig
 from tasks.measures.scorers import HEADS
@@ -79,7 +79,7 @@ class Config(StageConfig):
     select: SelectConfig = SelectConfig()
     deduplicate_near: DeduplicateNearConfig = DeduplicateNearConfig()
     find_repeats: RepeatsConfig = RepeatsConfig()
-    cut_repeats: ScrubConfig = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
+    cut_repeats: CutRepeatsConfig = CutRepeatsConfig()
     find_personal_data: PersonalDataConfig = PersonalDataConfig()
     scrub: ScrubConfig = ScrubConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
@@ -122,6 +122,17 @@ class Config(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _a_rule_for_the_sets(self) -> Config:
+        rules = (*self.select.rules, *self.select_scored.rules)
+        if self.contamination.sets and all(rule.signal != "contamination" for rule in rules):
+            raise ValueError(
+                "contamination.sets are looked for, and no rule of select_scored looks at what is "
+                "found: rules that a config names stand in place of the default ones; add "
+                "[select_scored.rules.contamination] with lt = 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rules_of_the_cascade(self) -> Config:
         """What a cascade clears has no score: only under the bound for which its recall is measured
         may a rule keep that."""
@@ -151,6 +162,17 @@ class Config(StageConfig):
             except ValueError as error:
                 raise ValueError("is no cron expression such as '0 3 * * *'") from error
         return schedule
+
+
+def left_out(config: Config) -> dict[str, str]:
+    """The stages that a config does without, and why."""
+    found: dict[str, str] = {}
+    if not config.find_repeats.enabled:
+        why = "nothing looks for repeats; set find_repeats.enabled=true"
+        found |= {"find_repeats": why, "cut_repeats": why}
+    if not towns_of(config.ingest):
+        found["recovery"] = "none of its sources is a town, whose truth is known"
+    return found
 
 
 def names() -> list[str]:

@@ -32,7 +32,7 @@ def chain(store: Store, name: str) -> list[Run]:
         if "plant" not in run.stages:
             raise UsageError(
                 f"earlier {name!r}: run {run.id} has no finished corpus; name one that came as far "
-                f"as the stage plant, see: hallmark runs"
+                f"as the stage plant; the first page of the site lists the runs"
             )
         if run.id in {known.id for known in runs}:
             raise UsageError(f"earlier {name!r}: run {run.id} is said to add to itself")

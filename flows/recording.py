@@ -79,7 +79,7 @@ def settle(
         store = store or overridden("store", overrides) or store_uri()
         config = _of_its_run(default_store(store), checkpoint)
     settings = load(config, overrides)
-    check_until(until)
+    check_until(until, settings)
     opened = default_store(store or settings.store)
     if checkpoint is not None:
         resolve(opened, checkpoint)
@@ -90,9 +90,13 @@ def settle(
     return Settled(settings, file, opened)
 
 
-def check_until(until: str | None) -> None:
-    """UsageError where there is no stage of that name to stop after."""
-    from flows.config import ROOT_KEYS, Config
+def check_until(until: str | None, settings: Config) -> None:
+    """UsageError where there is no stage of that name to stop after, or the config leaves it
+    out."""
+    from flows.config import ROOT_KEYS, Config, left_out
+
+    if until is not None and (why := left_out(settings).get(until)):
+        raise UsageError(f"there is no stage {until!r} to stop after in this config: {why}")
 
     sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
     if until is not None and until not in sections:

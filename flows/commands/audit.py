@@ -24,7 +24,8 @@ def audit(
     only
         Which audits, separated by commas.
     config
-        Where the audits' settings come from; by default the config of the checkpoint's run.
+        Where the audits' settings come from; by default the config of the checkpoint's run, and of
+        a checkpoint from elsewhere that of the demo.
     """
     from flows.pipeline import check_audits
 

@@ -22,11 +22,13 @@ def replay(
 
     Parameters
     ----------
+    run
+        A run, or "latest": the newest that made a corpus.
     into
         The fresh store; by default a temporary folder, removed afterwards.
     """
-    with ready(lambda: open_run(run, store)):
-        verdict = replay_run(open_run(run, store), into)
+    with ready(lambda: open_run(run, store, stage="ingest")):
+        verdict = replay_run(open_run(run, store, stage="ingest"), into)
     show(verdict, json_, render)
     if not verdict["green"]:
         raise SystemExit(1)

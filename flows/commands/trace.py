@@ -47,13 +47,13 @@ def trace(
     Parameters
     ----------
     run
-        A run, or "latest".
+        A run, or "latest": the newest that made a corpus.
     doc_id
         32 hexadecimal digits, as the column doc_id of every table has them.
     masked
         Mask personal data, planted secrets and offensive texts, as the pages do.
     """
-    show(trace_of(open_run(run, store), doc_id, masked), json_, render)
+    show(trace_of(open_run(run, store, stage="ingest"), doc_id, masked), json_, render)
 
 
 def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:

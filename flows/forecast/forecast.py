@@ -63,7 +63,7 @@ def forecast(
 ) -> Report:
     """A JSON value. ``budget``: bytes of text that a sample takes at most."""
     settings = load(config, overrides)
-    check_until(until)
+    check_until(until, settings)
     uri = store_uri(store or settings.store)
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as name:
         folder = Path(name)

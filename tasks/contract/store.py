@@ -60,7 +60,8 @@ class Store(Objects):
         """The committed artifact of a stage and fingerprint (or its first 16 digits), if any."""
         folder = self.folder(stage, fingerprint)
         if not is_inside(folder):
-            raise HallmarkError(f"{stage}/{fingerprint} is no name of an artifact; see: status")
+            named = f"{stage}/{fingerprint}"
+            raise HallmarkError(f"{named} is no name of an artifact; see: hallmark status")
         data = self.get(f"{folder}/manifest.json")
         if data is None:
             return None

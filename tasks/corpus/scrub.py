@@ -74,6 +74,13 @@ class ScrubConfig(StageConfig):
         return np.array(policies, "U10")[number.to_numpy()]
 
 
+class CutRepeatsConfig(ScrubConfig):
+    """Where repeated text is treated: it is cut, and nothing else is touched."""
+
+    policy: Policy = Field("keep", description="what becomes of a span of any other type")
+    policies: dict[str, Policy] = Field(default={"REPEAT": "cut"}, description="policies by type")
+
+
 def placeholders(types: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise("<", types, ">", "")
 

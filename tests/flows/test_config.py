@@ -3,6 +3,7 @@
 import pytest
 
 from flows.config import ROOT_KEYS, Config, load, names
+from flows.recording import settle
 from tasks.contract import UsageError
 
 
@@ -58,3 +59,30 @@ def test_several_mistakes_are_told_together():
 def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
     with pytest.raises(UsageError, match=words):
         load("smoke", overrides)
+
+
+def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
+    sets = f'contamination.sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
+    assert load("smoke", [sets]).contamination.sets
+    other = "select_scored.rules={toxicity = {lt = 0.5}}"
+    with pytest.raises(UsageError, match=r"add \[select_scored\.rules\.contamination\]"):
+        load("smoke", [sets, other])
+    load("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
+
+
+def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
+    assert load("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy == "keep"
+    assert load("smoke", ['cut_repeats.policy="keep"']).cut_repeats == load("smoke").cut_repeats
+
+
+@pytest.mark.parametrize(
+    ("until", "overrides", "words"),
+    [
+        ("cut_repeats", ["find_repeats.enabled=false"], r"set find_repeats\.enabled=true"),
+        ("recovery", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
+        ("no_stage", [], "choose one of: ingest"),
+    ],
+)
+def test_a_stage_that_is_not_there_stops_nothing(tmp_path, until, overrides, words):
+    with pytest.raises(UsageError, match=words):
+        settle("smoke", overrides, until, store=str(tmp_path))

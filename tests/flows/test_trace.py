@@ -1,5 +1,7 @@
 """One document followed through a run: every stage, its spans, the steps that read it."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -82,6 +84,21 @@ def test_a_planted_secret_is_shown_where_it_is_not_to_be_masked(run, smoke):
         for more in ((), ("--json",)):
             assert plant["secret"] in smoke(*asked, *more).stdout
             assert plant["secret"] not in smoke(*asked, "--masked", *more).stdout
+
+
+def test_the_latest_run_is_one_with_a_corpus(smoke, tmp_path):
+    """Behind it a checkpoint may have been audited."""
+    runs = tmp_path / "store" / "runs"
+    shutil.copytree(smoke.store / "runs" / smoke.first, runs / smoke.first)
+    record = json.loads((runs / smoke.first / "run.json").read_text())
+    audits = [s for s in record["stages"] if s["label"].startswith("audit")]
+    later = {**record, "run": "99990101-000000-abcd", "flow": "audit", "stages": audits}
+    (runs / later["run"]).mkdir()
+    (runs / later["run"] / "run.json").write_text(json.dumps(later))
+    os.symlink(smoke.store / "artifacts", tmp_path / "store" / "artifacts")
+    found = replace(smoke, store=tmp_path / "store")
+    doc_id = open_run(smoke.first, str(smoke.store))["plant"]["documents"].read()["doc_id"][0]
+    assert found.json("trace", "latest", doc_id.as_py().hex())["run"] == smoke.first
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
