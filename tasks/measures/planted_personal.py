@@ -2,7 +2,8 @@
 are measured on.
 
 Numbers are drawn at random and kept where their check digits are right (python-stdnum), then
-written in one of several formats, in digits and separators of several scripts, into a sentence.
+written in one of several formats, in digits and separators of several scripts, into a sentence;
+into a Chinese, Japanese or Thai one without a space around them.
 Look-alikes have the same form and a wrong check digit, or are what else consists of digits. Nothing
 here is shared with the detectors: this module composes what they must recognise.
 """
@@ -101,10 +102,11 @@ OTHERS: dict[Type, tuple[Draw, tuple[str, ...]]] = {
 NAMED = (
     "{name}: {value}", "Her {name} is {value}.", "({name} {value})", "{name} {value}, as filed.",
     "Please write {name} {value} on the form", "The {name} that we have is\n{value}.",
+    "我的{name}是{value}请您在三个工作日之内核对", "彼の{name}は{value}です。",
 )  # fmt: skip
 ALONE = (
     "Please note {value} for the file.", "On the form stood {value}.", "({value})",
-    "{value}, it said, and nothing else.",
+    "{value}, it said, and nothing else.", "表格上写着{value}这一行字", "โปรดเก็บ{value}ไว้ในแฟ้ม",
 )  # fmt: skip
 
 #: What is no personal data and full of digits: "#" and "*" are drawn as in ``digits``.

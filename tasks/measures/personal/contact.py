@@ -12,6 +12,8 @@ Found = Iterator[tuple[int, int]]
 #: What no number touches: digits and the letters of scripts that set words apart by spaces. Others,
 #: such as Chinese and Thai, stand right beside it.
 WORD = "[0-9A-Za-z_\u00c0-\u04ff]"
+#: In a negated class, letters and digits of these scripts: what they are not.
+NEAR = r"\W\u0500-\u1dff\u2000-\U0010ffff"
 
 
 class TooMuch(Exception):
@@ -22,9 +24,36 @@ class TooMuch(Exception):
 
 # Of the characters that RFC 5322 allows before the "@", those in use: with all of them quotation
 # marks and "email=" in front would belong to the address.
-# Read backwards from the "@", which is rare where letters are not.
-_LOCAL = re.compile(r"(?<![\w%+-])(?<!\w[.'])\w(?:[\w.%+-]|'(?=\w)){0,63}\Z")
-_DOMAIN = re.compile(r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}([^\W\d_]{2,24})(?![\w-]|\.\w|@)")
+# Chinese and Thai stand right beside an address: no part of one mixes them with letters of scripts
+# that set words apart. In a negated class, as NEAR: the others; all.
+_FAR = r"\W\x00-\u04ff\u1e00-\u1fff"
+_NONE = r"\W"
+
+
+def _local(*classes: str) -> re.Pattern[str]:
+    """Read backwards from the "@", which is rare where letters are not."""
+    parts = (
+        rf"(?<![^{no}])(?<![%+-])(?<![^{no}][.'])[^{no}](?:[^{no}]|[.%+-]|'(?=[^{no}])){{0,63}}\Z"
+        for no in classes
+    )
+    return re.compile("|".join(parts))
+
+
+def _labels(no: str) -> str:
+    return rf"(?:[^_{no}](?:(?:[^{no}]|-){{0,61}}[^_{no}])?\.){{1,8}}"
+
+
+def _top(no: str) -> str:
+    return rf"[^\d_{no}]{{2,24}}(?![^{no}]|-|\.[^{no}]|@)"
+
+
+_LOCAL = _local(NEAR, _FAR)
+#: At a domain of other scripts their names may hold digits.
+_LOCAL_ABROAD = _local(NEAR, r"\W\x00-/:-\u04ff\u1e00-\u1fff")
+_DOMAIN = re.compile(
+    rf"@(?:{_labels(NEAR)}{_top(NEAR)}"
+    rf"|(?P<abroad>{_labels(_NONE)}(?:{_top(NEAR)}|{_top(_FAR)})))"
+)
 #: "image@2x.png", "dot@product.dtype": what stands behind the last dot is a name, no domain.
 _NO_DOMAIN = re.compile("(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)")
 
@@ -32,19 +61,26 @@ _NO_DOMAIN = re.compile("(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|t
 def find_emails(text: str, regions: Sequence[str] = ()) -> Found:
     last = 0
     for match in _DOMAIN.finditer(text):
-        local = _LOCAL.search(text, max(last, match.start() - 64), match.start())
+        pattern = _LOCAL_ABROAD if match["abroad"] else _LOCAL
+        local = pattern.search(text, max(last, match.start() - 64), match.start())
         if local:
             last = match.end()
-            if local[0] != "git" and not _NO_DOMAIN.fullmatch(match[1]):
+            top = match[0].rpartition(".")[2]
+            if local[0] != "git" and not _NO_DOMAIN.fullmatch(top):
                 yield local.start(), match.end()
 
 
 # Internet addresses ----------------------------------------------------------------------------
 
 # Not behind "v", "/", "-" or "==": those are version numbers; "//" begins an address in a URL.
-_IPV4 = re.compile(r"(?<![\w.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:])")
-_VERSION = re.compile(r"(?:version|release|rev|section|v)[\s:=]{0,3}$", re.IGNORECASE)
+_IPV4 = re.compile(
+    rf"(?<!{WORD})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD}|-|\.\d)"
+)
+_IPV6 = re.compile(rf"(?<!{WORD})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD}|:)")
+_VERSION = re.compile(
+    r"(?:version|release|rev|section|v|版本号?|版|バージョン|버전|เวอร์ชัน)[\s:=]{0,3}$",
+    re.IGNORECASE,
+)
 
 
 def find_ips(text: str, regions: Sequence[str] = ()) -> Found:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.measures.personal.contact import Found
+from tasks.measures.personal.contact import NEAR, Found
 
 #: Credentials whose vendors gave them a prefix, so that they can be told from other text.
 #: Random-looking strings without one are hashes and digests far more often than secrets.
@@ -43,7 +43,10 @@ _KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
 # Both are looked for from their rarest character on: the name in front of it is read backwards.
 #: Credentials in an address: "postgres://user:password@host".
 _CONNECTION = re.compile(
-    r"://[^\s:/@\"'<>]{0,64}:([^\s/@\"'<>]{3,128})@[^\s\"'<>/?#@]{0,200}[\w\]]"
+    r"://[^\s:/@\"'<>]{0,64}:([^\s/@\"'<>]{3,128})@"
+    # Chinese or Thai may stand right behind it, or be the name of the host.
+    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NEAR}]|\])"
+    r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
 )
 _SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
 #: "=" or ":", and what stands behind it, in quotes or not ...

@@ -80,6 +80,61 @@ def test_known_values_are_found_whole(kind, value, around):
     assert found(text) == [(kind, value)] * around.count("{}")
 
 
+#: Sentences of scripts that set no words apart, with nothing between them and an address.
+UNSPACED = [
+    "发邮件至{}我们会在三个工作日之内尽快回复您的所有问题和建议谢谢",
+    "地址{}的",
+    "メールは{}までお願いします。",
+    "อีเมล{}ครับ",
+    "메일은{}으로",
+    "请联系{}.我们会尽快回复您的所有问题.",
+    "请看地址({})以及" + "很长的没有空格的文字" * 20,
+]
+
+
+@pytest.mark.parametrize("around", UNSPACED, ids=range(len(UNSPACED)))
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("EMAIL", "abc@example.com"),
+        ("EMAIL", "o'brien+list.x@sub.example.co.uk"),
+        ("EMAIL", "123456789@qq.example"),
+        ("EMAIL", "nguyễn@thư.example"),
+        ("IP", "93.184.216.34"),
+        ("IP", "2606:2800:220:1:248:1893:25c8:1946"),
+        ("SECRET", "amqp://app:" + "Zk3vQ9xw" + "@queue.example:5672"),
+        ("SECRET", "amqp://app:" + "Zk3vQ9xw" + "@[2606:2800:220::1946]"),
+    ],
+)
+def test_text_without_spaces_touches_a_value_and_is_no_part_of_it(kind, value, around):
+    text = around.replace("{}", value)
+    assert found(text) == [(kind, value)]
+    assert found(text + around.replace("{}", "12")) == [(kind, value)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "用户@例子.公司", "用户1@例子.中国", "محمد.2@مثال.مصر", "δοκιμή@παράδειγμα.ελ",
+        "john@例子.com", "john@東京tokyo.example", "jörg.weiß@bücher.example",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("around", ["{}", "x {} y", "({}), <{}>", "地址：{}。", "「{}」"])
+def test_an_address_of_another_script_is_found_whole(value, around):
+    assert found(around.replace("{}", value)) == [("EMAIL", value)] * around.count("{}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "当前版本93.184.216.34已发布", "版本号:93.184.216.34", "バージョン93.184.216.34です",
+        "图片image@2x.png在这里", "请用git@github.com:user/repo下载", "余额93.184.216.345元",
+    ],
+)  # fmt: skip
+def test_text_without_spaces_makes_nothing_personal(text):
+    assert found(text) == []
+
+
 def test_prefixed_secrets_are_those_that_detect_secrets_knows():
     """Each of our examples is a secret in the eyes of an independent detector too."""
     from detect_secrets.plugins.aws import AWSKeyDetector
@@ -205,6 +260,9 @@ HOSTILE = {
     "letters": "a",
     "local parts": "a@",
     "domains": "a@" + "b." * 30,
+    "domains abroad": "字@" + "字b." * 30,
+    "unspaced local parts": "字a@",
+    "unspaced": "字",
     "dotted letters": "a.",
     "accounts": "AA11" + "A" * 30 + "a ",
     "account words": "AA11 ",
