@@ -22,13 +22,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.redaction import (
+    BYTES,
     Quotations,
     emptied,
     hashes_of,
-    is_text,
+    may_quote,
     named,
     naming,
     padded,
+    unreadable,
     without_quotations,
 )
 from flows.runs import all_runs
@@ -75,17 +77,18 @@ class Purge:
 
     @classmethod
     def of(cls, doc_ids: set[bytes], artifacts: list[Artifact]) -> Purge:
-        texts: set[str] = set()
+        texts, sources = set[str](), set[str]()
         hashes: set[bytes] = set()
         for artifact in artifacts:
             if "documents" in artifact.tables:
-                names = ["doc_id", "text", "text_hash"]
+                names = ["doc_id", "source", "text", "text_hash"]
                 rows = artifact["documents"].find(sorted(doc_ids), names)
+                sources.update(rows["source"].to_pylist())
                 rows = rows.filter(pc.not_equal(rows["text"], ""))
                 texts.update(rows["text"].to_pylist())
                 hashes.update(hashes_of(rows))
         documents = pa.array(sorted(doc_ids), ID)
-        return cls(documents, pa.array(sorted(hashes), ID), Quotations(texts))
+        return cls(documents, pa.array(sorted(hashes), ID), Quotations(texts, sources))
 
     def rewritings(
         self, artifact: Artifact, documents: bool
@@ -117,9 +120,7 @@ class Purge:
                 first += part.rows
             return
         columns = table.columns
-        quotes = table.name != "documents" and any(
-            is_text(field.type) for field in table.parts[0].empty().schema
-        )
+        quotes = table.name != "documents" and bool(may_quote(columns))
         ids = naming(columns)
         for part in table.parts:
             if not quotes and not (
@@ -137,6 +138,21 @@ class Purge:
             return None
         mine = pc.field("doc_id").isin(self.documents)
         return artifact["spans"].dataset().to_table(filter=mine)
+
+    def unread(self, artifacts: list[Artifact]) -> dict[str, int]:
+        """Records of other sources that are no readable text, by artifact: in them the documents
+        are looked for by a guess at their encoding, and nothing else."""
+        found: dict[str, int] = {}
+        for table in (t for a in artifacts for t in a.tables.values()):
+            names = [n for n in may_quote(table.columns) if table.columns[n].type in BYTES]
+            for part in table.parts if names and "source" in table.columns else []:
+                rows = part.read(["source", *names])
+                rest = rows.filter(pc.invert(pc.is_in(rows["source"], self.quotations.sources)))
+                n = sum(pc.sum(unreadable(rest[name])).as_py() or 0 for name in names)
+                if n:
+                    name = table.artifacts[0].name
+                    found[name] = found.get(name, 0) + n
+        return found
 
     def trains(self, artifact: Artifact) -> bool:
         """Whether any of the documents is in its split for training."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from model.training.data import PAD
 from tasks.contract import ID, Column, identities, ids
+from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise
 
 #: So many letters and digits in a row, whatever stands between them, are a quotation.
@@ -25,6 +26,8 @@ LEAST = 8
 
 #: Kinds of columns that quote documents.
 QUOTING = ("corpus text", "model text", "personal")
+
+TEXT, BYTES = ("string", "large_string"), ("binary", "large_binary")
 
 #: Lists of hashes of stretches of a text.
 HASHES = pa.list_(pa.uint32())
@@ -42,11 +45,12 @@ class Quotations:
 
     Case, spaces and punctuation do not count, so that what a page escapes or wraps is found, too.
     A purged text shorter than WINDOW is found only where it stands alone, one shorter than LEAST is
-    not looked for: "yes" stands anywhere. Memory: 8 bytes a
-    character of the purged texts.
+    not looked for: "yes" stands anywhere. Bytes of the ``sources`` of the documents that are no
+    text that can be read are taken to quote them. Memory: 8 bytes a character of the purged texts.
     """
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], sources: Iterable[str] = ()) -> None:
+        self.sources = pa.array(sorted(set(sources)), pa.string())
         folded = {f for text in texts if len(f := _folded(text)) >= LEAST}
         self.short = {text for text in folded if len(text) < WINDOW}
         hashes = [_hashes(text) for text in folded - self.short]
@@ -64,16 +68,27 @@ class Quotations:
         found[np.searchsorted(ends, np.flatnonzero(hits), "right")] = True
         return found
 
-    def cells(self, values: pa.ChunkedArray) -> pa.Array:
-        """Whether each value of a column of strings or bytes quotes any."""
+    def cells(self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None) -> pa.Array:
+        """Whether each value of a column of strings or bytes quotes any. ``sources``: of its rows,
+        where the table tells them."""
         values = values.combine_chunks()
         distinct = pc.unique(values)
-        texts = [
-            value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
-            for value in distinct.to_pylist()
-        ]
-        quoting = distinct.filter(pa.array(self.within(texts), pa.bool_()))
-        return pc.is_in(values, value_set=quoting)
+        if str(values.type) not in BYTES:
+            quoting = self.within([value or "" for value in distinct.to_pylist()])
+            return pc.is_in(values, value_set=distinct.filter(pa.array(quoting, pa.bool_())))
+        quoting = np.zeros(len(distinct), bool)
+        for first in range(0, len(distinct), _AT_ONCE):
+            some = distinct[first : first + _AT_ONCE].to_pylist()
+            read = [
+                (row, text) for row, value in enumerate(some) for text in readings(value or b"")
+            ]
+            rows = first + np.array([row for row, _ in read])
+            quoting[rows[self.within([text for _, text in read])]] = True
+        found = pc.is_in(values, value_set=distinct.filter(pa.array(quoting, pa.bool_())))
+        if sources is None:
+            return found
+        mine = pc.is_in(sources.combine_chunks(), value_set=self.sources)
+        return pc.or_(found, pc.and_(mine, unreadable(values)))
 
 
 def _folded(text: str) -> str:
@@ -91,7 +106,62 @@ def _hashes(text: str) -> NDArray[np.uint64]:
     return found
 
 
+# Bytes as they were read -------------------------------------------------------------------------
+
+_AT_ONCE = 32  # values: a record is up to 64 KiB, and has several readings
+
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
+_ELEMENT = re.compile(r"<[^<>]*>")  # each "<" ends the one before: linear
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+def readings(data: bytes) -> list[str]:
+    """What a record may say that could not be read: as it stands, with the escapes of JSON and
+    HTML undone, and without elements. Where it is no UTF-8, also in UTF-16 and in the encoding that
+    a detector takes it for."""
+    names = ["utf-8"]
+    if not _is_text(data):
+        names += ["utf-16-le", "utf-16-be", *detected(data)]
+    found = []
+    for text in (data.decode(name, "ignore") for name in names):
+        plain = html.unescape(_unescaped(text))
+        found += [text, plain, _ELEMENT.sub("", plain)]
+    return list(dict.fromkeys(found))
+
+
+def unreadable(values: pa.Array) -> pa.Array:
+    """Which values of a column of bytes are no UTF-8, or no text: their readings are guesses."""
+    return pa.array([bool(v) and not _is_text(v) for v in values.to_pylist()], pa.bool_())
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(data) - 3:  # else a record was cut in the middle of a character
+            return False
+        text = data[: error.start].decode("utf-8")
+    return not _NO_TEXT.search(text)
+
+
+def _unescaped(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        return " " if match[2] in "bfnrt" else match[2]
+
+    plain = _ESCAPE.sub(character, text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogates
+
+
 # Tables ------------------------------------------------------------------------------------------
+
+
+def may_quote(columns: Mapping[str, Column]) -> list[str]:
+    """The columns of text that may quote a document. Labels and ids are names that the project, the
+    config or a source gives, and quote nobody: a document may be the word "Validation"."""
+    kinds = (*QUOTING, "audit text")
+    return [c.name for c in columns.values() if c.type in TEXT + BYTES and c.kind in kinds]
 
 
 def naming(columns: Mapping[str, Column]) -> list[str]:
@@ -127,21 +197,23 @@ def emptied(
     In rows about a document every quoting column and list of hashes is emptied, and each of its
     ``hashes`` is zeros. A row is about its ``doc_id``, whatever stands beside it (its cluster is
     named after another document); where there is none, about all that it names. With ``quotations``
-    so are the quoting columns of all rows that quote the documents, and what else does; of a table
-    of documents only those that are named.
+    so are the quoting columns of all rows that quote the documents, and what else may and does; of
+    a table of documents only those that are named. Labels stay: they are no text of a document.
     """
     about = ["doc_id"] if "doc_id" in naming(columns) else naming(columns)
     mine = named(rows, about, documents)
-    texts = [n for n in rows.column_names if is_text(rows[n].type)]
-    if quotations:
-        found = {n: quotations.cells(rows[n]) for n in texts if columns[n].kind != "project text"}
-        mine = reduce(pc.or_, [mine, *(v for n, v in found.items() if columns[n].kind in QUOTING)])
+    sources = rows["source"] if "source" in rows.column_names else None
+    found = (
+        {n: quotations.cells(rows[n], sources) for n in may_quote(columns)} if quotations else {}
+    )
+    own = [n for n in may_quote(columns) if columns[n].kind in QUOTING]
+    mine = reduce(pc.or_, [mine, *(found[n] for n in own if n in found)])
     result = rows
     for name in rows.column_names:
         values = rows[name].combine_chunks()
-        if name in texts and columns[name].kind in QUOTING:
+        if name in own:
             gone = mine
-        elif name in texts and quotations and name in found:
+        elif name in found:
             gone = found[name]
         elif values.type == HASHES and columns[name].kind == "id":
             gone = mine
@@ -163,11 +235,6 @@ def _holds(values: pa.Array, nothing: pa.Scalar) -> pa.Array:
     lists = pa.types.is_list(values.type)
     there = pc.greater(pc.list_value_length(values), 0) if lists else pc.not_equal(values, nothing)
     return pc.and_(pc.is_valid(values), there)
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type may quote anything."""
-    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _empty(kind: pa.DataType) -> str | bytes | list[int]:

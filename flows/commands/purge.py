@@ -78,6 +78,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
             _, beside = purge.beside(artifacts)
         weights, tokenizers = _weights(store, purge, artifacts), _tokenizers(purge, artifacts)
         doc_ids = set(purge.documents.to_pylist())
+        unread = purge.unread(artifacts)
         if dry_run:
             changed = would_change(purge, artifacts)
         else:
@@ -104,6 +105,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
         "scratch": scratch,
         "pages": pages,
         "beyond": beyond,
+        "unread": unread,
     }
 
 
@@ -186,6 +188,8 @@ def render(report: Report) -> str:
          "exact copies, which stay (--copies purges them, too)", report["copies"]),
         ("documents that matched it, to be looked at", report["near"]),
         ("unmasked pages out of the store, to be removed by hand", report["beyond"]),
+        ("quarantined records of other sources that are no readable text and were searched by a "
+         "guess at their encoding", [f"{n} of {name}" for name, n in report["unread"].items()]),
     ):  # fmt: skip
         if names:
             lines.append(f"{title}: {_some(names)}")

@@ -38,7 +38,7 @@ def decoded(data: bytes, charset: str, html: bool) -> str:
     if html and (meta := _META.search(data[:1024])):
         # A page whose ASCII could be read is not in UTF-16.
         named += [n if not n.startswith("utf-16") else "utf-8" for n in _known(meta[1].decode())]
-    return _valid(data, named or ["utf-8", *_detected(data)])
+    return _valid(data, named or ["utf-8", *detected(data)])
 
 
 def _known(name: str) -> list[str]:
@@ -49,7 +49,8 @@ def _known(name: str) -> list[str]:
     return [_WIDER.get(found, found)] if found else []
 
 
-def _detected(data: bytes) -> list[str]:
+def detected(data: bytes) -> list[str]:
+    """The Python codec of what a detector takes the bytes for, if anything."""
     from resiliparse.parse.encoding import detect_encoding
 
     found = detect_encoding(data, from_html_meta=False)
