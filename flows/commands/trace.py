@@ -18,7 +18,7 @@ from flows.runs import Run, open_run
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
 from reports.sections.corpus_figures import masker_of
-from tasks.contract import ID, Artifact, Table, UsageError
+from tasks.contract import ID, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 
@@ -51,7 +51,8 @@ def trace(
     doc_id
         32 hexadecimal digits, as the column doc_id of every table has them.
     masked
-        Mask personal data, planted secrets and offensive texts, as the pages do.
+        Mask personal data, planted secrets and offensive texts in all that is told of it, as the
+        pages do.
     """
     show(trace_of(open_run(run, store, stage="ingest"), doc_id, masked), json_, render)
 
@@ -64,7 +65,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
     stages = []
     before: Report | None = None
     for of, label, artifact in _ways(run):
-        found = _at(artifact, wanted)
+        found = _at(artifact, wanted, masker)
         if found is None:
             continue
         text = found.pop("text", None)
@@ -113,22 +114,23 @@ def parsed(doc_id: str) -> bytes:
     return found
 
 
-def _at(artifact: Artifact, doc_id: bytes) -> Report | None:
-    """What one artifact says of the document; None if nothing."""
+def _at(artifact: Artifact, doc_id: bytes, masker: Masker | None) -> Report | None:
+    """What one artifact says of the document, masked but for its text; None if nothing."""
     tables = artifact.tables
+
+    def told(table: Table) -> list[Report]:
+        return [_told(row, table, masker) for row in _rows(table, doc_id)]
+
     found: Report = {}
     if "documents" in tables:
         rows = _rows(tables["documents"], doc_id)
         found["state"] = "in" if rows else "out"
         if rows:
-            found |= {**_told(rows[0]), "text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
+            found |= _told(rows[0], tables["documents"], masker)
+            found |= {"text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
     if "ledger" in tables:
-        found["ledger"] = [_told(row) for row in _rows(tables["ledger"], doc_id)]
-    rest = {
-        name: [_told(row) for row in _rows(table, doc_id)]
-        for name, table in tables.items()
-        if name not in OWN
-    }
+        found["ledger"] = told(tables["ledger"])
+    rest = {name: told(table) for name, table in tables.items() if name not in OWN}
     found["tables"] = {name: rows for name, rows in rest.items() if rows}
     if when := artifact.purged.get(doc_id.hex()):
         found["purged"] = when
@@ -147,13 +149,27 @@ def _rows(table: Table, doc_id: bytes) -> list[Report]:
     return list(table.dataset().to_table(filter=reduce(or_, named)).to_pylist())
 
 
-def _told(row: Report) -> Report:
-    """A row of a ledger or another table without what is empty, and without texts."""
+def _told(row: Report, table: Table, masker: Masker | None) -> Report:
+    """A row of a ledger or another table without what is empty, and without its ``text``."""
+    columns = table.columns
     return {
-        name: value.hex() if isinstance(value, bytes) else value
+        name: _value(value, columns[name], row, masker)
         for name, value in row.items()
         if value is not None and name not in ("doc_id", "text")
     }
+
+
+def _value(value: Any, column: Column, row: Report, masker: Masker | None) -> Any:
+    """A value of a row; with a masker as pages show it."""
+    if isinstance(value, list):
+        return [_value(item, column, row, masker) for item in value]
+    if masker and column.kind == "personal":
+        return masker.shown(str(value), column.kind)
+    if isinstance(value, bytes):
+        return value.hex()
+    if masker and isinstance(value, str):
+        return masker.shown(value, column.kind, row.get(column.judged_by))
+    return value
 
 
 def _shown(text: str, document: Report, masker: Masker | None) -> str:

@@ -13,7 +13,10 @@ import pytest
 from flows import open_run
 from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, trace_of
+from flows.runs import Run
 from tasks.contract import UsageError
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.encoding import load_tokenizer
 from tests.flows.test_purge import contents
 
@@ -99,6 +102,52 @@ def test_the_latest_run_is_one_with_a_corpus(smoke, tmp_path):
     found = replace(smoke, store=tmp_path / "store")
     doc_id = open_run(smoke.first, str(smoke.store))["plant"]["documents"].read()["doc_id"][0]
     assert found.json("trace", "latest", doc_id.as_py().hex())["run"] == smoke.first
+
+
+def test_masked_tells_no_text_that_nobody_judged(run, smoke):
+    samples = run["audit_capability"]["samples"].read().to_pylist()
+    sample = next(row for row in samples if row["doc_id"] and row["prompt"])
+    asked = ("trace", smoke.first, sample["doc_id"].hex())
+
+    def told(report):
+        stage = next(s for s in report["stages"] if s["stage"] == "audit_capability")
+        return next(row for row in stage["tables"]["samples"] if row.get("prompt"))
+
+    clear, masked = told(smoke.json(*asked)), told(smoke.json(*asked, "--masked"))
+    texts = ("prompt", "answer", "continuation")
+    assert [clear[name] for name in texts] == [sample[name] for name in texts]
+    assert [masked[name] for name in texts] == [
+        f"[not shown: not scored, {len(sample[name])} characters]"
+        if sample[name].strip()
+        else sample[name]
+        for name in texts
+    ]
+    rest = clear.keys() - set(texts)
+    assert {name: masked[name] for name in rest} == {name: clear[name] for name in rest}
+    said = smoke(*asked).stdout, smoke(*asked, "--masked").stdout
+    assert [f"prompt={sample['prompt'][:20]}".splitlines()[0] in text for text in said] == [
+        True,
+        False,
+    ]
+
+
+def test_masked_tells_no_address_of_a_page(session, tmp_path):
+    url = "https://pages.example/people/jane-roe"
+    file = tmp_path / "jane@corp.example.jsonl"
+    rows = [{"text": "A quiet orchard.", "url": url}, {"text": "Call +41 44 668 18 00."}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "jsonl", "name": "pages", "path": str(file), "url_field": "url"}
+    made = ingest(IngestConfig.model_validate({"sources": [source]}))
+    entry = {"label": "ingest", "stage": "ingest", "artifact": made.name}
+    run = Run(session.store, {"run": "one", "config": {}, "stages": [entry]})
+    for doc_id in made["documents"].read()["doc_id"].to_pylist():
+        clear, masked = (
+            json.dumps(trace_of(run, doc_id.hex(), hidden)) for hidden in (False, True)
+        )
+        for secret in (url, "+41 44 668 18 00", "jane@corp.example"):
+            assert secret not in masked
+        assert (url in clear) == ("[not shown: may hold personal data" in masked)
+        assert "jane@corp.example" in clear and "[email masked]" in masked
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
