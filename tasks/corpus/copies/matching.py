@@ -70,13 +70,13 @@ def match(
     gone, looked_at = np.zeros(n, bool), np.ones(n, bool)
     rounds = 0
     while True:
-        met, limited = candidates(bands, np.flatnonzero(looked_at & ~gone), limit, settled)
+        alive = np.flatnonzero(looked_at & ~gone)
+        met, limited, agreeing = candidates(bands, alive, limit, settled)
         met = np.setdiff1d(met, done, assume_unique=True)
         if not len(met):
             break
-        if not rounds:  # buckets only shrink: what meets nothing now never does
-            looked_at[:] = False
-            looked_at[np.concatenate(unpacked(met))] = True
+        if not rounds:  # buckets only shrink: what agrees with nothing now never does
+            looked_at = agreeing
         rounds += 1
         found = similarities(*unpacked(met))
         alike = found >= least
@@ -125,17 +125,20 @@ def unpacked(pairs: UInt64) -> tuple[Int64, Int64]:
     return low.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64)
 
 
-def candidates(bands: UInt32, alive: Int64, limit: int, settled: int = 0) -> tuple[UInt64, Bools]:
-    """The pairs to compare, distinct and ascending, and for which items some were left out, (n,).
+def candidates(
+    bands: UInt32, alive: Int64, limit: int, settled: int = 0
+) -> tuple[UInt64, Bools, Bools]:
+    """The pairs to compare, distinct and ascending; for which items some were left out, (n,); and
+    which agree with another in a band, (n,), also where no pair of theirs is to be compared.
 
     alive: the items that are looked at, ascending; of the first ``settled`` items none is the right
     one of a pair.
     """
-    limited = np.zeros(len(bands), bool)
+    limited, agreeing = np.zeros(len(bands), bool), np.zeros(len(bands), bool)
     chosen: list[UInt64] = []
     held = 0
     for band in range(bands.shape[1]):
-        for pairs in offers(bands, band, alive, limit, limited, settled):
+        for pairs in offers(bands, band, alive, limit, limited, agreeing, settled):
             chosen.append(pairs)
             held += len(pairs)
         if held > HELD:
@@ -143,20 +146,28 @@ def candidates(bands: UInt32, alive: Int64, limit: int, settled: int = 0) -> tup
             held = len(chosen[0])
     found = best(bands, distinct(chosen), limit, limited)
     limited[:settled] = False
-    return found, limited
+    return found, limited, agreeing
 
 
 def offers(
-    bands: UInt32, band: int, alive: Int64, limit: int, limited: Bools, settled: int
+    bands: UInt32,
+    band: int,
+    alive: Int64,
+    limit: int,
+    limited: Bools,
+    agreeing: Bools,
+    settled: int,
 ) -> Iterator[UInt64]:
     """Pairs that agree in a band: all of a small bucket; of a crowded one each with the first, and
-    what its parts offer that agree in further bands, too."""
+    what its parts offer that agree in further bands, too. Marks for which items some are left out
+    (``limited``), and which share a bucket (``agreeing``)."""
     members, value = alive, bands[alive, band].astype(np.uint64)
     deepest = min(DEPTH, bands.shape[1])
     for depth in range(1, deepest + 1):
         members, value, place, size = buckets(members, value, settled)
         if not len(members):
             return
+        agreeing[members] = True
         crowded = size > limit + 1
         split = crowded & (depth < deepest)
         yield leaders(members, place, np.where(members < settled, 0, np.where(split, 1, limit)))

@@ -103,7 +103,7 @@ def test_settled_items_stay_and_are_not_compared_with_one_another(seed, limit):
     copies = [(a, b) for a, b in asked if alike[a, b] >= 0.7]
     assert found.gone.tolist() == settle(n, *np.array(copies).T).tolist()
     if limit == 100:  # without limits: all that agree, but for two settled ones
-        pairs, _ = candidates(bands, np.arange(n), limit, settled)
+        pairs, _, _ = candidates(bands, np.arange(n), limit, settled)
         assert set(zip(*(side.tolist() for side in unpacked(pairs)), strict=True)) == {
             (a, b)
             for a, b in combinations(range(n), 2)

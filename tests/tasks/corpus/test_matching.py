@@ -79,17 +79,18 @@ def table_of(seed, n, bands, values):
 def test_without_limits_all_that_agree_in_a_band_are_candidates(seed):
     bands = table_of(seed, 60, 3, 20)
     alive = np.flatnonzero(np.random.default_rng(seed).random(60) < 0.9)
-    found, limited = candidates(bands, alive, 60)
+    found, limited, agreeing = candidates(bands, alive, 60)
     expected = [(a, b) for a, b in combinations(alive, 2) if (bands[a] == bands[b]).any()]
     assert found.tolist() == packed(*arrays(expected)).tolist()
     assert not limited.any()
+    assert set(np.flatnonzero(agreeing).tolist()) == {item for pair in expected for item in pair}
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
 @pytest.mark.parametrize("values", [2, 6, 200])
 def test_a_limit_bounds_the_candidates_and_says_whom_it_touched(limit, values):
     bands = table_of(values, 300, 6, values)
-    found, limited = candidates(bands, np.arange(300), limit)
+    found, limited, agreeing = candidates(bands, np.arange(300), limit)
     left, right = parted(found)
     assert (left < right).all()
     assert (bands[left] == bands[right]).any(axis=1).all()
@@ -97,6 +98,7 @@ def test_a_limit_bounds_the_candidates_and_says_whom_it_touched(limit, values):
     all_of_them = {(a, b) for a, b in combinations(range(300), 2) if (bands[a] == bands[b]).any()}
     left_out = {b for _, b in all_of_them - set(zip(left.tolist(), right.tolist(), strict=True))}
     assert left_out <= set(np.flatnonzero(limited).tolist())
+    assert set(np.flatnonzero(agreeing).tolist()) == {i for pair in all_of_them for i in pair}
     has_one = {right for _, right in all_of_them}
     assert set(right.tolist()) == has_one  # the first of its bucket is always among them
 
@@ -118,7 +120,7 @@ def test_the_candidates_taken_agree_in_most_bands(limit):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("limit", [2, 100])
+@pytest.mark.parametrize("limit", [1, 2, 100])
 def test_whoever_stays_was_compared_with_those_that_stay_before_it(seed, limit):
     """Where a better candidate goes itself, the next ones take its place."""
     chance = np.random.default_rng(seed)
@@ -137,10 +139,24 @@ def test_whoever_stays_was_compared_with_those_that_stay_before_it(seed, limit):
     gone = settle(n, *arrays(pairs))
     assert found.gone.tolist() == gone.tolist()
     stay = np.flatnonzero(~gone)
-    due, _ = candidates(bands, stay, limit)
+    due, _, _ = candidates(bands, stay, limit)
     assert set(zip(*(side.tolist() for side in parted(due)), strict=True)) <= set(asked)
     kept = [(a, b) for a, b in asked if alike[a, b] >= 0.4]
     assert [(a, b) for a, b in zip(found.left, found.right, strict=True)] == list(
         zip(*arrays(kept), strict=True)
     )
     assert found.similarity.tolist() == [alike[a, b] for a, b in zip(*arrays(kept), strict=True)]
+
+
+def test_an_item_that_is_in_nobodys_best_is_compared_where_the_best_left():
+    """With a limit of 1 the last item's best is the third, which goes; the first is next."""
+    bands = np.array([[1, 12, 14, 16], [10, 13, 15, 4], [11, 2, 3, 4], [1, 2, 3, 17]], np.uint32)
+    copies = {(1, 2), (2, 3), (0, 3)}
+
+    def similarities(left, right):
+        pairs = zip(left.tolist(), right.tolist(), strict=True)
+        return np.array([0.9 if pair in copies else 0.1 for pair in pairs])
+
+    found = match(bands, similarities, 0.8, 0.5, 1)
+    assert found.gone.tolist() == [False, False, True, True]
+    assert not found.limited.any()
