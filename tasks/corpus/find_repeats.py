@@ -3,13 +3,17 @@ the same one (Lee et al. 2022). What becomes of the spans, ``scrub`` decides; th
 is none, so cutting them leaves each stretch once.
 
 Documents are taken by source, length and doc_id, so that which occurrence is the first depends on
-content alone; those of earlier corpora, where this one adds to them, before all others. Memory: the
-text itself is held, that of earlier ones too, and its suffix array: 6 bytes for each byte of text
-(10 beyond 2 GB), and 60 for each document.
+content alone; those of earlier corpora, where this one adds to them, before all others.
+
+Memory: the text itself is held, that of earlier ones too, with its suffix array and two marks: 7
+bytes for each byte of text (11 beyond 2 GB), however much of it repeats; 60 for each document; and
+about 100 for each span, when 6 of the 7 are free again. Where the machine has less than the text
+takes, the search does not begin.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import Artifact, Part, Table, Tables, Work, stage, together
+from tasks.contract import Artifact, HallmarkError, Part, Table, Tables, Work, stage, together
 from tasks.corpus.copies.duplicates import STANDING, KeeperConfig, by_rank, standing
 from tasks.corpus.copies.earlier import tables
 from tasks.corpus.copies.repeats import END, repeated, stretches
@@ -84,6 +88,22 @@ def write_part(found: Found, out: Tables) -> None:
     )
 
 
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(size: int, there: int) -> None:
+    """HallmarkError where the search in ``size`` bytes of text takes more memory than is there."""
+    needed = size * (7 if size < 1 << 31 else 11)
+    if needed > there:
+        raise HallmarkError(
+            f"to find repeats in {size / 1e9:.1f} GB of text takes {needed / 1e9:.1f} GB of "
+            f"memory, and this machine has {there / 1e9:.1f} GB: run on a larger one, or set "
+            f"find_repeats.enabled = false"
+        )
+
+
 def spans(earlier: Sequence[Part], own: Sequence[Part], known: pa.Table, least: int) -> list[Found]:
     """The repeats of each part of its own. known: STANDING of all documents, earlier ones first."""
     parts = [*earlier, *own]
@@ -93,9 +113,10 @@ def spans(earlier: Sequence[Part], own: Sequence[Part], known: pa.Table, least: 
     ends = np.cumsum(sizes[order] + 1)  # in the order of rank
     begins = np.empty(len(order), np.int64)  # in the order of the input
     begins[order] = ends - sizes[order] - 1
-    text = laid_out(parts, begins, int(ends[-1]) if len(ends) else 0)
-    places, _ = repeated(text, least)
-    start, stop = stretches(text, places, least)
+    size = int(ends[-1]) if len(ends) else 0
+    check_memory(size, memory())
+    text = laid_out(parts, begins, size)
+    start, stop = stretches(text, repeated(text, least), least)
     place = order[np.searchsorted(ends, start, side="right")]
     start, stop = start - begins[place], stop - begins[place]
     sort = np.lexsort((start, place))

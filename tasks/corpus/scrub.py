@@ -4,6 +4,8 @@
 else, so that it depends neither on the order of the documents nor on how they are cut. ``cut``
 takes the span out, ``drop`` the whole document, ``keep`` leaves both. Overlapping spans that are
 masked or cut are one, see ``spans.overlapping``; those that are kept or drop take no part in that.
+A document of which cutting leaves nothing but white space leaves whole (``nothing left``): empty
+texts are all the same, so the search for copies would join whatever they were alike to.
 
 The stage serves any kind of span. A run that uses it twice names it anew:
 
@@ -42,14 +44,18 @@ from tasks.contract import (
 from tasks.corpus.spans import TYPES, Utf8, overlapping, spans_of, substitute
 from tasks.measures.personal.types import UNREAD
 
+#: Why a document leaves of which cutting left nothing.
+NOTHING_LEFT = "nothing left"
+
 Policy = Literal["mask", "cut", "drop", "keep"]
 
 
 class ScrubConfig(StageConfig):
     policy: Policy = Field(
         "mask",
-        description="what becomes of a span: mask puts its type in its place, cut takes it out, "
-        "drop takes out the whole document, keep leaves it",
+        description="what becomes of a span: mask puts its type in its place, cut takes it out "
+        "(and the document, where nothing else is in it), drop takes out the whole document, keep "
+        "leaves it",
     )
     policies: dict[str, Policy] = Field(
         default={}, description='policies by type, instead, such as { PHONE = "drop" }'
@@ -124,7 +130,11 @@ def scrub_batch(
     acts = np.isin(policy, ["mask", "cut"]) & ~gone[row]
     treated = spans.filter(pa.array(acts))
     changed, ledger = treat(batch, treated, row[acts], policy[acts])
-    rows = pa.concat_tables([leaving, ledger])
+    empty = emptied(changed["text"], row[acts & (policy == "cut")])
+    gone[empty] = True
+    ledger = ledger.filter(pa.array(~np.isin(ledger["row"].to_numpy(), empty)))
+    lost = _numbered(departures("removed", NOTHING_LEFT, batch.take(pa.array(empty))), empty)
+    rows = pa.concat_tables([leaving, ledger, lost])
     rows = rows.take(pc.sort_indices(rows["row"])).drop_columns("row")
     return changed.filter(pa.array(~gone)), rows
 
@@ -149,6 +159,13 @@ def removed(
             reasons = types.take(pa.array(which, pa.int64()))
             pieces.append(_numbered(departures(what, reasons, left), row[which]))
     return gone, pa.concat_tables(pieces)
+
+
+def emptied(texts: pa.ChunkedArray, rows: np.ndarray) -> np.ndarray:
+    """Which of these rows, (k,), are nothing but white space, ascending."""
+    rows = np.unique(rows)
+    blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(rows))), "")
+    return rows[blank.to_numpy()]
 
 
 def treat(
@@ -214,6 +231,6 @@ def scrub(documents: Table, spans: dict[str, Artifact], config: ScrubConfig, wor
     done = work.parts(scrub_part, aligned(documents, *tables), list(spans), config)
     if documents.rows and not sum(part.parts["documents"]["rows"] for part in done):
         raise HallmarkError(
-            f"none of {documents.rows:,} documents is left: all hold what is to be dropped, or "
-            f"could not be looked through; see policy and policies"
+            f"none of {documents.rows:,} documents is left: all hold what is to be dropped, are "
+            f"cut whole, or could not be looked through; see policy and policies"
         )

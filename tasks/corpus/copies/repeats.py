@@ -2,11 +2,13 @@
 
 Pure functions over bytes; who comes first and what becomes of a stretch is decided elsewhere.
 
-Memory: for each byte of text itself, 4 for its suffix array (8 beyond 2 GB) and 1 to mark what is
-alike.
+Memory, however much repeats: for each byte of text itself, 4 for its suffix array (8 beyond 2 GB),
+1 to mark what is alike and 1 to mark what repeats; and what is worked on at a time (CHUNK).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,37 +27,48 @@ CHUNK = 1 << 20
 WIDTH = 8
 
 
-def repeated(text: Bytes, least: int) -> tuple[Int64, Int64]:
-    """Where windows of ``least`` bytes begin that occurred before, and where each occurred first;
-    the two do not overlap.
+def repeated(text: Bytes, least: int) -> Bools:
+    """Whether a window of ``least`` bytes begins here that occurred before, (n,); it does not
+    overlap the one that occurred first.
 
     text: (n,) UTF-8 texts behind one another, END behind each; writable, and left as it was. What
     comes first keeps what it shares with what comes later. A window lies within one text.
     ``least`` is at least 8.
-
-    Returns (begins, firsts), (m,) each, in the order of begins.
     """
     from pydivsufsort import divsufsort
 
     if len(text) < least:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.zeros(len(text), bool)
     suffixes = divsufsort(text)
-    alike = np.zeros(len(suffixes) + 1, bool)  # whether a suffix begins as the one before it
+    new = np.ones(len(suffixes) + 1, bool)  # whether a suffix begins not as the one before it
     ends = np.flatnonzero(text == END)
     for start in range(0, len(suffixes) - 1, CHUNK):
         here = suffixes[start : start + CHUNK + 1].astype(np.int64)
-        alike[start + 1 : start + len(here)] = _alike(text, ends, here[:-1], here[1:], least)
-    members = np.flatnonzero(alike[:-1] | alike[1:])  # all that begin alike stand side by side
-    heads = np.flatnonzero(~alike[members])
-    places = suffixes[members].astype(np.int64)
-    del suffixes, alike
-    if not len(places):
-        return places, places
-    sizes = np.diff(np.append(heads, len(places)))
-    firsts = np.repeat(np.minimum.reduceat(places, heads), sizes)
-    later = places >= firsts + least  # a run does not repeat itself before its first window ends
-    order = np.argsort(places[later])
-    return places[later][order], firsts[later][order]
+        new[start + 1 : start + len(here)] = ~_alike(text, ends, here[:-1], here[1:], least)
+    return _later(suffixes, new, least)
+
+
+def _later(suffixes: NDArray[Any], new: Bools, least: int) -> Bools:
+    """Of each group of suffixes that begin alike the places ``least`` or more behind its first, as
+    (n,) by place: a run does not repeat itself before its first window ends.
+
+    suffixes: (n,), each group side by side; new: (n + 1,), where a group begins, and at the end.
+    """
+    marks = np.zeros(len(suffixes), bool)
+    stop = 0
+    while stop < len(suffixes):
+        start, stop = stop, min(stop + CHUNK, len(suffixes))
+        stop += int(np.argmax(new[stop:]))  # to the end of a group, which may be large
+        heads = start + np.flatnonzero(new[start:stop])
+        firsts = np.minimum.reduceat(suffixes[:stop], heads)
+        before = -1
+        for low in range(start, stop, CHUNK):
+            high = min(low + CHUNK, stop)
+            group = before + np.cumsum(new[low:high])
+            before = group[-1]
+            places = suffixes[low:high]
+            marks[places[places - firsts[group] >= least]] = True
+    return marks
 
 
 def _alike(text: Bytes, ends: Int64, left: Int64, right: Int64, least: int) -> Bools:
@@ -72,14 +85,15 @@ def _alike(text: Bytes, ends: Int64, left: Int64, right: Int64, least: int) -> B
     return found
 
 
-def stretches(text: Bytes, begins: Int64, least: int) -> tuple[Int64, Int64]:
-    """The windows that begin at these places, joined where they touch, and cut to whole characters:
-    (starts, stops), (k,) each. What is less than a character is left out."""
-    if not len(begins):
-        return begins, begins
-    new = np.flatnonzero(np.append(True, begins[1:] > begins[:-1] + least))
-    starts = begins[new]
-    stops = np.append(begins[new[1:] - 1], begins[-1]) + least
+def stretches(text: Bytes, begins: Bools, least: int) -> tuple[Int64, Int64]:
+    """The windows that begin where it is marked, joined where they touch, and cut to whole
+    characters: (starts, stops), (k,) each. What is less than a character is left out."""
+    marks = np.concatenate([[False], begins, [False]])
+    edges = np.flatnonzero(marks[1:] != marks[:-1])
+    starts, stops = edges[::2], edges[1::2] - 1 + least  # of windows that begin side by side
+    apart = starts[1:] > stops[:-1]
+    starts = starts[np.append(True, apart)[: len(starts)]]
+    stops = stops[np.append(apart, True)[: len(stops)]]
     for _ in range(3):  # a character has three bytes behind its first at the most
         starts = starts + _continues(text, starts)
         stops = stops - _continues(text, stops)

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from tasks.contract import Processes, Session, Store, open_session
-from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
 from tasks.corpus.scrub import ScrubConfig, scrub
 from tests.tasks.corpora import given
 
@@ -27,8 +28,8 @@ def corpus(seed=1):
     return texts, shared
 
 
-def cut(texts, parts=1, sources=None, **config):
-    documents = given(texts, parts=parts, sources=sources)
+def cut(texts, parts=1, sources=None, clusters=None, **config):
+    documents = given(texts, parts=parts, sources=sources, clusters=clusters)
     found = find_repeats(documents, {}, RepeatsConfig(enabled=True, **config))
     made = scrub.named("cut_repeats")(documents, {"find_repeats": found}, CUT)
     return documents, found, made
@@ -70,7 +71,7 @@ def test_a_preferred_source_keeps_the_stretch(session):
     for prefer, kept in (((), 0), (("book",), 1)):
         documents, _, made = cut(texts, sources=sources, prefer=prefer, least=64)
         left = after(made)
-        assert [stretch in left[i] for i in after(documents)] == [kept == 0, kept == 1]
+        assert [stretch in left.get(i, "") for i in after(documents)] == [kept == 0, kept == 1]
 
 
 def test_spans_do_not_depend_on_parts_workers_or_order(tmp_path):
@@ -92,6 +93,34 @@ def test_nothing_repeats_in_nothing(session):
         _, found, made = cut(texts)
         assert found["spans"].rows == 0
         assert made["documents"].rows == len(texts)
+
+
+def test_a_document_that_is_cut_whole_leaves_and_joins_no_clusters(session):
+    """Two repeats of one text each; before, what was left of them was equal, and empty."""
+    chance = random.Random(6)
+    first, second = words(chance, 60), words(chance, 60)
+    texts = [f"{first} and an end", f"{second} and a tail", first, f" {second}\n", "lone words"]
+    documents, _, made = cut(texts, clusters=["p", "q", "p", "q", "r"], least=64)
+    entered = list(after(documents))
+    assert set(after(made)) == {entered[0], entered[1], entered[4]}
+    assert [
+        (r["doc_id"], r["action"], r["reason"], r["bytes_before"], r["start"])
+        for r in made["ledger"].read().to_pylist()
+    ] == [
+        (doc_id, "removed", "nothing left", len(texts[row].encode()), None)
+        for row, doc_id in enumerate(entered)
+        if row in (2, 3)
+    ]
+    apart = deduplicate(made, {}, DeduplicateConfig())["documents"].read().to_pylist()
+    assert len({row["cluster"] for row in apart}) == len(apart) == 3
+
+
+def test_a_text_that_memory_does_not_hold_is_refused_before_it_is_read():
+    check_memory(1_000_000, 7_000_000)
+    with pytest.raises(
+        HallmarkError, match=r"in 3\.0 GB of text takes 33\.0 GB of memory, and this"
+    ):
+        check_memory(3_000_000_000, 32_000_000_000)
 
 
 def test_a_stretch_of_an_earlier_corpus_is_cut_from_the_new_one(session):

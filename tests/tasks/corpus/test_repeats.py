@@ -1,6 +1,7 @@
 """Repeated stretches against brute force over all windows."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ def joined(texts):
 
 
 def expected(text, least):
-    """{begin: first} of windows that occurred before, apart, none across an END."""
-    seen, found = {}, {}
+    """Where windows begin that occurred before, apart, none across an END; ascending."""
+    seen, found = {}, []
     data = text.tobytes()
     for begin in range(len(data) - least + 1):
         window = data[begin : begin + least]
@@ -26,7 +27,7 @@ def expected(text, least):
             continue
         first = seen.setdefault(window, begin)
         if begin >= first + least:
-            found[begin] = first
+            found.append(begin)
     return found
 
 
@@ -42,9 +43,8 @@ def covered(text, least):
 def test_any_texts(texts, least):
     text = joined(texts)
     before = text.copy()
-    begins, firsts = repeated(text, least)
-    assert dict(zip(begins.tolist(), firsts.tolist(), strict=True)) == expected(text, least)
-    assert begins.tolist() == sorted(begins.tolist())
+    begins = repeated(text, least)
+    assert np.flatnonzero(begins).tolist() == expected(text, least)
     assert (text == before).all()
     marks = np.zeros(len(text), bool)
     for start, stop in zip(*stretches(text, begins, least), strict=True):
@@ -72,8 +72,8 @@ def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
         planted.append(donor[start : start + 100])
         texts.insert(chance.randrange(80, len(texts)), f"new {planted[-1]} end")
     text = joined(texts)
-    begins, firsts = repeated(text, 50)
-    assert dict(zip(begins.tolist(), firsts.tolist(), strict=True)) == expected(text, 50)
+    begins = repeated(text, 50)
+    assert np.flatnonzero(begins).tolist() == expected(text, 50)
     struck = text.copy()
     for start, stop in zip(*stretches(text, begins, 50), strict=True):
         struck[start:stop] = ord("\n")
@@ -84,12 +84,37 @@ def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
 def test_nothing_and_less_than_a_window():
     for texts in ([], [""], ["short"], ["a" * 20]):
         text = joined(texts)
-        begins, _ = repeated(text, 30)
-        assert not len(begins)
+        begins = repeated(text, 30)
+        assert not begins.any()
         assert not len(stretches(text, begins, 30)[0])
 
 
 def test_a_run_is_cut_to_its_first_window():
     text = joined(["x" + "-" * 100 + "y"])
-    starts, stops = stretches(text, repeated(text, 30)[0], 30)
+    starts, stops = stretches(text, repeated(text, 30), 30)
     assert (starts.tolist(), stops.tolist()) == ([31], [101])
+
+
+@pytest.mark.parametrize("texts", [["-" * 5000], ["ab" * 700, "ba" * 700, "-" * 300, "ab" * 9]])
+def test_a_group_larger_than_what_is_worked_on_at_a_time(monkeypatch, texts):
+    monkeypatch.setattr(repeats, "CHUNK", 100)
+    text = joined(texts)
+    assert np.flatnonzero(repeated(text, 20)).tolist() == expected(text, 20)
+
+
+@pytest.mark.parametrize("kind", ["all twice", "one run", "nothing"])
+def test_memory_is_what_is_stated_however_much_repeats(monkeypatch, kind):
+    monkeypatch.setattr(repeats, "CHUNK", 1 << 12)
+    chance = np.random.default_rng(4)
+    half = chance.integers(97, 123, 1_000_000, dtype=np.uint8)
+    text = {
+        "all twice": np.concatenate([half, half]),
+        "one run": np.full(2_000_000, 45, np.uint8),
+        "nothing": chance.integers(97, 123, 2_000_000, dtype=np.uint8),
+    }[kind]
+    text[-1] = END
+    tracemalloc.start()
+    stretches(text, repeated(text, 50), 50)
+    peak = tracemalloc.get_traced_memory()[1]  # beside the text itself
+    tracemalloc.stop()
+    assert 5 < peak / len(text) < 6.6

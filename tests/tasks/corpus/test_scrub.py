@@ -4,7 +4,9 @@ import hashlib
 import hmac
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
@@ -21,8 +23,9 @@ from tasks.contract import (
     text_hashes,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.scrub import ScrubConfig, emptied, scrub
 from tasks.corpus.spans import SPANS
+from tasks.measures.words import normalise
 from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [
@@ -241,8 +244,35 @@ def test_overlapping_spans_of_several_finders_are_one_and_nothing_of_them_stays(
     assert treated([LETTER], first, second, REPEAT="keep")[0][0].startswith("Dear <EMAIL>, call")
 
 
-def test_a_text_may_be_cut_whole(session):
-    assert treated(["é", "b"], ((0, 0, 2, "REPEAT"),), REPEAT="cut")[0] == ["", "b"]
+def test_a_document_of_which_nothing_is_left_leaves_and_is_accounted_for(session):
+    """White space is nothing, a mask is something, and what came in empty is not touched."""
+    texts = ["é", "b", " éé\u00a0\n", "éé", "", " "]
+    first = ((0, 0, 2, "REPEAT"), (2, 1, 3, "REPEAT"), (3, 0, 2, "REPEAT"), (3, 2, 4, "IP"))
+    second = ((2, 3, 5, "EMAIL"),)
+    left, ledger = treated(texts, first, second, REPEAT="cut", EMAIL="cut")
+    assert left == ["b", "<IP>", "", " "]
+    assert ledger == [
+        (0, "removed", "nothing left", None, None),
+        (2, "removed", "nothing left", None, None),
+        (3, "removed_span", "REPEAT", 0, 1),
+        (3, "replaced", "IP", 1, 2),
+    ]
+    documents = given(texts)
+    marked = {"m": mark(documents, MarkConfig(spans=first[:1]))}
+    made = scrub(documents, marked, ScrubConfig(policies={"REPEAT": "cut"}))
+    books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
+    assert (books["bytes"]["removed_rows"], books["bytes"]["removed_spans"]) == (2, 0)
+    assert (books["rows"]["removed_rows"], books["rows"]["kept"]) == (1, 5)
+
+    with pytest.raises(HallmarkError, match="are cut whole"):
+        treated(["é"], ((0, 0, 2, "REPEAT"),), REPEAT="cut")
+
+
+def test_nothing_left_is_what_the_search_for_copies_takes_for_empty():
+    points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
+    texts = pa.array(points, pa.large_string())
+    equal = np.flatnonzero(pc.equal(normalise(texts), "").to_numpy(zero_copy_only=False))
+    assert emptied(pa.chunked_array([texts]), np.arange(len(texts))).tolist() == equal.tolist()
 
 
 def test_no_finder_and_no_span_change_nothing(session):
