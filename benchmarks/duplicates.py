@@ -27,7 +27,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +144,14 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
     ):
         raw = ingest(config)
         before = forget_peak()
-        made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
+        with held() as own:
+            made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
         after = peak()
         write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
         pairs = made["pairs"].rows
         search = made["search"].read().to_pylist()[0]
     return {"seconds": round(seconds["deduplicate_near"], 2), "before": before, "peak": after,
+            "own before": own[0], "own peak": max(own), "samples": len(own),
             "pairs": pairs, "search": search}  # fmt: skip
 
 
@@ -167,9 +171,34 @@ def forget_peak() -> int:
 
 
 def peak() -> int:
-    """Peak memory of this process, in KiB, the mapped files that stand in memory among it."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
+    """Peak memory of this process, in KiB, the mapped files that stand in memory among it, which
+    the kernel may drop at any time."""
+    return status("VmHWM")
+
+
+def status(name: str) -> int:
+    """What this process has of something now, in KiB (Linux)."""
+    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
+
+
+@contextmanager
+def held(seconds: float = 0.02) -> Iterator[list[int]]:
+    """What this process itself holds (RssAnon: no mapped files), in KiB: at first, then again and
+    again, and at last. What comes and goes between two looks is not seen."""
+    found, over = [status("RssAnon")], threading.Event()
+
+    def look() -> None:
+        while not over.wait(seconds):
+            found.append(status("RssAnon"))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        watcher.join()
+        found.append(status("RssAnon"))
 
 
 # Judging -----------------------------------------------------------------------------------------
@@ -254,16 +283,21 @@ def compare(source: Path, sides: list[str], turns: int, environments: Path, fold
 
 
 def grow(folder: Path, sizes: list[int], data: Path, seed: int) -> None:
-    """Peak memory of the stage at several sizes, and its slope."""
+    """Peak memory of the stage's own process at several sizes, and its slope: what it holds itself,
+    and with the pages of files that it maps (spilled shingles, mostly)."""
     found = []
     for size in sizes:
         source = folder / f"{size}.parquet"
         write_documents(data, size, seed, source)
         found.append(run_side("hallmark", source, folder / "kept.parquet", folder))
         print(f"{size:,} documents: {found[-1]}", flush=True)
-    over = [turn["peak"] - turn["before"] for turn in found]
-    grown = (over[-1] - over[0]) * 1024 / (sizes[-1] - sizes[0])
-    print(f"{grown:.0f} bytes a document")
+    for what, last, first in (
+        ("held by the process itself (RssAnon, every 20 ms)", "own peak", "own before"),
+        ("with mapped pages, which the kernel may drop (VmHWM)", "peak", "before"),
+    ):
+        over = [turn[last] - turn[first] for turn in found]
+        grown = (over[-1] - over[0]) * 1024 / (sizes[-1] - sizes[0])
+        print(f"{grown:.0f} bytes a document {what}")
 
 
 def crowd(folder: Path, count: int, seed: int) -> None:

@@ -3,8 +3,17 @@
 Texts are compared after NFKC normalisation, lower-casing and collapsing of white space. What is
 alike, but not the same, is the work of ``deduplicate_near.py``.
 
+Equal texts are one text, of whatever length: what a removed document was a near copy of may have to
+be on its twin's side of the split, so the clusters of both become one. That holds as well for texts
+that masking made equal, such as ``<EMAIL>`` and nothing else. No text is empty here: ingest lets
+none in, and ``scrub`` takes out the documents that it leaves empty.
+
 Where a corpus grows, a document also leaves whose text an earlier document has, or whose id: a
-record that came again with the same key, and another text (``known id``).
+record that came again with the same key, and another text (``known id``). An earlier document is
+one that this stage kept, whatever became of it later: where a rule or the search for near copies
+took it out, its text and its id still stay out. So an id that came through here stands for one text
+for ever, and ``trace`` and ``purge`` by it mean that one. An earlier document that left in this
+very stage, or at ingest, is not known: its id may come again with another text, and enters.
 
 Memory: about 120 bytes a document, and for an earlier one that it meets.
 """
@@ -92,15 +101,19 @@ def judge(known: pa.Table, before: pa.Table) -> Verdict:
     """known: SKETCHES of all documents; before: signatures of the earlier ones that they meet."""
     m, n = len(before), len(known)
     place = np.arange(m, m + n)
-    texts = np.concatenate([halves(before["exact"]), halves(known["exact"])])
-    doc_ids = np.concatenate([halves(before["doc_id"]), halves(known["doc_id"])])
     rank = np.arange(m + n)
     rank[m + by_rank(known)] = place
-    same_id = first_of_equals(doc_ids, rank)[m:]
+
+    def both(name: str) -> np.ndarray:
+        return np.concatenate([halves(before[name]), halves(known[name])])
+
+    same_id = first_of_equals(both("doc_id"), rank)[m:]
+    texts = both("exact")
     # The id of an earlier document, and another text than any of them.
     renewed = (same_id < m) & (first_of_equals(texts, rank)[m:] >= m)
     rank[m:][renewed] += n  # such a document stays for no other
     first = first_of_equals(texts, rank)[m:]
+    del texts, rank
     twin = np.where(renewed, same_id, np.where(first == place, -1, first))
     none = np.empty(0, np.int64)
     cluster, _ = clusters(known, before, twin, none, none)

@@ -69,7 +69,7 @@ from tasks.corpus.copies.duplicates import (
     write_part,
 )
 from tasks.corpus.copies.earlier import among, check_alike, met, signatures, tables
-from tasks.corpus.copies.matching import Matches, jaccard, match
+from tasks.corpus.copies.matching import Matches, UInt32, jaccard, match
 from tasks.corpus.copies.sketches import band_hashes, shingles
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
@@ -224,6 +224,17 @@ def table_of_bands(rows: pa.Table, bands: int) -> np.ndarray:
     return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, bands)
 
 
+def bands_in_order(chunks: Sequence[pa.ListArray], order: Int64, bands: int) -> UInt32:
+    """(n, bands) uint32, the rows of these chunks in this order; they are not held twice."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    found, start = np.empty((len(order), bands), np.uint32), 0
+    for chunk in chunks:
+        found[place[start : start + len(chunk)]] = chunk.flatten().to_numpy().reshape(-1, bands)
+        start += len(chunk)
+    return found
+
+
 class Shelf:
     """The shingles of all documents, found by place; they stay in their files."""
 
@@ -254,7 +265,7 @@ def judge(
     documents; before: signatures of the earlier ones that take part, whose shingles come first."""
     m = len(before)
     order = np.concatenate([np.arange(m), m + by_rank(known)])
-    bands = np.concatenate([table_of_bands(t, config.bands) for t in (before, known)])[order]
+    bands = bands_in_order([*before["bands"].chunks, *known["bands"].chunks], order, config.bands)
     sizes = shelf.sizes[order]
 
     def similarities(left: Int64, right: Int64) -> np.ndarray:
@@ -263,6 +274,7 @@ def judge(
     found = match(
         bands, similarities, config.threshold, config.cluster_threshold, config.candidate_limit, m
     )
+    del bands
     kept = ~found.gone
     to_twin = twins(found, config.threshold)
     link = spanning(found, kept[found.left] & kept[found.right])

@@ -68,12 +68,13 @@ def by_rank(known: pa.Table) -> Int64:
 
 def halves(column: pa.ChunkedArray) -> UInt64:
     """16-byte ids as (n, 2) uint64 that sort as the bytes do."""
-    found = [
-        np.frombuffer(chunk.buffers()[1], ">u8", 2 * len(chunk), 16 * chunk.offset)
-        for chunk in column.chunks
-        if len(chunk)
-    ]
-    return np.concatenate([np.empty(0, ">u8"), *found]).astype(np.uint64).reshape(-1, 2)
+    found, start = np.empty((len(column), 2), np.uint64), 0
+    for chunk in column.chunks:
+        if len(chunk):
+            ids = np.frombuffer(chunk.buffers()[1], ">u8", 2 * len(chunk), 16 * chunk.offset)
+            found[start : start + len(chunk)] = ids.reshape(-1, 2)
+            start += len(chunk)
+    return found
 
 
 def first_of_equals(values: UInt64, rank: Int64) -> Int64:
@@ -85,7 +86,10 @@ def first_of_equals(values: UInt64, rank: Int64) -> Int64:
     ordered = values[order]
     new = np.ones(len(order), bool)
     new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    head = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    del ordered
+    head = np.arange(len(order))
+    head[~new] = 0
+    np.maximum.accumulate(head, out=head)
     first = np.empty(len(order), np.int64)
     first[order] = order[head]
     return first
@@ -106,25 +110,31 @@ def clusters(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    doc_ids = halves(known["doc_id"])
-    n, m = len(doc_ids), len(before)
-    place, ours = np.arange(m + n), np.arange(m, m + n)
-    gone = np.flatnonzero(twin >= 0)
+    n, m = len(known), len(before)
+    place = np.arange(m + n)
     home = first_of_equals(halves(before["cluster"]), place[:m])
-    entered = np.concatenate([halves(before["entered"]), halves(known["cluster"])])
+    came = np.concatenate([halves(before["entered"]), halves(known["cluster"])])
+    came = np.concatenate([home, first_of_equals(came, place)[m:]])
+    gone, moved = np.flatnonzero(twin >= 0), np.flatnonzero(came != place)
     ends = (
-        np.concatenate([place, m + gone, left]),
-        np.concatenate([home, first_of_equals(entered, place)[m:], twin[gone], right]),
+        np.concatenate([moved, m + gone, left]),
+        np.concatenate([came[moved], twin[gone], right]),
     )
+    del came
     graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(m + n, m + n))
-    _, label = connected_components(graph, directed=False)
-    rank = place.copy()  # earlier documents first, then kept ones, then by doc_id
-    rank[m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], twin >= 0))] = ours
-    labels = np.stack([label, np.zeros(m + n)], axis=1).astype(np.uint64)
-    names = pa.concat_arrays(
-        [before["cluster"].combine_chunks(), known["doc_id"].combine_chunks()]
-    ).take(pa.array(first_of_equals(labels, rank)[m:]))
-    homes = np.bincount(label[np.unique(home)], minlength=label.max(initial=0) + 1)
+    count, label = connected_components(graph, directed=False)
+    # Earlier documents first, then kept ones, then by doc_id.
+    doc_ids = halves(known["doc_id"])
+    order = m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], twin >= 0))
+    del doc_ids
+    order = np.concatenate([place[:m], order])
+    rank = np.empty(m + n, np.int64)
+    rank[order] = place
+    first = np.full(count, m + n)
+    np.minimum.at(first, label, rank)
+    names = pa.concat_arrays([pa.array([], ID), *before["cluster"].chunks, *known["doc_id"].chunks])
+    names = names.take(pa.array(order[first[label[m:]]]))
+    homes = np.bincount(label[np.unique(home)], minlength=count)
     return names, homes[label[m:]] > 1
 
 

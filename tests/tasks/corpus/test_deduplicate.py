@@ -1,10 +1,15 @@
 """Exact duplicates: one of those stays whose normalised texts are the same."""
 
 import random
+import tracemalloc
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from tasks.contract import ID
+from tasks.corpus import deduplicate_near as near
+from tasks.corpus.deduplicate import SIGNATURES, DeduplicateConfig, deduplicate, judge
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_sketches import plain
 
@@ -65,3 +70,63 @@ def test_alike_is_not_the_same(session):
 
 def test_an_empty_table(session):
     assert run([]) == ([], [], [])
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def sketched(n, bands=14):
+    """SKETCHES of both stages for n documents, of which three in ten are copies of others, in
+    batches as they are spilled; and the shingles of the near copies' stage."""
+    chance = np.random.default_rng(n)
+    origin = np.arange(n)
+    origin[7 * n // 10 :] = chance.integers(0, 7 * n // 10, n - 7 * n // 10)
+
+    def some_ids(count):
+        return pa.Array.from_buffers(ID, count, [None, pa.py_buffer(chance.bytes(16 * count))])
+
+    def lists(values):
+        offsets = np.arange(n + 1, dtype=np.int32) * values.shape[1]
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[origin].ravel()))
+
+    doc_id = some_ids(n)
+    known = pa.table(
+        {
+            "doc_id": doc_id,
+            "cluster": doc_id,
+            "preference": np.zeros(n, np.int32),
+            "bytes": chance.integers(1, 1000, n),
+            "exact": some_ids(n).take(pa.array(origin)),
+            "bands": lists(chance.integers(0, 1 << 32, (n, bands), dtype=np.uint32)),
+        }
+    )
+    shingles = pa.chunked_array([lists(chance.integers(0, 1 << 63, (n, 4), dtype=np.uint64))])
+    return pa.Table.from_batches(known.to_batches(max_chunksize=4096)), shingles
+
+
+def traced(n, judge_them):
+    """The most that numpy held, in bytes; what Arrow holds is not seen."""
+    judge_them(*sketched(10))  # imports count, too
+    given = sketched(n)
+    tracemalloc.start()
+    twin = judge_them(*given)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (twin >= 0).sum() == n - 7 * n // 10  # the copies
+    return peak
+
+
+def judged_exactly(known, _):
+    return judge(known, SIGNATURES.empty_table()).twin
+
+
+def judged_nearly(known, shingles):
+    config = near.DeduplicateNearConfig(bands=14, rows=8)
+    found = near.judge(known, near.SIGNATURES.empty_table(), near.Shelf(shingles), config)
+    return found[0].twin
+
+
+@pytest.mark.parametrize("of, most", [(judged_exactly, 150), (judged_nearly, 200)])
+def test_memory_a_document_to_judge_them_together(of, most):
+    small, large = traced(20_000, of), traced(60_000, of)
+    assert (large - small) / 40_000 < most

@@ -202,6 +202,24 @@ def test_a_text_or_an_id_that_is_there_already_does_not_come_in_again(session, t
     }
 
 
+def test_an_id_stands_for_one_text_also_where_its_document_left_later(session, tmp_path):
+    """But not that of a document that left as an exact duplicate: no signature tells of it."""
+    words = random.Random(8).choices(WORDS, k=80)
+    texts = {"a": " ".join(words), "near": " ".join(words[:-1]), "same": " ".join(words).upper()}
+    first = added(tmp_path / "1", texts, [])
+    left = {r["reason"] for label in ("deduplicate", "deduplicate_near")
+            for r in rows(first, label, "ledger")}  # fmt: skip
+    assert len(rows(first)) == 1 and left == {"exact duplicate", "near duplicate"}
+    (gone,) = rows(first, "deduplicate", "ledger")
+    keys = {d["text"]: d["doc_id"] for d in rows(first, "ingest")}
+    exact = next(key for key, text in texts.items() if keys[text] == gone["doc_id"])
+    second = added(tmp_path / "2", {key: f"now this is {key}" for key in texts}, [first])
+    assert [d["text"] for d in rows(second)] == [f"now this is {exact}"]
+    assert {r["doc_id"]: r["reason"] for r in rows(second, "deduplicate", "ledger")} == {
+        keys[text]: "known id" for key, text in texts.items() if key != exact
+    }
+
+
 def test_a_cluster_keeps_its_id_and_its_side_through_every_stage(session, tmp_path):
     """A new document that is a little like an earlier one, at the last stage of three."""
     chance = random.Random(3)
