@@ -19,7 +19,9 @@ class PageError(ValueError):
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
           (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
-_META = re.compile(rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}=\s{0,9}["']?\s{0,9}([\w:.-]{1,40})""")
+_META = re.compile(
+    rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}+=\s{0,9}+["']?+\s{0,9}+([\w:.-]{1,40})"""
+)
 #: What browsers read under these names.
 _WIDER = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gbk": "gb18030"}
 

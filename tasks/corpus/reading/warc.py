@@ -41,7 +41,7 @@ NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
 HEADER = 1 << 16  # bytes that a record's header may take, and that are kept of a long record
 
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"(?im)^content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$")
+_LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
 _BEGINNING = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
 _ENDS = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
 
@@ -170,7 +170,7 @@ def _payload(raw: bytes, limit: int) -> bytes:
 def _label(record: Record, headers: dict[str, str], source: WarcSource) -> None:
     url = headers.get("warc-target-uri") or ""
     label(record, url.removeprefix("<").removesuffix(">"), headers.get("warc-date"))
-    if source.key_field:
+    if source.key_field is not None:
         record.key = headers.get(source.key_field.lower())
         if not record.key:
             record.error = f"header {source.key_field} is missing"
@@ -230,7 +230,8 @@ class _Frames:
             return self._bad(number, NO_HEADER, 1)
         self.headers += 1
         self.aligned &= bool(self.members) and self.members[0] == self.at
-        lengths = set(_LENGTH.findall(self.held, 0, head))
+        found = _LENGTH.findall(self.held, 0, head)
+        lengths = {line.removesuffix(b"\r").strip(b" \t") for line in found}
         length = lengths.pop() if len(lengths) == 1 else b""
         if not re.fullmatch(rb"\d{1,18}", length):
             return self._bad(number, NO_LENGTH, head)

@@ -266,6 +266,32 @@ def test_headers_that_are_broken(write):
     assert [error for _, error in bad] == [error for _, error in pieces if error]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Content-Length:" + b" " * 60_000 + b"\r4",
+        b"Content-Length: x" + b" \t" * 30_000 + b"y",
+        b"Content-Length" + b" " * 60_000,
+        b"Content-Length: 4\r" + b" " * 60_000,
+    ],
+)
+def test_blanks_around_a_length_take_linear_time(write, line):
+    """A header that tells nothing costs its record, and no minutes."""
+    bad = record(b"one").replace(b"Content-Length: 3", line)
+    start = time.process_time()
+    good, errors, _ = archive(write, bad + record(b"next"))
+    assert (texts(good), errors) == (["next"], [("record 1", warc.NO_LENGTH)])
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("line", [b"Content-Length \t:\t 3 \t", b"Content-Length:3",
+                                  b"Content-Length: 3\r\nContent-Length: 3"])  # fmt: skip
+def test_a_length_that_is_written_in_another_way(write, line):
+    data = record(b"one").replace(b"Content-Length: 3", line) + record(b"next")
+    good, bad, _ = archive(write, data)
+    assert (texts(good), bad) == (["one", "next"], [])
+
+
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_a_damaged_member_costs_its_record(tmp_path, ending):
     """Anywhere in it, its checksum too."""
