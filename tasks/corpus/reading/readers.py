@@ -118,7 +118,7 @@ def take(record: Record, value: dict[str, Any], source: Fields) -> Record:
         if record.error:
             return record
     text = value[source.text_field]
-    key = value[source.key_field] if source.key_field else None
+    key = None if source.key_field is None else value[source.key_field]
     if not isinstance(text, str):
         record.error = f"field {short(source.text_field)} is not text"
     elif key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
@@ -128,7 +128,13 @@ def take(record: Record, value: dict[str, Any], source: Fields) -> Record:
     else:
         record.text, record.raw = text, b""
         record.key = None if key is None else str(key)
-        label(record, value.get(source.url_field or ""), value.get(source.date_field or ""))
+        # A field may be named "", as the first column of what pandas writes.
+        url, date = source.url_field, source.date_field
+        label(
+            record,
+            None if url is None else value.get(url),
+            None if date is None else value.get(date),
+        )
     return record
 
 

@@ -102,12 +102,14 @@ def lines(path: Path, limit: int, meter: Meter) -> Iterator[Line]:
             if not block.cut:
                 yield _without_bom(line.end(), meter)
             continue
-        *ends, rest = block.split(b"\n")
-        for end in ends:
-            line.add(end)
-            line.size += 1
-            yield _without_bom(line.end(), meter)
-        line.add(rest)
+        # In pieces: a block of 128 MiB of line ends would become as many objects at once.
+        for start in range(0, len(block), BLOCK):
+            *ends, rest = block[start : start + BLOCK].split(b"\n")
+            for end in ends:
+                line.add(end)
+                line.size += 1
+                yield _without_bom(line.end(), meter)
+            line.add(rest)
     if line.size or line.error:
         yield _without_bom(line.end(), meter)
 

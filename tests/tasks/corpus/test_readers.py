@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -50,8 +51,6 @@ def test_lines_are_those_of_split(tmp_path_factory, data, block, limit):
 
 def test_a_long_line_is_not_held(write):
     """50 MB in one line: the reader holds no more than the limit and a block."""
-    import tracemalloc
-
     path = write("big.jsonl", b'{"text": "' + b"x" * 50_000_000 + b'"}\n{"text": "next"}\n')
     tracemalloc.start()
     good, bad, _ = read(path, "jsonl", limit=1_000_000)
@@ -60,6 +59,18 @@ def test_a_long_line_is_not_held(write):
     assert texts(good) == ["next"]
     assert bad == [("line 1", TOO_LONG)]
     assert peak < 12_000_000
+
+
+def test_a_block_of_line_ends_is_not_held_as_lines(write):
+    """32 MB of line ends come out of a few bytes of zstd at once."""
+    path = write("a.jsonl.zst", zst(b"\n" * 32_000_000))
+    tracemalloc.start()
+    found = lines(path, LIMIT, Meter())
+    numbers = [next(found).number for _ in range(9)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers == list(range(1, 10))
+    assert peak < 80_000_000  # the block, and a piece of it as lines
 
 
 # JSON lines --------------------------------------------------------------------------------------
@@ -128,6 +139,25 @@ def test_keys_must_be_text_or_whole_numbers(write):
         "field 'id' is null",
         "field 'id' is missing",
     ]
+
+
+NAMELESS = {
+    "jsonl": b'{"": "0", "text": "a"}\n{"": "1", "text": "b"}\n',
+    "csv": b",text\n0,a\n1,b\n",  # as pandas writes it
+    "tsv": b"\ttext\n0\ta\n1\tb\n",
+}
+
+
+@pytest.mark.parametrize("kind", NAMELESS)
+def test_a_field_without_a_name_is_read_where_it_is_asked_for(write, kind):
+    path = write(f"a.{kind}", NAMELESS[kind])
+    good, bad, _ = read(path, kind)
+    assert [(r.text, r.key, r.url, r.date, r.unread) for r in good] == [
+        ("a", None, None, None, 0), ("b", None, None, None, 0),
+    ]  # fmt: skip
+    good, bad, _ = read(path, kind, key_field="", url_field="", date_field="")
+    assert [(r.key, r.url, r.unread) for r in good] == [("0", "0", 1), ("1", "1", 1)]
+    assert bad == []
 
 
 def test_empty_files_are_told(write):
