@@ -20,13 +20,14 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.contract import HallmarkError, UsageError
-from tasks.corpus.reading.columns import BATCH, column_records, no_text
+from tasks.corpus.reading.columns import column_records, no_text
 from tasks.corpus.reading.readers import Record, missing, short
 from tasks.corpus.reading.sources import Fields, Source
 from tasks.corpus.reading.streams import Meter
 
 PIECES = 64  # at most: each asks the hub what there is
 WAITS = (1.0, 5.0, 30.0)  # seconds before a stream is begun again
+BATCH = 512  # rows
 KEPT = 16 << 20  # bytes of rows that are held before they are written down
 
 

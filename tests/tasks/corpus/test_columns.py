@@ -2,6 +2,9 @@
 
 import io
 import os
+import tracemalloc
+from contextlib import contextmanager
+from datetime import time, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +12,7 @@ import pytest
 
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import streaming
+from tasks.corpus.reading import columns, streaming
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
@@ -20,9 +23,9 @@ from tests.tasks.corpus.reading import LIMIT, read, read_all, texts
 # Parquet -----------------------------------------------------------------------------------------
 
 
-def parquet(columns, **options):
+def parquet(values, **options):
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink, **options)
+    pq.write_table(pa.table(values), sink, **options)
     return sink.getvalue()
 
 
@@ -112,6 +115,160 @@ def test_parquet_with_wrong_columns(write):
     assert read(path, "parquet")[1] == [("whole file", "column 'text' is missing")]
     assert read(path, "parquet", text_field="n")[1] == [("whole file", "column 'n' is not text")]
     assert texts(read(path, "parquet", text_field="body")[0]) == ["x"]
+
+
+# Values that Python cannot have ------------------------------------------------------------------
+
+
+def unchecked(values):
+    """A column of text as a hostile writer leaves it."""
+    raw = pa.array(values, pa.binary())
+    return pa.StringArray.from_buffers(len(raw), *raw.buffers()[1:3])
+
+
+NEVER = {  # beyond the years 1 to 9999
+    "days": pa.array([0, 10**7, -(10**6), None], pa.int32()).cast(pa.date32()),
+    "milliseconds": pa.array([0, 10**15, -(2**60), None]).cast(pa.timestamp("ms", "UTC")),
+    "microseconds": pa.array([0, 2**62, -(2**62), None]).cast(pa.timestamp("us")),
+}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "datasets"])
+@pytest.mark.parametrize("when", NEVER)
+def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
+    """A bad key costs its row; a bad URL or date is null and counted."""
+    rows = {
+        "text": ["a", "b", "c", "d"],
+        "id": unchecked([b"k0", b"k1", b"k2", b"k\xff"]),
+        "url": unchecked([b"http://a.example/", b"", b"http://\xff/", b""]),
+        "when": NEVER[when],
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(rows), path)
+    names = {"key_field": "id", "url_field": "url", "date_field": "when"}
+    if kind == "parquet":
+        read(path, kind, **names)
+        found = read_all(path, kind, **names)
+    else:
+        found, meter = dataset(tmp_path, **names)
+        assert (meter.rows, meter.bytes) == (4, 4)
+    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unread) for r in found] == [
+        ("a", "k0", "http://a.example/", "1970-01-01", 0), ("b", "k1", None, "", 1),
+        ("c", "k2", None, "", 2), ("", None, None, "", 0),
+    ]  # fmt: skip
+    assert (found[3].error, found[3].raw) == ("field 'id' is neither text nor a whole number", b"d")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["x"], {"y": 1}, 1.5, True, b"x", b"\xff", timedelta(microseconds=1), time(1, 2, 3, 4)],
+)
+def test_columns_that_are_no_keys_urls_and_dates(write, value):
+    path = write("a.parquet", parquet({"text": ["a", "b"], "odd": [value, value]}))
+    good, bad, _ = read(path, "parquet", url_field="odd")
+    assert [(r.text, r.url, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    good, bad, _ = read(path, "parquet", date_field="odd")
+    assert [(r.text, r.date, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    _, bad, _ = read(path, "parquet", key_field="odd")
+    assert bad == [(f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)]
+
+
+def test_times_are_rounded_down(write):
+    ticks = pa.array([-(2**63), -1, 0, 10**9 - 1, None]).cast(pa.timestamp("ns", "Europe/Berlin"))
+    path = write("a.parquet", parquet({"text": list("abcde"), "when": ticks}))
+    assert [r.date for r in read(path, "parquet", date_field="when")[0]] == [
+        "1677-09-21T00:12:43Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z", None,
+    ]  # fmt: skip
+
+
+def test_a_row_without_its_key_is_kept_as_it_is(write):
+    path = write("a.parquet", parquet({"text": ["a", "text"], "id": ["k", None]}))
+    found = read_all(path, "parquet", key_field="id")
+    assert [(r.text, r.raw, r.error) for r in found] == [
+        ("a", b"", ""), ("", b"text", "field 'id' is null"),
+    ]  # fmt: skip
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted():
+    """A pool that counts what Arrow holds meanwhile."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(before)
+
+
+LONG = 1_000_000
+LAYOUTS = {
+    "plain": {"use_dictionary": False},
+    "prefixes": {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+    "dictionary": {},
+}
+
+
+def long_rows(name, layout, count=64):
+    """A file of rows with a long value each, in few bytes and pages of one row."""
+    pages = {"data_page_size": 1, "write_batch_size": 1, "compression": "zstd"}
+    places = pa.array([0] * count, pa.int32())
+    long = pa.DictionaryArray.from_arrays(places, pa.array(["x" * LONG]))
+    long = long if layout == "dictionary" else long.dictionary_decode()
+    rows = {"id": [str(n) for n in range(count)], "text": ["text"] * count}
+    options = LAYOUTS[layout]
+    if "column_encoding" in options:
+        options = options | {"column_encoding": {name: options["column_encoding"]}}
+    return parquet(rows | {name: long}, store_schema=False, **pages, **options)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["text", "id"])
+def test_rows_of_megabytes_are_not_held_together(write, monkeypatch, layout, name):
+    """Of 64 MB, as texts and as keys."""
+    monkeypatch.setattr(columns, "HELD", 4 << 20)
+    monkeypatch.setattr(columns, "REPEATED", 4 << 20)
+    path = write("a.parquet", long_rows(name, layout))
+    with counted() as pool:
+        good, bad, meter = read(path, "parquet", key_field="id")
+    assert (good, {error for _, error in bad}) == ([], {TOO_LONG})
+    assert meter.bytes == 64 * (LONG if name == "text" else 4)
+    assert pool.max_memory() < 32_000_000
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_documents_of_megabytes_come_one_by_one(write, monkeypatch, layout):
+    monkeypatch.setattr(columns, "HELD", 4 << 20)
+    monkeypatch.setattr(columns, "REPEATED", 4 << 20)
+    path = write("a.parquet", long_rows("text", layout))
+    source = ParquetSource(kind="parquet", name="s", path="a", key_field="id")
+    tracemalloc.start()
+    with counted() as pool:
+        found = [(r.key, len(r.text)) for r in read_parquet(path, source, LONG, Meter())]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [(str(n), LONG) for n in range(64)]
+    assert pool.max_memory() < 32_000_000
+    assert peak < 32_000_000
+
+
+def test_a_damaged_dictionary_costs_its_rows(write):
+    """Whichever byte of the pages is another one; of some nobody can know it."""
+    rows = [f"text {n % 5}" for n in range(200)]
+    data = parquet({"text": rows}, compression="none", row_group_size=100)
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        column = file.metadata.row_group(0).column(0)
+        start, size = column.dictionary_page_offset, column.total_compressed_size
+    for place in range(start, start + size):
+        damaged = bytearray(data)
+        damaged[place] ^= 0xFF
+        good, _, meter = read(write("a.parquet", bytes(damaged)), "parquet")
+        assert meter.rows == 200
+        assert texts(good)[-100:] == rows[100:]
 
 
 # Data sets ---------------------------------------------------------------------------------------
