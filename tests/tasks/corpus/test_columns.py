@@ -4,7 +4,6 @@ import io
 import os
 import tracemalloc
 from contextlib import contextmanager
-from datetime import time, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -115,71 +114,6 @@ def test_parquet_with_wrong_columns(write):
     assert read(path, "parquet")[1] == [("whole file", "column 'text' is missing")]
     assert read(path, "parquet", text_field="n")[1] == [("whole file", "column 'n' is not text")]
     assert texts(read(path, "parquet", text_field="body")[0]) == ["x"]
-
-
-# Values that Python cannot have ------------------------------------------------------------------
-
-
-def unchecked(values):
-    """A column of text as a hostile writer leaves it."""
-    raw = pa.array(values, pa.binary())
-    return pa.StringArray.from_buffers(len(raw), *raw.buffers()[1:3])
-
-
-NEVER = {  # beyond the years 1 to 9999
-    "days": pa.array([0, 10**7, -(10**6), None], pa.int32()).cast(pa.date32()),
-    "milliseconds": pa.array([0, 10**15, -(2**60), None]).cast(pa.timestamp("ms", "UTC")),
-    "microseconds": pa.array([0, 2**62, -(2**62), None]).cast(pa.timestamp("us")),
-}
-
-
-@pytest.mark.parametrize("kind", ["parquet", "datasets"])
-@pytest.mark.parametrize("when", NEVER)
-def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
-    """A bad key costs its row; a bad URL or date is null and counted."""
-    rows = {
-        "text": ["a", "b", "c", "d"],
-        "id": unchecked([b"k0", b"k1", b"k2", b"k\xff"]),
-        "url": unchecked([b"http://a.example/", b"", b"http://\xff/", b""]),
-        "when": NEVER[when],
-    }
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table(rows), path)
-    names = {"key_field": "id", "url_field": "url", "date_field": "when"}
-    if kind == "parquet":
-        read(path, kind, **names)
-        found = read_all(path, kind, **names)
-    else:
-        found, meter = dataset(tmp_path, **names)
-        assert (meter.rows, meter.bytes) == (4, 4)
-    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unread) for r in found] == [
-        ("a", "k0", "http://a.example/", "1970-01-01", 0), ("b", "k1", None, "", 1),
-        ("c", "k2", None, "", 2), ("", None, None, "", 0),
-    ]  # fmt: skip
-    assert (found[3].error, found[3].raw) == ("field 'id' is neither text nor a whole number", b"d")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [["x"], {"y": 1}, 1.5, True, b"x", b"\xff", timedelta(microseconds=1), time(1, 2, 3, 4)],
-)
-def test_columns_that_are_no_keys_urls_and_dates(write, value):
-    path = write("a.parquet", parquet({"text": ["a", "b"], "odd": [value, value]}))
-    good, bad, _ = read(path, "parquet", url_field="odd")
-    assert [(r.text, r.url, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
-    good, bad, _ = read(path, "parquet", date_field="odd")
-    assert [(r.text, r.date, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
-    _, bad, _ = read(path, "parquet", key_field="odd")
-    assert bad == [(f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)]
-
-
-def test_times_are_rounded_down(write):
-    ticks = pa.array([-(2**63), -1, 0, 10**9 - 1, None]).cast(pa.timestamp("ns", "Europe/Berlin"))
-    path = write("a.parquet", parquet({"text": list("abcde"), "when": ticks}))
-    assert [r.date for r in read(path, "parquet", date_field="when")[0]] == [
-        "1677-09-21T00:12:43Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z",
-        "1970-01-01T00:00:00Z", None,
-    ]  # fmt: skip
 
 
 def test_a_row_without_its_key_is_kept_as_it_is(write):

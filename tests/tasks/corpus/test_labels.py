@@ -18,6 +18,8 @@ from tasks.corpus.reading.labels import domains, iso_date
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tests.tasks.corpora import scrubbed
+from tests.tasks.corpus.reading import read, read_all
+from tests.tasks.corpus.test_columns import dataset, parquet
 
 
 @pytest.mark.parametrize(
@@ -162,3 +164,77 @@ def test_a_collection_that_ends_before_it_begins_is_refused():
     days = {"collected_from": "2020-01-02", "collected_to": "2020-01-01"}
     with pytest.raises(ValidationError, match="later than"):
         IngestConfig(sources=[{"kind": "text", "name": "s", "path": "a", **days}])
+
+
+# Values that Python cannot have ------------------------------------------------------------------
+
+
+def unchecked(values):
+    """A column of text as a hostile writer leaves it."""
+    raw = pa.array(values, pa.binary())
+    return pa.StringArray.from_buffers(len(raw), *raw.buffers()[1:3])
+
+
+NEVER = {  # beyond the years 1 to 9999
+    "days": pa.array([0, 10**7, -(10**6), None], pa.int32()).cast(pa.date32()),
+    "milliseconds": pa.array([0, 10**15, -(2**60), None]).cast(pa.timestamp("ms", "UTC")),
+    "microseconds": pa.array([0, 2**62, -(2**62), None]).cast(pa.timestamp("us")),
+}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "datasets"])
+@pytest.mark.parametrize("when", NEVER)
+def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
+    """A bad key costs its row; a bad URL or date is null and counted."""
+    rows = {
+        "text": ["a", "b", "c", "d"],
+        "id": unchecked([b"k0", b"k1", b"k2", b"k\xff"]),
+        "url": unchecked([b"http://a.example/", b"", b"http://\xff/", b""]),
+        "when": NEVER[when],
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(rows), path)
+    names = {"key_field": "id", "url_field": "url", "date_field": "when"}
+    if kind == "parquet":
+        read(path, kind, **names)
+        found = read_all(path, kind, **names)
+    else:
+        found, meter = dataset(tmp_path, **names)
+        assert (meter.rows, meter.bytes) == (4, 4)
+    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unread) for r in found] == [
+        ("a", "k0", "http://a.example/", "1970-01-01", 0), ("b", "k1", None, "", 1),
+        ("c", "k2", None, "", 2), ("", None, None, "", 0),
+    ]  # fmt: skip
+    assert (found[3].error, found[3].raw) == ("field 'id' is neither text nor a whole number", b"d")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["x"],
+        {"y": 1},
+        1.5,
+        True,
+        b"x",
+        b"\xff",
+        datetime.timedelta(microseconds=1),
+        datetime.time(1, 2),
+    ],
+)
+def test_columns_that_are_no_keys_urls_and_dates(write, value):
+    path = write("a.parquet", parquet({"text": ["a", "b"], "odd": [value, value]}))
+    good, bad, _ = read(path, "parquet", url_field="odd")
+    assert [(r.text, r.url, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    good, bad, _ = read(path, "parquet", date_field="odd")
+    assert [(r.text, r.date, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    _, bad, _ = read(path, "parquet", key_field="odd")
+    assert bad == [(f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)]
+
+
+def test_times_are_rounded_down(write):
+    ticks = pa.array([-(2**63), -1, 0, 10**9 - 1, None]).cast(pa.timestamp("ns", "Europe/Berlin"))
+    path = write("a.parquet", parquet({"text": list("abcde"), "when": ticks}))
+    assert [r.date for r in read(path, "parquet", date_field="when")[0]] == [
+        "1677-09-21T00:12:43Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z", None,
+    ]  # fmt: skip
