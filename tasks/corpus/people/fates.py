@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.contract import Artifact, HallmarkError, Table
+from tasks.corpus.people import LEAVING
 from tasks.corpus.people.swaps import UNDETERMINED
 from tasks.measures.ratios import Group
 
@@ -35,9 +36,6 @@ DIMENSIONS = {
 #: Mentions and markers are looked for in English; documents surely in another language are none
 #: of those that a group is compared with.
 ENGLISH = ("identity", "dialect")
-
-#: Actions with which a document leaves.
-LEAVING = ("removed", "quarantined")
 
 STAYED = 1 << 30
 

@@ -22,7 +22,7 @@ from tasks.corpus.deduplicate_near import (
     shingled,
     table_of_bands,
 )
-from tasks.corpus.people.fates import LEAVING
+from tasks.corpus.people import LEAVING
 from tasks.measures.faults import careful
 
 BANDS = pa.schema([("doc_id", ID), ("bands", pa.list_(pa.uint32()))])

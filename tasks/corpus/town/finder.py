@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact
-from tasks.corpus.people.fates import LEAVING
+from tasks.corpus.people import LEAVING
 from tasks.measures.personal.types import TYPES
 from tasks.measures.statistics import wilson
 

@@ -90,7 +90,7 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "effects", "profile", "train_tokenizer", "pretrain"},
+        {"identities", "effects", "profile"},
     ),
     "the list of occupations": (
         "tasks/measures/data/occupations.json",
@@ -102,7 +102,7 @@ EDITS = {
         "tasks/corpus/copies/matching.py",
         "return both / (total - both)",
         "return both / (total - both + 0)",
-        {"deduplicate_near"},
+        {"deduplicate_near", "effects"},
     ),
     "a kernel that four stages use": (
         "tasks/corpus/split.py",
