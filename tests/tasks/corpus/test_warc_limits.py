@@ -1,0 +1,77 @@
+"""Web archives that are made to take long, or to be held in memory."""
+
+import gzip
+import time
+import tracemalloc
+
+import pytest
+
+from tasks.corpus.reading import pages
+from tasks.corpus.reading.readers import TOO_LONG
+from tests.tasks.corpus.reading import PACK, read, texts
+from tests.tasks.corpus.test_warc import archive, html, page, record
+
+BOMBS = {
+    "div": "<div>" * 60_000,
+    "attributes": "<a " + " ".join(f"a{n}=1" for n in range(40_000)) + ">",
+    "attributes in quotes": "<a " + " ".join(f'a{n}="<b c>"' for n in range(20_000)) + ">",
+    "reopened": "<p>" + "".join(f"<b id={n}>" for n in range(3000)) + "</p>" + "<p>x</p>" * 30_000,
+    "false ends": "<div></b>" * 60_000,
+}
+HEAVY = {
+    "div": "<div>" * 5000,
+    "table": "<table><tr><td>" * 2000,
+    "wide": "<div>x</div>" * 100_000,
+    "font": "<font><p>" * 1000,
+    "attributes": "<a " + " ".join(f"a{n}=1" for n in range(4000)) + ">",
+    "quotes": "<a b='\"" * 50_000,
+    "lone": "<" * 500_000,
+    "entities": "&amp;" * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_html_bombs_are_refused_in_little_time(write, name):
+    data = page(BOMBS[name].encode()) + page(html("next"))
+    start = time.process_time()
+    good, bad, _ = archive(write, data, limit=10**7)
+    assert texts(good) == ["next"]
+    assert [error for _, error in bad] in ([pages.TOO_NESTED], [pages.TOO_MANY_ATTRIBUTES])
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_heavy_html_is_read(write, name):
+    data = page(HEAVY[name].encode()) + page(html("next"))
+    start = time.process_time()
+    good, bad, _ = archive(write, data, limit=10**7)
+    assert (texts(good)[-1], len(good), bad) == ("next", 2, [])
+    assert time.process_time() - start < 20
+
+
+def test_a_response_that_swells_is_not_held(write):
+    bomb = gzip.compress(bytes(300_000_000))
+    tracemalloc.start()
+    good, bad, _ = archive(
+        write, page(bomb, Content_Encoding="gzip") + page(html("next")), limit=10**6
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (texts(good), bad) == (["next"], [("record 1", TOO_LONG)])
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_record_of_100_megabytes_is_not_held(tmp_path, ending):
+    long, video = page(b"<p>" + b"x" * 100_000_000), page(bytes(30_000_000), kind="video/mp4")
+    pieces = [record(b"first"), long, video, record(b"last")]
+    path = tmp_path / f"a.warc{ending}"
+    path.write_bytes(b"".join(PACK[ending](p) if ending else p for p in pieces))
+    del pieces, long, video
+    tracemalloc.start()
+    good, bad, meter = read(path, "warc", limit=10**6)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (texts(good), bad) == (["first", "last"], [("record 2", TOO_LONG)])
+    assert meter.skips["response that is no text"][0] == 1
+    assert peak < 20_000_000
