@@ -15,7 +15,7 @@ took it out, its text and its id still stay out. So an id that came through here
 for ever, and ``trace`` and ``purge`` by it mean that one. An earlier document that left in this
 very stage, or at ingest, is not known: its id may come again with another text, and enters.
 
-Memory: about 120 bytes a document, and for an earlier one that it meets.
+Memory: about 160 bytes a document, and for an earlier one that it meets.
 """
 
 from __future__ import annotations

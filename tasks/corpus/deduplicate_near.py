@@ -23,8 +23,9 @@ which passes to the new documents that are joined with it. Where these join clus
 they go to the first of them (``bridges``). Of earlier documents only those take part that agree
 with a new one in a band (or came from its cluster); their shingles are made again from their texts.
 
-Memory: 4 × ``bands`` + 150 bytes a document, and for an earlier one that takes part, none for
-others. Shingles stay in files that are mapped at need: 8 bytes on disk for each of them.
+Memory: about 4 × ``bands`` + 230 bytes a document, where there are as many pairs to compare as
+documents, and for an earlier one that takes part, none for others. Shingles stay in files that are
+mapped at need, 8 bytes on disk for each of them; their pages stand in memory only while it is free.
 """
 
 from __future__ import annotations
@@ -241,9 +242,10 @@ class Shelf:
     def __init__(self, column: pa.ChunkedArray) -> None:
         self.values = [chunk.values.to_numpy() for chunk in column.chunks]
         offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self.start = np.concatenate([np.empty(0, np.int64), *(o[:-1] for o in offsets)])
+        self.start = np.concatenate([np.empty(0, np.int32), *(o[:-1] for o in offsets)])
         self.sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(o) for o in offsets)])
-        self.chunk = np.repeat(np.arange(len(offsets)), [len(o) - 1 for o in offsets])
+        numbers = np.arange(len(offsets), dtype=np.int32)
+        self.chunk = np.repeat(numbers, [len(o) - 1 for o in offsets])
 
     def __call__(self, places: Int64) -> tuple[UInt64, Int64]:
         """The shingles of these documents behind one another, and how many each has."""

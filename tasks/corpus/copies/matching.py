@@ -183,7 +183,8 @@ def buckets(members: Int64, value: UInt64, settled: int = 0) -> tuple[Int64, UIn
 
     Returns members, their values, their places in their bucket, and the sizes of their buckets.
     """
-    keys = (value << np.uint64(32)) | members.astype(np.uint64)
+    keys = value << np.uint64(32)
+    keys |= members.astype(np.uint64)
     keys.sort()
     value = keys >> np.uint64(32)
     same = value[1:] == value[:-1]  # most are alone: what follows is for the others
