@@ -44,7 +44,7 @@ def repeated(text: Bytes, least: int) -> Bools:
     ends = np.flatnonzero(text == END)
     for start in range(0, len(suffixes) - 1, CHUNK):
         here = suffixes[start : start + CHUNK + 1].astype(np.int64)
-        new[start + 1 : start + len(here)] = ~_alike(text, ends, here[:-1], here[1:], least)
+        new[start + 1 : start + len(here)] = ~_alike(text, ends, here, least)
     return _later(suffixes, new, least)
 
 
@@ -59,6 +59,14 @@ def _later(suffixes: NDArray[Any], new: Bools, least: int) -> Bools:
     while stop < len(suffixes):
         start, stop = stop, min(stop + CHUNK, len(suffixes))
         stop += int(np.argmax(new[stop:]))  # to the end of a group, which may be large
+        if stop - start <= 2 * CHUNK:  # most groups are of one, and pass
+            some = np.flatnonzero(~(new[start:stop] & new[start + 1 : stop + 1]))
+            places, heads = suffixes[start + some], np.flatnonzero(new[start + some])
+            if len(some):
+                firsts = np.minimum.reduceat(places, heads)
+                firsts = np.repeat(firsts, np.diff(np.append(heads, len(some))))
+                marks[places[places - firsts >= least]] = True
+            continue
         heads = start + np.flatnonzero(new[start:stop])
         firsts = np.minimum.reduceat(suffixes[:stop], heads)
         before = -1
@@ -71,13 +79,18 @@ def _later(suffixes: NDArray[Any], new: Bools, least: int) -> Bools:
     return marks
 
 
-def _alike(text: Bytes, ends: Int64, left: Int64, right: Int64, least: int) -> Bools:
-    """Whether the windows at left and right are the same and lie within a text, (m,)."""
+def _alike(text: Bytes, ends: Int64, places: Int64, least: int) -> Bools:
+    """Whether the windows at two places that follow one another here, (m + 1,), are the same and
+    lie within a text, (m,)."""
     words = np.ndarray(len(text) - WIDTH + 1, "<u8", text, 0, (1,))  # one begins at every byte
+    left, right = places[:-1], places[1:]
     found = np.zeros(len(left), bool)
-    at = np.flatnonzero((left + least <= len(text)) & (right + least <= len(text)))
-    # Neighbours that part early mostly differ at the window's end, so that is looked at first.
-    for offset in (least - WIDTH, *range(0, least - WIDTH, WIDTH)):
+    whole = places + least <= len(text)
+    # Neighbours that part early mostly differ at the window's end, so that is looked at first; each
+    # is read once, for the text is larger than any cache.
+    last = words[np.where(whole, places + least - WIDTH, 0)]
+    at = np.flatnonzero(whole[:-1] & whole[1:] & (last[:-1] == last[1:]))
+    for offset in range(0, least - WIDTH, WIDTH):
         at = at[words[left[at] + offset] == words[right[at] + offset]]
     if len(at):
         within = ends[np.searchsorted(ends, left[at])] >= left[at] + least

@@ -42,6 +42,9 @@ HEADER = 1 << 16  # bytes that a record's header may take, and that are kept of 
 
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
+#: Fields that fastwarc knows in this spelling alone; in the format they are of any.
+_NAMES = {name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")}
+_FIELD = re.compile(rb"(?im)^(content-length|content-type|warc-type)[ \t]*+:")
 _BEGINNING = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
 _ENDS = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
 
@@ -106,10 +109,18 @@ def _parsed(raw: bytes) -> Any:
     """The record of these bytes; its HTTP headers stay unread. Raises OSError."""
     from fastwarc.warc import ArchiveIterator
 
-    records = ArchiveIterator(io.BytesIO(raw), parse_http=False, quirks_mode=True)
+    records = ArchiveIterator(io.BytesIO(_spelled(raw)), parse_http=False, quirks_mode=True)
     for found in records:
         return found
     raise OSError("no record")
+
+
+def _spelled(raw: bytes) -> bytes:
+    """The record with the names of its header's fields as the standard spells them."""
+    end = _HEADER_END.search(raw, 0, HEADER)
+    header = raw[: end.start() if end else HEADER]
+    named = _FIELD.sub(lambda found: _NAMES[found[1].lower()] + b":", header)
+    return raw if named == header else named + raw[len(header) :]
 
 
 def _response(found: Any) -> str:

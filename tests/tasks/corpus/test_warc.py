@@ -89,6 +89,16 @@ def test_where_and_when(write):
     assert bad == [("record 2", "header warc-record-id is missing")]
 
 
+@pytest.mark.parametrize("spelled", [str.lower, str.upper])
+def test_names_of_fields_are_of_any_case(write, spelled):
+    data = record(b"one") + page(html("two")) + record(b"three")
+    names = (b"WARC-Type", b"Content-Length", b"Content-Type", b"WARC-Date", b"WARC-Target-URI")
+    for name in names:
+        data = data.replace(name, spelled(name.decode()).encode())
+    good, bad, _ = archive(write, data)
+    assert (texts(good), bad) == (["one", "two", "three"], [])
+
+
 @pytest.mark.parametrize("body", [b"", b"   ", b"\0\0", b"<", b"<!--", b"<html", b"&#xD800;"])
 def test_pages_with_next_to_nothing_in_them(write, body):
     good, bad, _ = archive(write, page(body) + page(html("next")))
