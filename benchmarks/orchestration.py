@@ -10,6 +10,8 @@ Prints medians: seconds to start Prefect and end the run, milliseconds a stage.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import statistics
 import subprocess
@@ -26,6 +28,7 @@ def measure(store: str) -> None:
     from flows.commands.shared import ready, settle_prefect
 
     settle_prefect()
+    atexit.register(gc.freeze)  # as the command line does
     with ready(lambda: None):
         results = _run_twice(store)
     print(json.dumps({"runs": results}))
