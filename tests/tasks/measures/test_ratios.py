@@ -85,6 +85,43 @@ def test_no_event_here_has_an_upper_end_and_none_at_all_has_nothing():
     assert every.ratio[0] == 1 and every.low[0] > 0.6 and every.p[0] > 0.9
 
 
+def test_few_clusters_with_little_between_them():
+    """Three clusters of two, in one of which one item was hit: squares sum to 2/3."""
+    cluster = np.append(np.repeat([0, 1, 2], 2), 3 + np.arange(1000))
+    group = np.arange(1006) < 6
+    hit = np.append(np.arange(6) == 0, np.arange(1000) % 10 == 0)
+    found = ratios(hit, group, cluster)
+    x, y = (hit[s].mean() ** 2 / spread(hit, s, cluster) for s in (group, ~group))
+    exposure = (x / hit[group].mean()) / (y / hit[~group].mean())
+    low = scipy.stats.beta.ppf(0.025, x, y + 1)
+    assert found.low[0] == pytest.approx(low / (1 - low) / exposure)
+
+
+def test_one_event_and_one_item_are_enough_for_an_interval():
+    group = np.arange(100_000) < 25_000
+    one = ratios(np.arange(100_000) == 0, group)
+    assert one.p[0] == pytest.approx(2 * 0.25, rel=1e-3) and np.isinf(one.high[0])
+    assert one.low[0] == pytest.approx(0.025 / 0.975 * 3, rel=1e-3)
+    other = ratios(np.arange(100_000) == 99_999, group)
+    assert other.low[0] == 0 and other.p[0] == 1 and np.isfinite(other.high[0])
+    alone = ratios(np.arange(1000) % 10 == 5, np.arange(1000) == 0)
+    assert (alone.low[0], alone.p[0]) == (0, 1) and 1 < alone.high[0] < 1000
+
+
+def test_a_stratum_with_nobody_at_risk_says_nothing():
+    random = np.random.default_rng(8)
+    stratum = np.repeat([0, 1, 2], 500)
+    hit, member = random.random(1500) < 0.2, random.random(1500) < 0.3
+    some = stratum < 2
+    groups = [Group.of(np.flatnonzero(member), np.arange(1500))]
+    found = rate_ratios(groups, hit, some, np.arange(1500), stratum)
+    here = [Group.of(np.flatnonzero(member[some]), np.arange(1000))]
+    alone = rate_ratios(
+        here, hit[some], np.ones(1000, bool), np.arange(1000), np.repeat([0, 1], 500)
+    )
+    assert np.isfinite(found.within[0]) and found.within[0] == pytest.approx(alone.within[0])
+
+
 def test_a_group_that_was_taken_whole_is_no_proof_of_much():
     """Exact binomial chances: of 20 of 20 at 0.9 each two-sided 0.24."""
     hit = np.append(np.ones(20, bool), np.arange(10_000) % 10 > 0)
