@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): momentum of which every singular value is brought near 1.
 
-torch has it, too, but computes in bf16, which costs ten times as much as fp32 where the processor
-has none, matrix by matrix, and takes a matrix that holds several for one.
+torch has it, too, but computes in bf16, which costs eight to ten times as much as fp32 where the
+processor has none, matrix by matrix, and takes a matrix that holds several for one.
 """
 
 from __future__ import annotations

@@ -338,15 +338,25 @@ def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clust
 
 
 def test_where_none_of_the_others_was_taken_examples_come_first(session):
-    """A ratio without end is above all others."""
-    made = curated(120, rules={"rude": {"lt": 0.5}})
-    hits = {r["doc_id"] for r in made["select"]["ledger"].read().to_pylist()}
-    source = {r["doc_id"]: r["source"] for r in made["ingest"]["documents"].read().to_pylist()}
-    assert {source[i] for i in hits} == {"letters", "notices"}
-    found = rows_of(measure(made), "examples", stage="select", reason="rude")
-    # All are English, none of another language was taken: alone; sources have ratios.
-    assert [row["alone"] for row in found] == sorted((r["alone"] for r in found), reverse=True)
-    assert {row["dimension"] for row in found if row["alone"]} <= {"language"}
+    """A ratio without end is above all others: all of one source left, of the other none."""
+    long = [f"{' '.join(ORDINARY * 3)} Verse {i}." for i in range(20)]
+    odd = [f"{' '.join(f'zq{i}x{n}' for n in range(50))}" for i in range(10)]
+    short = [f"{ORDINARY[i % 4]} Note {i}." for i in range(20)]
+    texts = [*long, *odd, *short, *(f"zq{i}" for i in range(10))]
+    made = {"ingest": given(texts, ["lyrics"] * 30 + ["letters"] * 30)}
+    made["language"] = language(made["ingest"], LanguageConfig())
+    made["identities"] = identities(made["ingest"], IdentitiesConfig())
+    made["quality"] = quality(made["ingest"], QualityConfig())
+    told = {name: made[name] for name in ("language", "identities", "quality")}
+    rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
+    made["select"] = select(made["ingest"], told, rules)
+    found = rows_of(
+        effects(made["ingest"], made, CONFIG), "examples", stage="select", reason="long"
+    )
+    assert [row["alone"] for row in found[:3]] == [True] * 3
+    assert {row["slice"] for row in found if row["alone"]} == {"lyrics"}
+    rest = [row["ratio"] or 0 for row in found if not row["alone"]]
+    assert rest and max(rest) > 0 and rest == sorted(rest, reverse=True)
 
 
 def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
