@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
+# Python keeps what it compiled, and the project what it read of its code, whatever the shell says:
+# each command would wait for them again.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: run test check clean
 
 run: $(VENV)/installed

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tasks.contract.fingerprint import ROOT, file_digest, tree_digest
+from tasks.contract.sources import read_source
 
 PACKAGES = ("model", "tasks", "reports", "flows")
 CONTRACT = "tasks.contract"
@@ -28,34 +29,10 @@ def source_of(module: str) -> Path | None:
     return None
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes())
-
-
-@cache
-def imports(path: Path) -> frozenset[str]:
+def imports(path: Path) -> set[str]:
     """Everything that a file imports, anywhere in it: modules, and modules taken from packages."""
-    found: set[str] = set()
-    todo: list[ast.AST] = [tree_of(path)]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            todo += node.orelse
-            continue
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-            names = (f"{node.module}.{alias.name}" for alias in node.names)
-            found.update(name for name in names if source_of(name))
-        for block in _BLOCKS:  # an import is a statement: expressions, most of a tree, hold none
-            todo += getattr(node, block, ())
-    return frozenset(found)
-
-
-#: The fields of a node that hold statements, or what holds statements.
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+    source = read_source(path)
+    return {*source.modules, *(name for name in source.members if source_of(name))}
 
 
 def closure(path: Path) -> dict[str, Path]:
@@ -96,10 +73,5 @@ def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, s
             raise ValueError(f"stage code names {name!r}, which is no module of the project")
         modules |= {name: source, **closure(source)}
     empty = tree_digest(ast.parse(""))
-    digests = {name: _digest(source) for name, source in sorted(modules.items())}
+    digests = {name: read_source(path).digest for name, path in sorted(modules.items())}
     return files | {name: digest for name, digest in digests.items() if digest != empty}
-
-
-@cache
-def _digest(path: Path) -> str:
-    return tree_digest(tree_of(path))

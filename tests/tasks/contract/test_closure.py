@@ -62,7 +62,7 @@ def project(tmp_path, monkeypatch):
 def clear():
     from tasks.contract import closure as module
 
-    for name in ("source_of", "tree_of", "imports", "code_digests", "_digest"):
+    for name in ("source_of", "read_source", "code_digests"):
         getattr(module, name).cache_clear()
 
 

@@ -3,7 +3,6 @@
 (A setting that removes nothing else and a renamed file: tests/tasks/corpus/test_order.py.)
 """
 
-import functools
 import shutil
 
 import pytest
@@ -20,19 +19,8 @@ AUDITS = {"attention_maps", "audit_bias", "audit_capability", "audit_extraction"
 
 
 def clear():
-    for name in ("source_of", "tree_of", "imports", "code_digests", "_digest"):
+    for name in ("source_of", "read_source", "code_digests"):
         getattr(module, name).cache_clear()
-
-
-def by_change(read):
-    """A cached reader of sources that reads one again that was changed."""
-    known = functools.cache(lambda path, changed: read.__wrapped__(path))
-
-    def again(path):
-        return known(path, path.stat().st_mtime_ns)
-
-    again.cache_clear = lambda: None
-    return again
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +32,6 @@ def tree(tmp_path_factory):
         shutil.copytree(ROOT / package, folder / package, ignore=unread)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROOT", folder)
-        for name in ("tree_of", "_digest"):  # a parse of all for each edit would take a second
-            patch.setattr(module, name, by_change(getattr(module, name)))
         yield folder, told()
     clear()
 
