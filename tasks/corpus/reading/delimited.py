@@ -27,6 +27,8 @@ UNCLOSED = "a quote is not closed"
 BROKEN = "broken CSV"
 WIDTH = "the row has another number of fields than the header"
 PATIENCE = 64 << 20  # bytes that may be taken back in any file, however small
+PAGE = 1000  # lines that any row may have
+SHORTEST = 16  # bytes a line of the longest row, at the least: each line is held with 180 bytes
 
 
 class CsvSource(FileSource, Fields):
@@ -183,7 +185,7 @@ class _Feed:
             if line.error:
                 raise _Unreadable(line.error)
             tired = len(self.taken) > 1 and self.back > 2 * self.read + PATIENCE
-            if size > self.limit or tired:
+            if size > self.limit or tired or len(self.taken) > self.limit // SHORTEST + PAGE:
                 raise _TooLong
             yield line.data.decode("utf-8", "surrogateescape") + "\n"
 

@@ -335,6 +335,21 @@ def test_fields_over_many_lines_are_no_stray_quotes(write):
     assert [error for _, error in bad] == ["the row has another number of fields than the header"]
 
 
+def test_an_open_quote_before_very_many_lines_holds_few_of_them(write):
+    """Each line is held with 180 bytes of its own: 16 MB of line ends would take 3 GB."""
+    path = write("a.csv", b'id,text\n1,"open' + b"\n" * 50_000 + b'2,"x"\n3,y\n')
+    tracemalloc.start()
+    try:
+        good, bad, _ = read(path, "csv", limit=60_000)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert bad == [("line 2", "a quote is not closed")]
+    assert texts(good) == ["x", "y"]
+    path = write("b.csv", b'id,text\n1,"' + b"\n" * 900 + b'x"\n')
+    assert texts(read(path, "csv", limit=1000)[0]) == ["\n" * 900 + "x"]
+
+
 def test_quotes_that_never_close_take_linear_time(write):
     """Each line is open at its end, whether or not the one before it was."""
     times = []
