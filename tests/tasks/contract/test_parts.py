@@ -116,7 +116,7 @@ def test_tables_that_are_cut_otherwise_are_refused(session):
 
 
 def test_every_table_about_documents_is_cut_like_them_though_a_part_has_no_row(session):
-    made = drop(make(FOUR_PARTS), DropConfig(drop="no document says this"))
+    made = drop(make(FOUR_PARTS), DropConfig(drop="no document says this", forget=True))
     assert [part.rows for part in made["ledger"].parts] == [0] * 4
     assert len(made["documents"].parts) == 4
     assert len(made["accounts"].parts) == len(made["checksums"].parts) == 1

@@ -65,6 +65,18 @@ def test_bytes_do_not_depend_on_the_batches_written(tmp_path_factory, cuts):
     assert groups(path) == [ROW_GROUP] * 3 + [17]
 
 
+def test_no_more_rows_wait_than_a_group_holds(tmp_path):
+    with closing(TableWriter(tmp_path / "d.parquet", DOCUMENTS)) as writer:
+        for start in range(0, N, 1000):
+            writer.write(ROWS.slice(start, 1000))
+            assert min(start + 1000, N) - writer.rows < ROW_GROUP
+        huge = {"doc_id": [bytes(16)], "source": ["s"], "cluster": [bytes(16)],
+                "text": ["x" * (GROUP_BYTES + 1)], "text_hash": [bytes(16)]}  # fmt: skip
+        for _ in range(3):
+            writer.write(as_documents(huge))
+        assert writer.rows >= N + 2
+
+
 #: Columns of every kind that a stage writes, and rows whose sizes differ by orders of magnitude.
 MIXED = table(
     "Rows of all sizes.",

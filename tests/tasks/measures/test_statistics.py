@@ -68,6 +68,17 @@ def test_nothing_to_measure_is_not_zero(values):
     assert math.isnan(found.value) and math.isnan(found.low) and found.n == 0
 
 
+def test_more_clusters_than_are_drawn_at_a_time(rng):
+    """17 million drawn clusters, in two steps: the error of a mean is s / sqrt(n)."""
+    values = rng.normal(3, 2, 1 << 13)
+    found = st.bootstrap_mean(values, resamples=2100, seed=1)
+    error = values.std() / math.sqrt(len(values))
+    assert found.standard_error == pytest.approx(error, rel=0.1)
+    half = scipy.stats.norm.ppf(0.975) * error
+    assert found.low == pytest.approx(values.mean() - half, abs=error / 4)
+    assert found.high == pytest.approx(values.mean() + half, abs=error / 4)
+
+
 def test_one_cluster_has_a_value_and_no_interval():
     found = st.bootstrap_mean([1.0, 2.0], ["a", "a"])
     assert found.value == 1.5 and math.isnan(found.low) and math.isnan(found.high)

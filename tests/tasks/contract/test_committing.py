@@ -1,0 +1,105 @@
+"""What a store finds under a name, and what a second commit of one fingerprint leaves."""
+
+import hashlib
+import hmac
+import json
+
+import pytest
+
+from tasks.contract import HallmarkError, Store
+from tasks.contract.fingerprint import sha256
+from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
+
+
+def files(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def attempt(folder, name, data):
+    """A folder as a stage leaves it, and its manifest."""
+    scratch = folder / "scratch"
+    (scratch / name).parent.mkdir(parents=True)
+    (scratch / name).write_bytes(data)
+    return scratch
+
+
+def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session, tmp_path):
+    first = keep_number(CountConfig())
+    home = session.store.root / first.folder
+    before = files(home)
+    assert len(before) == 3 and "manifest.json" in before  # number.txt and the telemetry
+    scratch = attempt(tmp_path, "number.txt", b"8")
+    late = {**first.manifest, "telemetry": {}, "created": "later"}
+    second = Store(session.store.root).commit(scratch, late)
+    assert second.manifest == first.manifest and second.path("number.txt").read_text() == "7"
+    assert files(home) == before and not scratch.exists()
+    assert [path.name for path in home.iterdir() if path.is_dir()] == [
+        first.manifest["files"]["number.txt"]["path"].split("/")[0]
+    ]
+    assert late["files"] == first.manifest["files"]  # what was given is not changed
+
+
+def test_an_artifact_is_found_by_its_fingerprint_or_its_first_sixteen_digits(session):
+    made = make(MakeConfig(documents=3))
+    store, digest = session.store, made.fingerprint
+    assert made.folder == f"artifacts/make/{digest[:16]}"
+    for name in (digest, digest[:16]):
+        assert store.find("make", name).manifest == made.manifest
+    assert store.find("make", "0" * 64) is store.find("other", digest) is None
+    with pytest.raises(HallmarkError, match="two fingerprints share the folder"):
+        store.find("make", digest[:16] + "0" * 48)
+    other = make(MakeConfig(documents=4))
+    assert {a.fingerprint for a in store.artifacts("make")} == {digest, other.fingerprint}
+    assert store.artifacts("none") == []
+
+
+def test_a_folder_without_a_manifest_is_no_artifact(session):
+    made = make(MakeConfig(documents=3))
+    (session.store.root / made.folder / "manifest.json").unlink()
+    assert session.store.artifacts("make") == []
+    assert make(MakeConfig(documents=3)).manifest["content"] == made.manifest["content"]
+
+
+def test_the_secret_is_named_by_a_keyed_hash_and_never_replaced(tmp_path):
+    store = Store(tmp_path)
+    store.keep_secret(b"k" * 32)
+    store.keep_secret(b"l" * 32)
+    assert store.secret == b"k" * 32
+    named = hmac.new(b"k" * 32, b"hallmark secret id", hashlib.sha256).hexdigest()
+    assert store.secret_id() == named[:16]
+    assert files(tmp_path) == ["secret"]
+    (tmp_path / "secret").write_text("0f" * 16 + "\n")  # by hand, and no shorter
+    assert store.secret == bytes([15] * 16)
+
+
+def test_a_file_that_is_put_is_described_by_its_bytes(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    store = Store(tmp_path / "store")
+    assert store.put_file("a/b", tmp_path / "file") == {"size": 7, "sha256": sha256(b"content")}
+    assert store.get("a/b") == b"content" and (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["files"]["number.txt"].update(size="1"),
+        lambda m: m["files"]["number.txt"].pop("size"),
+        lambda m: m["files"].update(other=[]),
+        lambda m: m.update(stage=7),
+        lambda m: m.update(lineage=[]),
+        lambda m: m.pop("parts"),
+        lambda m: m["telemetry"]["telemetry"].pop("columns"),
+        lambda m: m["telemetry"]["telemetry"].update(parts=[], rows=0),
+        lambda m: m["telemetry"]["telemetry"].update(sha256="0"),
+        lambda m: m["telemetry"]["telemetry"]["columns"][0].pop("kind"),
+        lambda m: m["telemetry"]["telemetry"]["columns"][0].update(unit=7),
+    ],
+)
+def test_a_manifest_with_other_things_in_it_is_refused(session, change):
+    made = keep_number(CountConfig())
+    path = session.store.root / made.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
+        session.store.find("keep_number", made.fingerprint)

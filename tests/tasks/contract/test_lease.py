@@ -1,0 +1,82 @@
+"""Leases within one process: the locks are those of open files, so threads wait as processes do."""
+
+import shutil
+import threading
+
+import pytest
+
+from tasks.contract import Store
+from tasks.contract.lease import alone, beside, lease
+
+
+def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):
+    folder = tmp_path / "made" / "here"
+    with beside(folder), beside(folder), alone(folder) as free:
+        assert free is False
+    with alone(folder) as free:
+        assert free is True
+        with alone(folder) as second:
+            assert second is False
+    with beside(folder):
+        pass
+
+
+def test_who_stands_beside_waits_for_who_is_alone(tmp_path):
+    entered = threading.Event()
+
+    def enter():
+        with beside(tmp_path):
+            entered.set()
+
+    with alone(tmp_path) as free:
+        assert free
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.wait(0.05)
+    assert entered.wait(30)
+    thread.join()
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_the_second_holder_has_the_folder_that_is_there(tmp_path, removed):
+    """Also where the first one removed it, or it was made anew, while the second waited."""
+    folder = tmp_path / "work"
+    held, found = threading.Event(), []
+
+    def second():
+        held.wait(30)
+        with lease(folder) as area:
+            found.append(sorted(path.name for path in area.iterdir()))
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with lease(folder) as area:
+        assert area == folder
+        (area / "of the first").touch()
+        held.set()
+        thread.join(0.05)
+        assert thread.is_alive() and not found
+        if removed:
+            shutil.rmtree(area)
+    thread.join(30)
+    assert found == [["lease"] if removed else ["lease", "of the first"]]
+    assert (folder / "lease").stat().st_mode & 0o077 == 0
+
+
+def test_a_lease_ends_with_its_error(tmp_path):
+    with pytest.raises(KeyError), lease(tmp_path / "work"):
+        raise KeyError
+    with lease(tmp_path / "work"):
+        pass
+
+
+def test_a_store_is_used_beside_others_and_leased_by_fingerprint(tmp_path):
+    store, other = Store(tmp_path / "store"), Store(tmp_path / "store")
+    with store.in_use(), other.in_use(), store.alone() as free:
+        assert not free
+    with other.alone() as free:
+        assert free
+    one, two = "a" * 64, "a" * 15 + "b" * 49
+    with store.lease("make", one) as first, other.lease("make", two) as second:
+        assert first == store.work / ("make-" + "a" * 16)
+        assert second == store.work / ("make-" + "a" * 15 + "b")

@@ -1,0 +1,76 @@
+"""Sessions: which one a stage finds, and whom a watcher tells."""
+
+import logging
+import threading
+
+import pytest
+
+from tasks.contract import (
+    Event,
+    HallmarkError,
+    Session,
+    Store,
+    Watcher,
+    current_session,
+    open_session,
+)
+from tests.tasks.contract.stages import MakeConfig, make
+
+
+def test_the_innermost_session_is_found_and_none_outside(tmp_path):
+    outer, inner = (Session(Store(tmp_path / name)) for name in ("outer", "inner"))
+    with pytest.raises(HallmarkError, match="a stage was called outside a session"):
+        current_session()
+    with open_session(outer) as opened:
+        assert opened is outer is current_session()
+        with pytest.raises(KeyError), open_session(inner):
+            assert current_session() is inner
+            raise KeyError
+        assert current_session() is outer
+    with pytest.raises(HallmarkError, match="outside a session"):
+        make(MakeConfig(documents=1))
+
+
+def test_a_session_holds_its_store_and_a_plan_does_not(tmp_path):
+    store = Store(tmp_path)
+    asked = []
+
+    def plan(stage, inputs, config):
+        asked.append((stage.title, inputs, config.documents))
+        return "a forecast"
+
+    with open_session(Session(store)), store.alone() as free:
+        assert not free
+    with open_session(Session(store, plan=plan)):
+        with store.alone() as free:
+            assert free
+        assert make.named("first")(MakeConfig(documents=3)) == "a forecast"
+    assert asked == [("first", (), 3)]
+    assert store.artifacts("make") == []
+
+
+def test_only_the_newest_progress_waits_and_what_stands_between_stays():
+    watch = Watcher(lambda event: None, "nobody")  # never started: nothing is heard
+    for kind, done in (("progress", 1), ("progress", 2), ("child", 0), ("progress", 3),
+                       ("progress", 4), ("done", 0)):  # fmt: skip
+        watch(Event(kind, "make", done=done))
+    assert [(event.kind, event.done) for event in watch.unheard] == [
+        ("progress", 2), ("child", 0), ("progress", 4), ("done", 0),
+    ]  # fmt: skip
+
+
+def test_what_was_said_is_heard_before_the_watcher_ends(caplog):
+    heard, here = [], threading.get_ident()
+
+    def hear(event):
+        heard.append((event.label, threading.get_ident() == here))
+        raise ValueError(f"cannot show {event.label}\nat all")
+
+    with caplog.at_level(logging.WARNING), Watcher(hear, "the page", patience=30) as watch:
+        for label in "abc":
+            watch(Event("done", label))
+    assert heard == [("a", False), ("b", False), ("c", False)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the page: ValueError: cannot show a; the run goes on without"
+    ]
+    assert not watch.thread.is_alive()
