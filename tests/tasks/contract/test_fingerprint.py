@@ -71,6 +71,18 @@ def test_a_string_that_is_no_docstring_counts():
     assert source_digest("x = 'a'\n'b'") != source_digest("x = 'a'\n'c'")
 
 
+def test_pieces_of_an_f_string_count_together():
+    """As Python 3.12.1 cuts them: next to each other, empty ones among them."""
+    tree = ast.parse("f'ab{x}cde'")
+    [string] = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    _, value, _ = string.values
+    for pieces in (["a", "b", value, "cde"], ["", "ab", "", value, "c", "", "d", "e", ""]):
+        string.values = [ast.Constant(p) if isinstance(p, str) else p for p in pieces]
+        assert tree_digest(tree) == source_digest("f'ab{x}cde'")
+    string.values = [value, ast.Constant("abcde")]
+    assert tree_digest(tree) != source_digest("f'ab{x}cde'")
+
+
 def interpreters() -> list[str]:
     found = {shutil.which(f"python3.{minor}") for minor in (11, 12, 13)}
     versions = Path.home() / ".pyenv" / "versions"

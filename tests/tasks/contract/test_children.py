@@ -1,0 +1,70 @@
+"""Artifacts that a stage commits while it goes on, and what a commit notes of the machine."""
+
+import platform
+import resource
+import socket
+
+import pytest
+
+from tasks.contract import StageConfig, Work, stage
+from tests.tasks.contract.stages import MakeConfig, make
+
+
+class StepsConfig(StageConfig):
+    steps: tuple[int, ...] = (1, 2)
+    again: bool = False
+
+
+@stage()
+def checkpoints(config: StepsConfig, work: Work) -> None:
+    """Commits a child a step, the last twice where ``again``."""
+    names = []
+    for step in (*config.steps, *config.steps[-1:] * config.again):
+        folder = work.area / "child"
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "weights.bin").write_text(f"step {step}")
+        child = work.commit_child("checkpoint", {"step": step}, folder)
+        assert not folder.exists()
+        names.append(child.name)
+    work.file("names.txt").write_text("\n".join(names))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
+    heard = []
+    session.listener = lambda event: heard.append((event.kind, event.artifact))
+    made = checkpoints(StepsConfig(again=again))
+    children = session.store.artifacts("checkpoint")
+    told = [artifact.name for kind, artifact in heard if kind == "child"]
+    assert made.path("names.txt").read_text().split() == told and len(told) == 2 + again
+    assert set(told) == {child.name for child in children} and len(children) == 2
+    by_key = {child.manifest["parts"]["key"]["step"]: child for child in children}
+    for step, child in by_key.items():
+        assert child.stage == "checkpoint" and child.manifest["tables"] == {}
+        assert child.manifest["parts"] == {
+            "stage": "checkpoint", "parent": made.fingerprint, "key": {"step": step},
+        }  # fmt: skip
+        assert child.path("deep/weights.bin").read_text() == f"step {step}"
+        assert child.manifest["telemetry"] == {} and child.fingerprint != made.fingerprint
+
+
+def test_a_manifest_says_where_it_comes_from(session):
+    made = make(MakeConfig(documents=3))
+    manifest = made.manifest
+    assert (manifest["stage"], manifest["determinism"]) == ("make", "exact")
+    assert manifest["parts"]["config"]["documents"] == 3 and manifest["lineage"] == {}
+    assert manifest["files"] == {} and manifest["created"].endswith("+00:00")
+
+
+def test_the_telemetry_has_units_and_the_names_of_the_machine(session):
+    rows = {row["metric"]: row for row in make(MakeConfig(documents=3)).telemetry().to_pylist()}
+    assert rows["host"]["note"] == socket.gethostname()
+    assert rows["platform"]["note"] == platform.platform()
+    assert rows["python"]["note"] == platform.python_version()
+    assert {rows[name]["value"] for name in ("host", "platform", "python")} == {None}
+    assert {name: rows[name]["unit"] for name in ("seconds", "cpu_seconds", "peak_memory")} == {
+        "seconds": "s", "cpu_seconds": "s", "peak_memory": "MiB",
+    }  # fmt: skip
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
+    assert 0.5 * most < rows["peak_memory"]["value"] <= most
+    assert 0 < rows["seconds"]["value"] < 300 and rows["cpu_seconds"]["value"] >= 0
