@@ -1,0 +1,150 @@
+"""Detectors at their bounds: how far a word may stand, how long a name may be, how much is read."""
+
+import unicodedata
+
+import pyarrow as pa
+import pytest
+
+from tasks.measures.personal.folding import fold, fold_all
+from tasks.measures.personal.types import COUNTRIES, TYPES, country, sought
+from tasks.measures.personal_data import find, find_all
+
+
+def found(text, regions=("US",), types=TYPES):
+    return [(span.type, text[span.start : span.end]) for span in find(text, types, regions)]
+
+
+@pytest.mark.parametrize(("gap", "there"), [(0, True), (35, True), (36, False)])
+def test_a_word_for_a_telephone_stands_at_most_forty_characters_before(gap, there):
+    text = "phone" + " " * gap + " 650 253 0000"[1 if gap else 0 :]
+    assert found(text) == ([("PHONE", "650 253 0000")] if there else [])
+    assert found("650 253 0000 phone") == []
+
+
+def test_what_looks_like_a_telephone_number_without_a_word():
+    for text in ("(650) 253-0000", "650-253-0000", "650.253.0000", "1-650-253-0000"):
+        assert found(text) == [("PHONE", text)]
+    for text in ("650-253.0000", "650 253 0000", "6502530000", "2-650-253-0000", "1 650 253 0000"):
+        assert found(text) == []
+    assert found("020 7946 0018", ["GB"]) == [("PHONE", "020 7946 0018")]
+    assert found("020-7946-0018", ["GB"]) == []
+    assert found("tel 020-7946-0018", ["FR", "GB"]) == [("PHONE", "020-7946-0018")]
+
+
+@pytest.mark.parametrize("numbers", [3, 4])
+def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
+    monkeypatch.setattr("tasks.measures.personal.contact.CANDIDATES", 3)
+    phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
+    text = " and ".join(phones)
+    expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREAD", text)]
+    assert found(text) == expected
+    texts = pa.array(["no", text, "x@corp.example " + text], pa.large_string())
+    rows = find_all(texts)
+    assert [(span.type, text[span.start : span.end]) for span in rows[1]] == expected
+    assert rows[2] == find(texts[2].as_py()) and 0 not in rows
+
+
+def test_the_part_before_the_at_sign_has_64_characters_at_most():
+    for size, there in ((64, True), (65, False)):
+        address = "a" * size + "@corp.example"
+        assert found(address) == ([("EMAIL", address)] if there else [])
+    two = "a" * 60 + "@corp.example,b@corp.example"
+    assert found(two) == [("EMAIL", piece) for piece in two.split(",")]
+
+
+@pytest.mark.parametrize("gap", [1, 3, 4])
+def test_a_word_for_a_version_stands_right_before_it(gap):
+    text = "version" + " " * gap + "93.184.216.34"
+    assert found(text) == ([] if gap < 4 else [("IP", "93.184.216.34")])
+
+
+def test_small_numbers_are_a_version_and_no_address():
+    assert found("1.2.3.31") == [] and found("1.2.3.32") == [("IP", "1.2.3.32")]
+    assert found("93.0.0.0") == [] and found("93.0.0.1") == [("IP", "93.0.0.1")]
+    assert found("256.1.1.1") == [] and found("2606:2800::1") == [("IP", "2606:2800::1")]
+    assert found("2001:db8::1") == []  # set apart for documentation
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("PESEL" + " " * 75 + "44051401359", True),
+        ("PESEL" + " " * 76 + "44051401359", False),
+        ("44051401359" + " " * 25 + "PESEL", True),
+        ("44051401359" + " " * 26 + "PESEL", False),
+        ("APESEL 44051401359", False),
+        ("44051401359", False),
+    ],
+)
+def test_a_word_for_a_national_number_stands_80_before_or_30_behind(text, there):
+    assert found(text, ["PL"]) == ([("PL_PESEL", "44051401359")] if there else [])
+
+
+def test_a_number_of_one_digit_again_and_again_is_none():
+    from stdnum.nl import bsn
+
+    assert not bsn.is_valid("000000000")
+    assert found("NHS number 000 000 0000", ["GB"]) == []
+    assert found("4444 4444 4444 4448") == [("CARD", "4444 4444 4444 4448")]
+    assert found("individual number 0000 0000 0000", ["JP"]) == []
+
+
+def test_of_an_account_number_only_what_the_check_digits_confirm():
+    for value in ("NO9386011117947", "NO93 8601 1117 947"):
+        assert found(f"{value} AB12 CDEF"[: len(value) + 5]) == [("IBAN", value)]
+        assert found(value[:-1]) == []
+    assert found("NO93 8601 1117 947 THE END") == [("IBAN", "NO93 8601 1117 947")]
+
+
+def test_cards_have_the_lengths_of_their_issuers():
+    for value in ("4111111111111111", "378282246310005", "30569309025904", "6200000000000005"):
+        assert found(value) == [("CARD", value)]
+    for value in ("4111111111111112", "9999999999999995", "4111 11111111 1111", "378282246310004"):
+        assert found(value) == []
+
+
+# Types and folding -------------------------------------------------------------------------------
+
+
+def test_types_are_sought_where_they_belong():
+    assert (country("SSN"), country("US_ITIN"), country("IP"), country("GB_NHS")) == (
+        "US", "US", "", "GB",
+    )  # fmt: skip
+    assert sought(TYPES, ()) == ("SECRET", "EMAIL", "IBAN", "CARD", "PHONE", "IP")
+    assert sought(("IP", "SSN", "US_ITIN", "GB_NHS"), ("US",)) == ("IP", "SSN", "US_ITIN")
+    assert "" not in COUNTRIES and {"US", "GB", "ZA"} <= {*COUNTRIES}
+    assert found("SSN 536-90-4399 x@corp.example", ["US"], ("SSN",)) == [("SSN", "536-90-4399")]
+
+
+UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+
+
+def test_every_character_of_unicode_is_folded_as_it_is_meant():
+    every, meant = [chr(code) for code in range(0x110000)], []
+    for character in every:
+        kind = unicodedata.category(character)
+        if 0xFF01 <= ord(character) <= 0xFF5E:
+            expected = unicodedata.normalize("NFKC", character)
+        elif kind == "Nd":
+            expected = str(unicodedata.digit(character))
+        elif kind == "Zs" or character in UNSEEN:
+            expected = " "
+        elif kind == "Pd" or character == "\u2212":
+            expected = "-"
+        else:
+            expected = "/" if character in "\u2044\u2215" else character
+        meant.append(expected)
+    folded = [*fold("".join(every))]
+    assert [
+        hex(n) for n, pair in enumerate(zip(folded, meant, strict=True)) if len({*pair}) > 1
+    ] == []
+
+
+def test_a_column_is_folded_where_it_matters():
+    texts = ["plain", "a – b", "1–2", "x\u00a07", "٣", "Ａ", "", "–A", ")\u00a0(", "é ü"]
+    whole = fold_all(pa.array(texts, pa.large_string())).to_pylist()
+    assert whole == [
+        "plain", "a – b", "1-2", "x 7", "3", "A", "", "-A", ") (", "é ü",
+    ]  # fmt: skip
+    assert fold_all(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
+    assert fold_all(pa.array([], pa.large_string())).to_pylist() == []
