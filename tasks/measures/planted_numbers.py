@@ -97,8 +97,8 @@ def _turkish(number: str) -> str:
 
 def _account(rng: random.Random) -> str:
     """ISO 13616: the letters as numbers from 10, the country and the check digits behind."""
-    template = rng.choice(["DE" + 18 * "#", "GBNWBK" + 14 * "#", "NLABNA" + 10 * "#"])
-    number = digits(template)(rng)
+    head, places = rng.choice([("DE", 18), ("GBNWBK", 14), ("NLABNA", 10)])
+    number = head + digits(places * "#")(rng)
     as_digits = "".join(str(int(c, 36)) for c in number[2:] + number[:2])
     return f"{number[:2]}{98 - int(as_digits + '00') % 97:02}{number[2:]}"
 

@@ -11,6 +11,7 @@ here is shared with the detectors: this module composes what they must recognise
 from __future__ import annotations
 
 import random
+import re
 import string
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -139,7 +140,12 @@ def plants(types: Sequence[Type], n: int, seed: int = 0) -> Iterator[Planted]:
                 yield Planted(kind, _sentence(kind, rng, number % 4 > 0, wrong=True)[0], "", True)
     rng = random.Random(seed)
     for number in range(n * len(types)):
-        yield Planted("", digits(INNOCENT[number % len(INNOCENT)])(rng), "", False)
+        yield Planted("", _innocent(INNOCENT[number % len(INNOCENT)], rng), "", False)
+
+
+def _innocent(template: str, rng: random.Random) -> str:
+    """Letters stay as they are, and so does "@"."""
+    return re.sub("[#*]+", lambda places: digits(places[0])(rng), template)
 
 
 def _sentence(kind: Type, rng: random.Random, named: bool, wrong: bool = False) -> tuple[str, str]:

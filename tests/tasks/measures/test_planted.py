@@ -1,0 +1,144 @@
+"""How numbers are drawn and written that the detectors are measured on."""
+
+import random
+import re
+import string
+from collections import Counter
+from datetime import datetime
+
+import pytest
+from stdnum import iban
+
+from tasks.measures.planted_numbers import KINDS, Kind, _lettered, digits, is_right, pool
+from tasks.measures.planted_personal import (
+    INNOCENT,
+    OTHERS,
+    SCRIPTS,
+    _fits,
+    _in_script,
+    _number,
+    _written,
+    plants,
+)
+
+
+def drawn(draw, n=300):
+    rng = random.Random(3)
+    return [draw(rng) for _ in range(n)]
+
+
+def test_a_template_is_filled_character_by_character():
+    for number in drawn(digits("a#*@-#")):
+        assert re.fullmatch(r"a\d[1-9][A-Z]-\d", number)
+    seen = [{number[place] for number in drawn(digits("#*@"), 2000)} for place in range(3)]
+    assert seen == [{*string.digits}, {*string.digits[1:]}, {*string.ascii_uppercase}]
+    assert drawn(digits("no place"), 2) == ["no place"] * 2
+
+
+@pytest.mark.parametrize(("template", "form"), [("D", "%y%m%d"), ("E", "%d%m%y"), ("F", "%Y%m%d")])
+def test_dates_are_days_of_the_calendar(template, form):
+    found = [datetime.strptime(number, form) for number in drawn(digits(template), 3000)]
+    assert {day.month for day in found} == {*range(1, 13)}
+    assert {day.day for day in found} == {*range(1, 29)}
+    years = {day.year % 100 for day in found}
+    assert years == {*range(31, 100)}
+    if template == "F":
+        assert {day.year for day in found} == {*range(1931, 2000)}
+
+
+def test_letters_are_drawn_from_those_given():
+    assert {n[0] for n in drawn(_lettered("a#b", a="XY", b="7"))} == {"X", "Y"}
+    assert all(re.fullmatch(r"[XY]\d7", n) for n in drawn(_lettered("a#b", a="XY", b="7")))
+
+
+#: By chance one of a hundred would be right. Norway has no numbers whose check digit modulo 11 is
+#: ten, and some that are out of use.
+COMPUTED = {"IBAN": 1, "BE_NN": 0.95, "FR_NIR": 0.95, "BR_CPF": 1, "RU_INN": 1, "TR_TCKN": 1,
+            "NO_FNR": 0.6}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_check_digits_that_are_computed_are_right(kind):
+    right = is_right(KINDS[kind])
+    assert sum(map(right, drawn(KINDS[kind].draw))) >= 300 * COMPUTED[kind]
+
+
+def test_accounts_have_the_lengths_of_their_countries():
+    found = drawn(KINDS["IBAN"].draw)
+    assert {(n[:2], len(n)) for n in found} == {("DE", 22), ("GB", 22), ("NL", 18)}
+    assert all(map(iban.is_valid, found)) and all(n[4:8] == "NWBK" for n in found if "GB" in n)
+
+
+def test_of_the_german_tax_number_one_digit_stands_there_twice_and_one_not_at_all():
+    for number in drawn(KINDS["DE_IDNR"].draw):
+        assert sorted(Counter(number[:10]).values()) == [1] * 8 + [2] and len(number) == 11
+    assert {number[10] for number in drawn(KINDS["DE_IDNR"].draw)} == {*string.digits}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pool_is_right_and_fills_a_form(kind):
+    numbers = pool(KINDS[kind])
+    assert len(numbers) == 25 and numbers == pool(KINDS[kind])
+    assert all(map(is_right(KINDS[kind]), numbers))
+    for number in numbers:
+        assert any(_fits(number, form) for form in KINDS[kind].formats)
+
+
+def test_a_form_is_filled_and_ends_with_its_last_character():
+    assert _written("1234", "##-##") == "12-34"
+    assert _written("123456", "## ## ## ##") == "12 34 56"
+    assert _fits("1234", "##-##") and not _fits("123", "##-##") and not _fits("12345", "##-##")
+    long = "#### " * 8
+    assert _fits("1" * 22, long) and _fits("1" * 18, long)
+    assert _fits("1" * 32, long) and not _fits("1" * 33, long)
+    assert not _fits("1" * 19, "#" * 20) and _fits("1" * 20, "#" * 20) and _fits("1" * 19, "#" * 21)
+
+
+def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
+    rng = random.Random(5)
+    found = Counter()
+    for _ in range(4000):
+        value = _in_script("12 3-4", rng)
+        if value[0] != "1":
+            [script] = [s for s in SCRIPTS if s[1] == value[0]]
+            assert value == f"{script[1]}{script[2]} {script[3]}-{script[4]}"
+            found["script"] += 1
+        elif value != "12 3-4":
+            assert re.fullmatch("12[\u00a0\u2009\u202f]3[\u2010\u2011\u2013]4", value)
+            found["separators"] += 1
+    assert found["script"] / 4000 == pytest.approx(0.10, abs=0.02)
+    assert found["separators"] / 4000 == pytest.approx(0.15, abs=0.02)
+
+
+def test_a_look_alike_differs_in_digits_alone_and_behind_the_first_two():
+    kind = KINDS["GB_NHS"]
+    plain = Kind(kind.draw, kind.check, ("##########",), kind.names)
+    rng = random.Random(1)
+    wrong = [_number(plain, rng, wrong=True) for _ in range(60)]
+    ascii_only = [n for n in wrong if n.isascii()]
+    assert len(ascii_only) > 40 and not any(map(is_right(kind), ascii_only))
+    starts = {number[:2] for number in pool(plain)}
+    assert all(number[:2] in starts for number in ascii_only)
+
+
+def test_of_each_type_as_many_stand_beside_their_name_as_alone():
+    made = list(plants(("SSN", "EMAIL", "IN_PAN"), 12))
+    counted = Counter((p.type, bool(p.value), p.named) for p in made)
+    assert counted == {
+        ("SSN", True, True): 12, ("SSN", True, False): 12, ("SSN", False, True): 12,
+        ("EMAIL", True, True): 12, ("EMAIL", True, False): 12,
+        ("IN_PAN", True, True): 12, ("IN_PAN", True, False): 12,
+        ("", False, False): 36,
+    }  # fmt: skip
+    for planted in made:
+        assert planted.text.count(planted.value) == 1 if planted.value else True
+        names = KINDS[planted.type].names if planted.type in KINDS else ()
+        if planted.type in OTHERS:
+            names = OTHERS[planted.type][1]
+        if planted.value:
+            assert any(name in planted.text for name in names) == planted.named
+    innocent = [p.text for p in made if not p.type]
+    for number, text in enumerate(innocent):
+        form = re.escape(INNOCENT[number % len(INNOCENT)])
+        form = form.replace(re.escape("#"), r"\d").replace(re.escape("*"), "[1-9]")
+        assert re.fullmatch(form, text)
