@@ -41,6 +41,15 @@ def test_what_is_kept_is_taken_the_second_time(file, monkeypatch):
     assert read(file) == first
 
 
+def test_it_is_kept_where_python_keeps_what_it_compiles(file, monkeypatch):
+    monkeypatch.setattr(sys, "pycache_prefix", str(file.parent / "far" / "away"))
+    first = read(file)
+    [path] = (file.parent / "far" / "away").rglob("a.*.source.json")
+    assert not kept(file)
+    monkeypatch.setattr(sources.ast, "parse", None)
+    assert read(file) == first and path.exists()
+
+
 def test_other_bytes_are_read_anew(file):
     first = read(file)
     file.write_text(TEXT.replace("used", "uses"))  # of one length, within one tick of the clock

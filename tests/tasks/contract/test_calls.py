@@ -1,0 +1,215 @@
+"""A call of a stage: its inputs, what of them counts, what it says, and what it passes on."""
+
+import errno
+import json
+
+import pytest
+
+from tasks.contract import (
+    DENIED,
+    DOCUMENTS,
+    LEDGER,
+    TOMBSTONES,
+    Artifact,
+    HallmarkError,
+    StageConfig,
+    Table,
+    UsageError,
+    Work,
+    current_session,
+    stage,
+)
+from tests.tasks.contract.stages import (
+    COUNT,
+    FOUR_PARTS,
+    CountConfig,
+    DropConfig,
+    MakeConfig,
+    count,
+    drop,
+    keep_number,
+    make,
+)
+
+
+class SayConfig(StageConfig):
+    fault: str = ""
+
+
+@stage(tables={"count": COUNT})
+def total(documents: Table, others: dict[str, Artifact], extra: Table | None, config: SayConfig,
+          work: Work) -> None:  # fmt: skip
+    rows = documents.rows + sum(other["documents"].rows for other in others.values())
+    work.table("count").write({"rows": [rows + (extra.rows if extra else 0)]})
+
+
+@stage(tables={"count": COUNT}, reads={"made": ("documents",), "several": ("documents",)})
+def look(made: Artifact, several: dict[str, Artifact], config: SayConfig, work: Work) -> None:
+    assert made.tables.keys() == {"documents"}
+    assert all(other.tables.keys() == {"documents"} for other in several.values())
+    work.table("count").write({"rows": [made["documents"].rows]})
+
+
+@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def fails(documents: Table, config: SayConfig, work: Work) -> None:
+    work.progress(1, 2, "half")
+    raise {
+        "hallmark": HallmarkError("say this"),
+        "usage": UsageError("give another"),
+        "told": HallmarkError("stage fails: part 3: say this"),
+        "full": OSError(errno.ENOSPC, "No space left on device"),
+        "quota": OSError(errno.EDQUOT, "Quota exceeded"),
+        "denied": PermissionError(errno.EACCES, "Permission denied"),
+        "other": KeyError("x"),
+    }[config.fault]
+
+
+@stage(tables={"count": COUNT}, admits=True)
+def lets_in(config: SayConfig, work: Work) -> None:
+    work.table("count").write({"rows": [len(work.denied)]})
+
+
+def rows_of(artifact):
+    return artifact["count"].read()["rows"].to_pylist()
+
+
+def listen(session):
+    heard = []
+    session.listener = heard.append
+    return heard
+
+
+def test_inputs_are_tables_artifacts_and_groups_of_them(session):
+    five, six, ten = (make(MakeConfig(documents=n)) for n in (5, 6, 10))
+    made = total(five, {"a": six, "b": ten}, None, SayConfig())
+    assert rows_of(made) == [21]
+    assert made.manifest["lineage"] == {
+        "documents": f"{five.name}#documents", "others": {"a": six.name, "b": ten.name},
+        "extra": None,
+    }  # fmt: skip
+    digest = five["documents"].digest
+    assert made.manifest["parts"]["inputs"] == {
+        "documents": digest, "others": {"a": six.content, "b": ten.content}, "extra": None,
+    }  # fmt: skip
+    assert rows_of(total(five, {}, five["documents"], config=SayConfig())) == [10]
+    again = total(five, {"a": six, "b": ten}, None)  # a config's defaults
+    assert again.manifest["parts"]["config"] == {} != made.manifest["parts"]["config"]
+    other = total(five, {"a": ten, "b": six}, None, SayConfig())
+    assert rows_of(other) == [21] and other.fingerprint != made.fingerprint
+
+
+def test_another_number_or_kind_of_inputs_is_a_mistake_of_the_code(session):
+    raw = make(MakeConfig(documents=1))
+    with pytest.raises(TypeError, match=r"count takes \['documents'\], got 2 inputs"):
+        count(raw, raw, CountConfig())
+    with pytest.raises(TypeError, match="got 0 inputs"):
+        count(CountConfig())
+    with pytest.raises(TypeError, match="a stage reads tables and artifacts, not int"):
+        count(7, CountConfig())
+
+
+def test_of_an_artifact_what_a_stage_says_it_reads_counts(session):
+    raw = make(FOUR_PARTS)
+    one, two = (drop(raw, DropConfig(note=note)) for note in (0.0, 1.0))
+    heard = listen(session)
+    look(one, {"x": two}, SayConfig())
+    look(two, {"x": one}, SayConfig())
+    assert [event.kind for event in heard] == ["start", "done", "cached"]
+
+
+def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session):
+    heard = listen(session)
+    made = make.named("first")(FOUR_PARTS)
+    assert {event.label for event in heard} == {"first"}
+    start, *progress, done = heard
+    assert (start.kind, start.artifact, done.kind, done.artifact) == ("start", None, "done", made)
+    assert [(e.kind, e.done, e.total, e.what) for e in progress[-1:]] == [
+        ("progress", 4, 4, "make_part")
+    ]
+    assert [e.done for e in progress] == sorted(e.done for e in progress)
+    assert 0 < done.seconds < 300
+    assert not [*session.store.work.glob("make-*")], "its work area is gone"
+    heard.clear()
+    again = make(FOUR_PARTS)
+    [cached] = heard
+    assert (cached.kind, cached.label, cached.artifact) == ("cached", "make", again)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        ("hallmark", HallmarkError, "^stage odd: say this$"),
+        ("usage", UsageError, "^stage odd: give another$"),
+        ("told", HallmarkError, "^stage fails: part 3: say this$"),
+        ("full", HallmarkError, r"^stage odd: no space left on the disk of .*; free some and run"),
+        ("quota", HallmarkError, r"^stage odd: no space left on the disk of "),
+        ("denied", PermissionError, "Permission denied"),
+        ("other", KeyError, "x"),
+    ],
+)
+def test_an_error_says_of_which_stage_it_is(session, fault, kind, says):
+    raw = make(FOUR_PARTS)
+    heard = listen(session)
+    with pytest.raises(kind, match=says) as raised:
+        fails.named("odd")(raw, SayConfig(fault=fault))
+    assert type(raised.value) is kind
+    assert [(e.kind, e.done, e.total, e.what) for e in heard] == [
+        ("start", 0, 0, ""), ("progress", 1, 2, "half"),
+    ]  # fmt: skip
+    assert session.store.artifacts("fails") == []
+
+
+@pytest.mark.parametrize("fault", ["denied", "other"])
+def test_an_input_that_is_damaged_is_named_instead_of_what_came_of_it(session, fault):
+    raw = make(FOUR_PARTS)
+    path = raw["documents"].parts[1].path
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(HallmarkError, match=rf"^stage fails: artifact {raw.name} is damaged: "):
+        fails(raw, SayConfig(fault=fault))
+
+
+def test_which_stages_keep_accounts():
+    assert drop.conserves and {"accounts", "checksums", "telemetry"} <= drop.schemas().keys()
+    for other in (make, count, keep_number, total):  # without a ledger, or without documents
+        assert not other.conserves and "accounts" not in other.schemas()
+    assert list(make.schemas()) == ["documents", "telemetry"]
+    assert drop.inputs == ["documents"] and total.inputs == ["documents", "others", "extra"]
+    assert (drop.title, drop.named("again").title, drop.named("again").name) == (
+        "drop", "again", "drop",
+    )  # fmt: skip
+
+
+def purge(store, artifact, ids):
+    """A part that stands in place of another: here the same, which readers cannot know."""
+    part = artifact.manifest["tables"]["documents"]["parts"][0]
+    entries = {part["name"]: {key: part[key] for key in ("path", "size", "sha256")}}
+    said = {"purged": dict.fromkeys(ids, "today"), "entries": entries}
+    store.put(f"{artifact.folder}/{TOMBSTONES}", json.dumps(said).encode())
+    return store.find(artifact.stage, artifact.fingerprint)
+
+
+def test_documents_that_were_purged_are_not_counted_again(session):
+    whole = make(FOUR_PARTS)
+    before = count(whole, CountConfig())
+    ids = ["b" * 32, "a" * 32]
+    purged = purge(session.store, whole, ids)
+    assert purged.purged.keys() == {*ids}
+    after = count(purged, CountConfig())  # it keeps no accounts; but it reads other bytes
+    assert after.fingerprint != before.fingerprint
+    with pytest.raises(HallmarkError, match=f"stage drop: {whole.name} no longer .* {'a' * 32}"):
+        drop(purged, DropConfig())
+    with pytest.raises(HallmarkError, match="which was purged; begin again with ingest"):
+        drop([make(MakeConfig(documents=3)), purged], DropConfig())
+    other = look(purged, {}, SayConfig())
+    assert other.manifest["parts"]["inputs"]["made"]["rewritten"]
+
+
+def test_what_must_not_come_in_again_counts_for_who_lets_documents_in(session):
+    store = current_session().store
+    before, kept = lets_in(SayConfig()), make(MakeConfig(documents=2))
+    store.put(DENIED, json.dumps({"documents": {"a" * 32: "today"}, "unfinished": []}).encode())
+    after = lets_in(SayConfig())
+    assert (rows_of(before), rows_of(after)) == ([0], [1])
+    assert before.manifest["parts"]["external"] == {}
+    assert list(after.manifest["parts"]["external"]) == [DENIED]
+    assert make(MakeConfig(documents=2)).fingerprint == kept.fingerprint
