@@ -108,6 +108,31 @@ def test_one_event_and_one_item_are_enough_for_an_interval():
     assert (alone.low[0], alone.p[0]) == (0, 1) and 1 < alone.high[0] < 1000
 
 
+def test_less_than_one_event_tells_little():
+    """Half of one cluster: variance 0.5 x 0.8, so 0.625 events of 1.25 items."""
+    hit = np.append(np.arange(30) < 15, np.arange(10_000) % 10 == 0)
+    group = np.arange(10_030) < 30
+    cluster = np.append(np.zeros(30, int), 1 + np.arange(10_000))
+    found = ratios(hit, group, cluster)
+    x, y = 0.625, 0.1**2 / spread(hit, ~group, cluster)
+    share = 1.25 / (1.25 + y / 0.1)
+    more, less = scipy.stats.beta.cdf(share, x, y + 1), scipy.stats.beta.sf(share, x + 1, y)
+    assert found.p[0] == pytest.approx(2 * min(more, less))
+    low = scipy.stats.beta.ppf(0.025, x, y + 1)
+    assert found.low[0] == pytest.approx(low / (1 - low) * (1 - share) / share)
+
+
+@pytest.mark.parametrize("size", [1, 2, 400])
+def test_the_others_against_a_group_are_the_group_against_the_others(size):
+    hit, group = np.arange(1000) % 10 == 5, np.arange(1000) < size
+    found = ratios(hit, [group, ~group])
+    assert found.p[0] == pytest.approx(found.p[1])
+    with np.errstate(divide="ignore"):
+        assert found.ratio[1] == pytest.approx(1 / found.ratio[0])
+        assert found.low[1] == pytest.approx(1 / found.high[0])
+        assert found.high[1] == pytest.approx(1 / found.low[0])
+
+
 def test_a_stratum_with_nobody_at_risk_says_nothing():
     random = np.random.default_rng(8)
     stratum = np.repeat([0, 1, 2], 500)
