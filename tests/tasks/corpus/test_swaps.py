@@ -13,6 +13,7 @@ from tasks.corpus.people.swaps import (
     CORPUS,
     DRAWN,
     Pair,
+    SwapConfig,
     candidates,
     differences,
     filled,
@@ -113,6 +114,19 @@ def test_the_groups_of_a_lexicon_are_swapped_in_the_corpus_and_no_templates_made
     made = {p.counterpart for p in pairs if p.other == "Tamskers"}
     assert made == {"At noon the Tamskers sang to us.", "A tamsker came with a lefty."}
     assert [*template_pairs(known)] == [*template_pairs(OWN)]
+
+
+def test_a_group_without_another_is_swapped_with_nobody():
+    known = swaps_of({"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"],
+                      "down": ["downer"]}})  # fmt: skip
+    rows = drawn("In the morning a lefty came here.", "At noon an upper came to us.", known=known)
+    assert [row["axis"] for row in rows] == ["both"]
+
+
+def test_no_sentences_are_drawn_where_none_are_asked_for():
+    config = SwapConfig(sentences=0, documents=0)
+    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN)
+    assert len(rows) == 1 and len(lowest(rows, config.sentences)) == 0
 
 
 def test_parallel_terms_are_terms_of_their_groups():
