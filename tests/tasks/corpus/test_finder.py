@@ -1,0 +1,97 @@
+"""The comparison of stages with a town's truth: borders of its classes, and whom a rule took."""
+
+import pyarrow as pa
+
+from tasks.contract import StageConfig, Table, Work, column, stage
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.signals import signals
+from tasks.corpus.town.finder import Finder
+from tests.tasks.corpora import given
+from tests.tasks.corpus.test_recovery import shares, truth_of
+
+
+class ToldConfig(StageConfig):
+    language: tuple[str | None, ...]
+    toxicity: tuple[float, ...]
+
+
+@stage(
+    tables={
+        "signals": signals(
+            "By hand.",
+            column("language", pa.string(), "label", "said"),
+            column("toxicity", pa.float64(), "figure", "said"),
+        )
+    }
+)
+def told(documents: Table, config: ToldConfig, work: Work) -> None:
+    columns = {"language": list(config.language), "toxicity": list(config.toxicity)}
+    doc_id = documents.read(["doc_id"])["doc_id"]
+    work.table("signals").write({"doc_id": doc_id, **columns})
+
+
+def finder(documents, said, history, lengths=()):
+    truth = truth_of(documents, dict(enumerate(said)))
+    return Finder("town", 0.8, lengths, truth, [], history)
+
+
+def test_near_copies_are_told_apart_by_their_similarity(session):
+    similar = [0.3, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0]
+    documents = given([f"number {i}" for i in range(11)], ["town"] * 11)
+    said = [{"copy": "near", "copy_of": 10, "similarity": s} for s in similar]
+    near = deduplicate_near(documents, {}, DeduplicateNearConfig())
+    found = shares(finder(documents, said, {"near": near}).found())
+    assert found.pop(("near", "near copies", "precision")) == (0, 0)
+    assert {what.removeprefix("near copies, similarity "): n
+            for (_, what, _), (_, n) in found.items()} == {
+        "from 0.8": 3, "0 to 0.5": 1, "0.5 to 0.6": 2, "0.6 to 0.7": 2, "0.7 to 0.8": 2,
+        "0.8 to 0.9": 1, "0.9 to 1": 2,
+    }  # fmt: skip
+
+
+def test_languages_are_those_that_were_told(session):
+    texts = ["x" * 99, "x" * 100, "x" * 20, "x" * 500]
+    documents = given(texts, ["town"] * 4)
+    said = [{}, {"dialect": True}, {"dialect": True}, {}]
+    spoken = told(documents, ToldConfig(language=("en", "fr", "en", None), toxicity=(0,) * 4))
+    assert shares(finder(documents, said, {"language": spoken}).found()) == {
+        ("language", "English", "recall"): (2, 4),
+        ("language", "English, dialect", "recall"): (1, 2),
+        ("language", "English, shorter than 100 characters", "recall"): (2, 2),
+    }
+
+
+def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
+    """Of a rule that only tags, and of rules over other signals, nothing is told."""
+    sizes = [60, 61, 200, 201, 30, 40, 50, 10]
+    documents = given(
+        [f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"]
+    )
+    said = [{"rude": 1}, {"rude": 2}, {"rude": 1}, {"rude": 1}, {"dialect": True}, {"unsafe": True},
+            {"lookalike": True, "groups": ["Tamskers"]}]  # fmt: skip
+    toxicity = (0.9, 0.9, 0.5, 0.8, 0.9, 0.2, 0.1, 0.9)
+    language = ("en", "fr", "fr", "en", "en", "en", "en", "en")
+    made = told(documents, ToldConfig(language=language, toxicity=toxicity))
+    rules = {"language": {"any_of": ["en"]}, "rude": {"signal": "toxicity", "lt": 0.8},
+             "noted": {"signal": "toxicity", "lt": 0.15, "action": "tag"}}  # fmt: skip
+    kept = select(documents, {"told": made}, SelectConfig(rules=rules))
+    labelled = SelectConfig(rules={"language": rules["language"], "noted": rules["noted"]})
+    other = select(documents, {"told": made}, labelled)
+    truth = truth_of(documents, dict(enumerate(said)))
+    del truth[[*truth][7]]  # of another source
+    history = {"kept": kept, "other": other}
+    found = shares(Finder("town", 0.8, (200, 60), truth, [], history).found())
+    assert {stage for stage, _, _ in found} == {"kept"}
+    assert {(what, measure): share for (_, what, measure), share in found.items()} == {
+        ("rude speech", "recall"): (3, 4),  # one of them by another rule first
+        ("rude speech, 0 to 60 characters", "recall"): (1, 1),
+        ("rude speech, 60 to 200 characters", "recall"): (1, 2),
+        ("rude speech, over 200 characters", "recall"): (1, 1),
+        ("rude speech", "precision"): (3, 4),
+        ("no rude speech", "false alarms"): (1, 3),
+        ("no rude speech, dialect", "false alarms"): (1, 1),
+        ("no rude speech, words that look rude", "false alarms"): (0, 1),
+        ("no rude speech, an unsafe passage", "false alarms"): (0, 1),
+        ("no rude speech, a people of the town", "false alarms"): (0, 1),
+    }
