@@ -5,9 +5,18 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import ID, ids
+from tasks.corpus.effects import (
+    EffectsConfig,
+    example_rows,
+    outcomes,
+    rate_rows,
+    toxicity_limit,
+)
 from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.corpus.people.fates import Places, fates
+from tasks.corpus.people.fates import STAYED, Cause, Fates, Places, fates
+from tasks.corpus.select import SelectConfig, select
 from tests.tasks.corpora import given
+from tests.tasks.corpus.test_finder import ToldConfig, told
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -34,3 +43,91 @@ def test_the_groups_of_a_dimension_are_its_own_where_nobody_told_the_language(se
     again = fates({"ingest": raw, "identities": identities(raw, IdentitiesConfig())})
     assert [*again.slices("source", 2)] == ["b"] and [*again.slices("identity", 2)] == ["women"]
     assert found.english.all() and found.known.all()
+
+
+def made_up(n, **known):
+    """Documents that are clusters of their own and stayed, and of which nothing else is known."""
+    nothing = {"left": np.full(n, STAYED), "why": np.full(n, -1), "copy": np.zeros(n, bool),
+               "twin": np.full(n, -1), "cluster": np.arange(n), "source": np.zeros(n, np.int64),
+               "known": np.ones(n, bool), "english": np.ones(n, bool)}  # fmt: skip
+    made = {name: np.asarray(known.pop(name, values)) for name, values in nothing.items()}
+    others = {"reasons": [], "causes": [], "groups": {}} | known
+    return Fates(ids=ids(map(str, range(n))), **made, **others)
+
+
+def test_ratios_within_sources_are_of_all_but_sources():
+    """Mantel & Haenszel by hand: 2 of 4 and 1 of 4 in one source, 6 of 6 and 3 of 6 in another."""
+    hit = np.array([1, 1, 0, 0, 1, 0, 0, 0] + [1] * 6 + [1, 1, 1, 0, 0, 0], bool)
+    group = np.array([1] * 4 + [0] * 4 + [1] * 6 + [0] * 6, bool)
+    source = np.repeat([0, 1], [8, 12])
+    groups = {
+        ("identity", "they"): group,
+        ("source", "a"): source == 0,
+        ("source", "b"): source == 1,
+    }
+    found = made_up(20, groups=groups, source=source)
+    rows = {row["slice"]: row for row in rate_rows(found, hit, np.ones(20, bool), 2)}
+    assert rows.keys() == {"they", "a", "b"}
+    assert rows["they"]["within"] == pytest.approx((2 * 4 / 8 + 6 * 6 / 12) / (4 / 8 + 3 * 6 / 12))
+    assert rows["a"]["within"] is rows["b"]["within"] is None
+    assert rows["a"]["ratio"] == pytest.approx((3 / 8) / (9 / 12))
+    assert (rows["they"]["rate"], rows["they"]["other_rate"]) == (0.8, 0.4)
+
+
+def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compared_with():
+    hit = np.array([1, 0, 1, 0, 1, 1], bool)
+    groups = {("identity", "they"): np.array([1, 1, 0, 0, 0, 0], bool),
+              ("length", "short"): np.array([1, 1, 0, 0, 0, 0], bool)}  # fmt: skip
+    found = made_up(6, groups=groups, english=[True] * 4 + [False] * 2, known=[True] * 5 + [False])
+    rows = {row["slice"]: row for row in rate_rows(found, hit, np.ones(6, bool), 2)}
+    assert {name: (row["other_n"], row["other_removed"]) for name, row in rows.items()} == {
+        "they": (2, 1), "short": (3, 2),
+    }  # fmt: skip
+    assert not rate_rows(found, hit, np.ones(6, bool), 3)
+
+
+def test_a_single_other_document_is_enough_to_compare_with_and_none_is_not():
+    hit, risk = np.array([1, 0, 1], bool), np.ones(3, bool)
+    groups = {("length", "two"): np.array([1, 1, 0], bool), ("length", "all"): risk}
+    least = EffectsConfig(least=2).least
+    [row] = rate_rows(made_up(3, groups=groups), hit, risk, least)
+    assert (row["slice"], row["n"], row["other_n"], row["ratio"]) == ("two", 2, 1, 0.5)
+
+
+def test_who_is_at_risk_of_a_rule_came_to_its_stage():
+    """0 stayed, 1 left as a copy of 2, which left later; 3 is a copy of 1; 4 left for a rule."""
+    rules = np.array([0, 0, 1, 0, 1], bool)
+    no, yes = False, True
+    left, copy, twin = [STAYED, 1, 2, 0, 2], [no, yes, no, yes, no], [-1, 2, -1, 1, -1]
+    cause = Cause("select", "rude", 2, rules)
+    found = made_up(5, left=left, copy=copy, twin=twin, causes=[cause])
+    assert found.root.tolist() == [0, 2, 2, 2, 4]
+    assert found.lost.tolist() == copy
+    told = {reason: (hit.tolist(), risk.tolist()) for _, reason, hit, risk in outcomes(found)}
+    assert told == {
+        "": ([no, yes, yes, yes, yes], [yes] * 5),
+        "struck out": ([no, no, yes, no, yes], [yes, no, yes, no, yes]),
+        "lost with the kept copy": ([no, yes, no, yes, no], [no, yes, no, yes, no]),
+        "rude": (rules.tolist(), [yes, no, yes, no, yes]),
+    }
+
+
+def test_as_many_examples_are_named_as_were_asked_for():
+    hit = np.array([1, 0, 1, 1, 1, 1], bool)
+    groups = {("source", "a"): np.array([1, 1, 1, 1, 0, 0], bool), ("identity", "they"): hit}
+    found = made_up(6, groups=groups, causes=[Cause("select", "rude", 0, hit)])
+    for most, named in ((0, []), (2, [0, 2]), (9, [0, 2, 3])):
+        rows = [*example_rows(found, [], EffectsConfig(examples=most).examples)]
+        assert [row["doc_id"] for row in rows] == [found.ids[i].as_py() for i in named]
+        assert all((row["slice"], row["ratio"], row["alone"]) == ("a", None, False) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rules", "limit"),
+    [({"toxicity": {"lt": 0.8}}, 0.8), ({"rude": {"signal": "toxicity", "le": 0.7}}, 0.7),
+     ({"toxicity": {"lt": 0.8, "action": "tag"}}, 0.5), ({"language": {"any_of": ["en"]}}, 0.5)],
+)  # fmt: skip
+def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, limit):
+    raw = given(["A letter."])
+    said = {"told": told(raw, ToldConfig(language=("en",), toxicity=(0.1,)))}
+    assert toxicity_limit({"kept": select(raw, said, SelectConfig(rules=rules))}) == limit
