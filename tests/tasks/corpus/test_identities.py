@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.identities import IdentitiesConfig, brought_of, identities, read_brought
 from tests.tasks.corpora import given
 
 TEXTS = [
@@ -70,3 +70,17 @@ def test_the_peoples_of_the_town_are_groups_where_its_lexicon_is_named(session):
         assert {r["text"]: by_id[r["doc_id"]] for r in entered} == dict(
             zip(texts, found, strict=True)
         )
+
+
+def test_the_lexicons_that_a_corpus_brought_are_read_from_what_the_stage_left(session, tmp_path):
+    left, up = tmp_path / "left.json", tmp_path / "up.json"
+    left.write_text(json.dumps({"Righties": ["righty", "right one"], "Lefties": ["lefty"]}))
+    up.write_text(json.dumps({"Lefties": ["upper"]}))
+    raw = given(["A lefty met an upper."])
+    made = identities(raw, IdentitiesConfig(lexicons=(up, left)))
+    found = brought_of({"raw": raw, "who": made})
+    assert found == read_brought((up, left)) and [*found] == ["up", "left"]
+    assert [*found["left"].items()] == [
+        ("Righties", ["righty", "right one"]), ("Lefties", ["lefty"]),
+    ]  # fmt: skip
+    assert brought_of({"raw": raw}) == {}
