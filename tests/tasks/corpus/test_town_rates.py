@@ -1,8 +1,12 @@
 """How much a town holds of what its config states, counted by hand."""
 
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.reading.town import TownSource
-from tasks.corpus.recovery import rates_of
+from tasks.corpus.recovery import rates_of, women_of
+from tasks.corpus.split import SplitConfig, split
 from tasks.corpus.town.compose import town_jobs, town_lexicon
+from tests.tasks.corpora import given
 
 NOTHING = {"copy": "", "groups": (), "opinions_of": (), "opinions": (), "occupations": (),
            "genders": (), "rude": 0, "lookalike": False, "dialect": False, "unsafe": False,
@@ -46,3 +50,19 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
         ("personal data", "originals"): (0.38, 2, 5),
         ("an unsafe passage", "originals"): (0.39, 2, 5),
     }
+
+
+def test_occupations_that_the_profile_does_not_know_have_no_share(session):
+    parted = split(
+        given(["She was the baker. He met the baker."], ["here"]),
+        SplitConfig(),
+    )
+    planted = plant(parted, PlantConfig(enabled=False))
+    history = {"profile": profile(planted, planted, {}, {}, ProfileConfig())}
+    source = TownSource(kind="town", name="here", rates={"women": {"cooper": 0.95}})
+    found = {row["occupation"]: row for row in women_of(source, history)}
+    shares = dict.fromkeys(town_jobs(), (0, 0)) | {"baker": (1, 2)}
+    assert {job: (row["hits"], row["n"]) for job, row in found.items()} == shares
+    stated = town_jobs() | {"cooper": 0.95}
+    assert {job: row["stated"] for job, row in found.items()} == stated
+    assert [*women_of(source, {})] == []
