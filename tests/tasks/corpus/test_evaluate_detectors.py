@@ -57,6 +57,20 @@ def test_counts_of_sentences_by_hand():
     assert address["recall"] is address["precision"] is address["recall_low"] is None
 
 
+def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
+    """A second address, one of another type, and one that is found longer than it was planted."""
+    config = PersonalDataConfig(types=("EMAIL", "IP"))
+    planted = [
+        Planted("EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True),
+        Planted("EMAIL", "mail jane@corp.example at 91.198.174.192", "jane@corp.example", False),
+        Planted("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
+    ]
+    email, address = count(planted, config)
+    assert (email["planted"], email["found"], email["alone"], email["alone_found"]) == (2, 1, 1, 1)
+    assert (email["false"], address["false"], address["planted"]) == (2, 1, 0)
+    assert (email["precision"], address["precision"]) == (0.5, 0)
+
+
 def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
     for kind in KINDS:
         made = list(islice(plants((kind,), 40), 120))
