@@ -65,9 +65,7 @@ def test_languages_are_those_that_were_told(session):
 def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
     """Of a rule that only tags, and of rules over other signals, nothing is told."""
     sizes = [60, 61, 200, 201, 30, 40, 50, 10]
-    documents = given(
-        [f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"]
-    )
+    documents = given([f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"])
     said = [{"rude": 1}, {"rude": 2}, {"rude": 1}, {"rude": 1}, {"dialect": True}, {"unsafe": True},
             {"lookalike": True, "groups": ["Tamskers"]}]  # fmt: skip
     toxicity = (0.9, 0.9, 0.5, 0.8, 0.9, 0.2, 0.1, 0.9)

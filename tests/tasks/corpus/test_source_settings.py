@@ -1,0 +1,41 @@
+"""What a source may say of itself, and the files of a folder that are its."""
+
+import datetime
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.corpus.reading.sources import Fields, Source, files
+
+
+def test_a_collection_ends_on_the_day_on_which_it_began_or_later():
+    first, last = datetime.date(2020, 5, 1), datetime.date(2020, 5, 2)
+    for one, two in ((first, first), (first, last), (first, None), (None, first), (None, None)):
+        assert Source(name="s", collected_from=one, collected_to=two).collected_to == two
+    with pytest.raises(ValidationError, match="collected_from is later than collected_to"):
+        Source(name="s", collected_from=last, collected_to=first)
+
+
+def test_names_of_what_is_planted_are_taken():
+    assert Source(name="planted2/a", weight=1, cap=1).name == "planted2/a"
+    for name in ("planted", "planted/canary"):
+        with pytest.raises(ValidationError, match="the name 'planted' is kept"):
+            Source(name=name)
+
+
+def test_fields_are_read_once_each():
+    assert Fields().columns() == ["text"]
+    assert Fields(text_field="b", key_field="a", url_field="b", date_field="").columns() == [
+        "b", "a", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ""])
+def test_files_below_a_folder_are_those_of_its_endings_and_not_hidden(tmp_path, ending):
+    names = [f"b/a.txt{ending}", f"c.md{ending}", f"b/.d.txt{ending}", f"e.txt2{ending}"]
+    for name in [*names, f"b/c/d.txt{ending}", "f.txt.bz2", "gtxt"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    found = files("s", str(tmp_path), (".txt", ".md"))
+    assert [*found] == [f"b/a.txt{ending}", f"b/c/d.txt{ending}", f"c.md{ending}"]
+    assert all(path == tmp_path / name for name, path in found.items())
