@@ -1,0 +1,43 @@
+"""Rows of delimited text at the bounds of what one row may be."""
+
+import csv
+import io
+
+import pytest
+
+from tests.tasks.corpus.reading import read, texts
+
+
+def row_of(lines, end=b'x"\n'):
+    """A row that goes over so many lines."""
+    return b'id,text\n1,"' + b"\n" * (lines - 1) + end
+
+
+def test_a_row_has_a_thousand_lines_and_one_for_each_sixteen_bytes_of_the_limit(write):
+    good, bad, _ = read(write("a.csv", row_of(1100)), "csv", limit=1600)
+    assert (texts(good), bad) == (["\n" * 1099 + "x"], [])
+    good, bad, _ = read(write("b.csv", row_of(1101)), "csv", limit=1600)
+    assert bad[0] == ("line 2", "a quote is not closed") and "\n" not in "".join(texts(good))
+
+
+def test_a_row_has_as_many_bytes_as_the_limit_says(write):
+    for lines in (1, 2, 40):
+        path = write("a.csv", row_of(lines, b'some words"\n'))
+        size = path.stat().st_size - len(b"id,text\n")
+        assert len(read(path, "csv", limit=size)[0]) == 1
+        good, bad, _ = read(path, "csv", limit=size - 1)
+        why = "a quote is not closed" if lines > 1 else "longer than max_document_bytes"
+        assert good == [] and bad[0] == ("line 2", why)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_rows_are_those_that_the_csv_module_wrote(write, delimiter):
+    """With delimiters, quotes and line ends in them, and what is asked for in any order."""
+    rows = [["a;b", "c,d", "1"], ['"', "x\ny", "2"], ["", " | ", "3"], ["\t", 'a""b', "4"]]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([["more", "text", "id"], *rows])
+    path = write("a.csv", buffer.getvalue().encode())
+    good, bad, _ = read(path, "csv", delimiter=delimiter, key_field="id")
+    assert [(r.text, r.key) for r in good] == [(text, key) for _, text, key in rows]
+    assert bad == []
