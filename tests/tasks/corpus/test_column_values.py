@@ -1,0 +1,74 @@
+"""Values of columns: times in every unit, pieces of any size, what a dictionary takes."""
+
+import datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.corpus.reading import columns
+from tasks.corpus.reading.columns import ParquetSource, column_records
+from tasks.corpus.reading.streams import Meter
+from tests.tasks.corpus.test_columns import parquet
+
+SOURCE = ParquetSource(
+    kind="parquet", name="s", path="a", key_field="id", date_field="when", url_field="u"
+)
+
+
+def records(first=0, limit=1000, **values):
+    meter = Meter()
+    made = list(column_records(pa.table(values), SOURCE, first, limit, meter))
+    assert (meter.rows, meter.bytes) == (len(made), sum(r.raw_bytes for r in made))
+    return made
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_times_of_every_unit_are_rounded_down_to_the_second(unit, zone):
+    moments = [datetime.datetime(1969, 7, 20, 20, 17, 40, 999_999), None,
+               datetime.datetime(1970, 1, 1), datetime.datetime(2261, 12, 31, 23, 59, 59, 1),
+               datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000)]  # fmt: skip
+    when = pa.array(moments, pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
+    if zone:  # the same ticks, in UTC
+        when = when.cast(pa.int64()).cast(pa.timestamp(unit, zone))
+    found = records(text=["x"] * 5, id=[*"abcde"], when=when, u=[""] * 5)
+    known = [m and str(m)[:19] for m in when.cast(pa.timestamp(unit)).to_pylist()]
+    assert [r.date for r in found] == [
+        m and (f"{m[:10]}T{m[11:]}Z" if zone else m[:10]) for m in known
+    ]
+    assert [r.unread for r in found] == [0] * 5
+
+
+def test_times_that_python_does_not_have_are_counted():
+    ticks = pa.array([2**62, 0, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
+    found = records(text=["x"] * 3, id=[1, 2, 3], when=ticks, u=["a", None, "b"])
+    assert [(r.date, r.unread) for r in found] == [(None, 1), ("1970-01-01", 0), (None, 1)]
+    assert [(r.key, r.url) for r in found] == [("1", "a"), ("2", None), ("3", "b")]
+
+
+@pytest.mark.parametrize("held", [1, 7, 10, 1 << 20])
+def test_rows_are_the_same_in_pieces_of_any_size(monkeypatch, held):
+    monkeypatch.setattr(columns, "HELD", held)
+    texts = ["a", "bcd", None, "x" * 21, "", "efg", "h" * 20, "é" * 10, "i", "j"]
+    keys = ["k" * 20, "1", "2", "3", "4", "k" * 21, "6", "7", None, ""]
+    found = records(5, 20, text=texts, id=keys, when=["2020-01-01"] * 10, u=["u"] * 10)
+    long, null = "longer than max_document_bytes", "field {} is null"
+    assert [(r.place, r.text or r.error, r.raw_bytes) for r in found] == [
+        ("row 6", "a", 1), ("row 7", "bcd", 3), ("row 8", null.format("'text'"), 0),
+        ("row 9", long, 21), ("row 10", "", 0), ("row 11", long, 3), ("row 12", "h" * 20, 20),
+        ("row 13", "é" * 10, 20), ("row 14", null.format("'id'"), 1), ("row 15", "j", 1),
+    ]  # fmt: skip
+    assert [r.key for r in found if not r.error] == ["k" * 20, "1", "4", "6", "7", ""]
+    assert [r.raw for r in found if r.error] == [b"", b"x" * 21, b"efg", b"i"]
+
+
+@pytest.mark.parametrize("size", [1, 60, 100, 5000, 300_000])
+def test_the_size_of_a_dictionary_is_that_of_its_values(size):
+    """PLAIN: four bytes and the value, each (parquet, Encodings.md)."""
+    values = [chr(97 + n) * size for n in range(3)]
+    data = parquet({"text": values * 4}, compression="none")
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        column = file.metadata.row_group(0).column(0)
+    with pa.BufferReader(data) as handle:
+        assert columns._dictionary_bytes(column, handle) == 3 * (4 + size)
