@@ -72,3 +72,10 @@ def test_ids_order_and_parts_do_not_depend_on_the_runs(tmp_path, session, monkey
     for number, part in enumerate(parts):
         first = {i[0] * len(parts) // 256 for i in part.read(["doc_id"])["doc_id"].to_pylist()}
         assert first == {number}
+
+
+@pytest.mark.parametrize(("sizes", "parts"), [([1000], 1), ([1000, 1], 2), ([900, 1100], 2)])
+def test_text_that_fills_the_parts_needs_no_more_of_them(tmp_path, session, sizes, parts):
+    source = written(tmp_path / "s", sizes)
+    made = ingest(IngestConfig(sources=[source], part_bytes=1000))
+    assert len(made["documents"].parts) == parts and made["documents"].rows == len(sizes)
