@@ -207,6 +207,22 @@ def test_an_unchanged_file_is_not_read_to_be_known(tmp_path, hashed):
     assert len(hashed) == 6
 
 
+@pytest.mark.parametrize(("before", "reads"), [(500_000_000, 1), (499_999_999, 2), (0, 2), (-1, 2)])
+def test_a_file_of_the_second_in_which_its_digest_was_noted_is_read_again(
+    tmp_path, hashed, monkeypatch, before, reads
+):
+    """It may have changed again since, in the same second. ``before``: nanoseconds."""
+    now = 1_700_000_000_499_999_999
+    monkeypatch.setattr(digests.time, "time_ns", lambda: now)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(["one"]))
+    os.utime(path, ns=(now - before, now - before))
+    for _ in range(2):
+        with open_session(Session(Store(tmp_path / "some" / "store"))):
+            content(config(path), "")
+    assert len(hashed) == reads
+
+
 @pytest.mark.parametrize("change", ["time", "size", "other store", "damaged entries"])
 def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
     path = tmp_path / "a.jsonl"
