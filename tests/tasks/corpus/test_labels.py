@@ -45,6 +45,17 @@ def test_domains(url, host):
     assert domains(pa.array([url], pa.string())).to_pylist() == [host]
 
 
+def test_the_longest_host_and_the_longest_url(write):
+    """RFC 1035: 253 characters, as it is written; beyond 8,192 a URL is none."""
+    label = "a" * 63 + "."
+    hosts = [label * 3 + "a" * n for n in (61, 62)]
+    assert domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [hosts[0], None]
+    rows = [{"text": "x", "u": "u" * size} for size in (8192, 8193)]
+    path = write("a.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    good, bad, _ = read(path, "jsonl", limit=10_000, url_field="u")
+    assert [(r.url, r.unread) for r in good] == [("u" * 8192, 0), (None, 1)] and not bad
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
