@@ -9,7 +9,8 @@ import pytest
 from tasks.corpus.reading import columns
 from tasks.corpus.reading.columns import ParquetSource, column_records
 from tasks.corpus.reading.streams import Meter
-from tests.tasks.corpus.test_columns import parquet
+from tests.tasks.corpus.reading import read
+from tests.tasks.corpus.test_columns import counted, parquet
 
 SOURCE = ParquetSource(
     kind="parquet", name="s", path="a", key_field="id", date_field="when", url_field="u"
@@ -72,3 +73,18 @@ def test_the_size_of_a_dictionary_is_that_of_its_values(size):
         column = file.metadata.row_group(0).column(0)
     with pa.BufferReader(data) as handle:
         assert columns._dictionary_bytes(column, handle) == 3 * (4 + size)
+
+
+def test_long_values_that_share_their_beginnings_are_not_decoded_together(write, monkeypatch):
+    """DELTA_BYTE_ARRAY: 64 values of a megabyte in a page of little more than one."""
+    monkeypatch.setattr(columns, "HELD", 4 << 20)
+    rows = {"text": ["x" * 1_000_000] * 64}
+    path = write("a.parquet", parquet(
+        rows, store_schema=False, use_dictionary=False, compression="none",
+        column_encoding={"text": "DELTA_BYTE_ARRAY"},
+    ))  # fmt: skip
+    assert path.stat().st_size < 4_000_000
+    with counted() as pool:
+        good, bad, _ = read(path, "parquet", limit=10)
+    assert (len(good), len(bad)) == (0, 64)
+    assert pool.max_memory() < 32_000_000
