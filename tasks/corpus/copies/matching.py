@@ -46,7 +46,6 @@ class Matches:
     gone: Bools  # (n,) whether one that stays matches it at the threshold or above
     compared: int  # pairs whose similarity was computed
     limited: Bools  # (n,) of those that stay: whether a limit left candidates uncompared
-    rounds: int
 
 
 def match(
@@ -68,16 +67,14 @@ def match(
     left, right = np.empty(0, np.int64), np.empty(0, np.int64)
     similarity = np.empty(0)
     gone, looked_at = np.zeros(n, bool), np.ones(n, bool)
-    rounds = 0
     while True:
         alive = np.flatnonzero(looked_at & ~gone)
         met, limited, agreeing = candidates(bands, alive, limit, settled)
         met = np.setdiff1d(met, done, assume_unique=True)
         if not len(met):
             break
-        if not rounds:  # buckets only shrink: what agrees with nothing now never does
+        if not len(done):  # buckets only shrink: what agrees with nothing now never does
             looked_at = agreeing
-        rounds += 1
         found = similarities(*unpacked(met))
         alike = found >= least
         more_left, more_right = unpacked(met[alike])
@@ -87,9 +84,7 @@ def match(
         copies = similarity >= threshold
         gone = settle(n, left[copies], right[copies])
     order = np.lexsort((left, right))
-    return Matches(
-        left[order], right[order], similarity[order], gone, len(done), limited & ~gone, rounds
-    )
+    return Matches(left[order], right[order], similarity[order], gone, len(done), limited & ~gone)
 
 
 def settle(n: int, left: Int64, right: Int64) -> Bools:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.corpus.copies import matching
 from tasks.corpus.copies.matching import (
     agreements,
     best,
@@ -84,6 +85,21 @@ def test_without_limits_all_that_agree_in_a_band_are_candidates(seed):
     assert found.tolist() == packed(*arrays(expected)).tolist()
     assert not limited.any()
     assert set(np.flatnonzero(agreeing).tolist()) == {item for pair in expected for item in pair}
+
+
+def test_bands_agree_in_all_their_bits_or_not_at_all():
+    bands = np.array([0, *(1 << bit for bit in range(32))], np.uint32)[:, None]
+    found, _, agreeing = candidates(bands, np.arange(33), 5)
+    assert not len(found) and not agreeing.any()
+
+
+@pytest.mark.parametrize("limit", [2, 7])
+def test_pairs_that_are_dropped_early_would_be_dropped_at_the_end(monkeypatch, limit):
+    bands = table_of(4, 200, 8, 6)
+    at_the_end = candidates(bands, np.arange(200), limit)
+    monkeypatch.setattr(matching, "HELD", 100)
+    early = candidates(bands, np.arange(200), limit)
+    assert [found.tolist() for found in early] == [found.tolist() for found in at_the_end]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])

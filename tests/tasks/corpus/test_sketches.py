@@ -55,10 +55,23 @@ def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
     once = normalise(column)
     assert normalise(once).equals(once)
     assert once.to_pylist() == [normalise(column[i : i + 1])[0].as_py() for i in range(len(texts))]
-    hashes, offsets = shingles(once, 3)
-    for i in range(len(texts)):
-        alone, _ = shingles(once[i : i + 1], 3)
-        assert alone.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
+    for of in ("words", "characters"):
+        hashes, offsets = shingles(once, 3, of)
+        for i in range(len(texts)):
+            alone, _ = shingles(once[i : i + 1], 3, of)
+            assert alone.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ab é漢", max_size=12), max_size=5), st.integers(1, 4))
+def test_shingles_of_characters_are_the_windows_of_the_text(texts, length):
+    hashes, offsets = shingles(pa.array(texts, pa.large_string()), length, "characters")
+    windows = [
+        text[i : i + length] for text in texts for i in range(max(1, len(text) - length + 1))
+    ]
+    assert len(hashes) == len(windows) == offsets[-1]
+    pairs = set(zip(windows, hashes.tolist(), strict=True))
+    assert len(pairs) == len(set(windows)) == len(set(hashes.tolist()))
 
 
 @settings(deadline=None)
