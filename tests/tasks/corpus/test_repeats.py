@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.copies import repeats
@@ -40,6 +40,9 @@ def covered(text, least):
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.text("ab é漢😀", max_size=40), max_size=6), st.integers(8, 20))
+@example(["éabcdefgh", "ũabcdefgh", "abcdefghé", "abcdefghè"], 8)  # share bytes of characters
+@example(["\U0001f600abcdefgh", "\U0005f600abcdefgh"], 8)
+@example(["abcdefghabc"], 8)  # the end sorts beside the beginning, and is no whole window
 def test_any_texts(texts, least):
     text = joined(texts)
     before = text.copy()
@@ -100,6 +103,13 @@ def test_a_group_larger_than_what_is_worked_on_at_a_time(monkeypatch, texts):
     monkeypatch.setattr(repeats, "CHUNK", 100)
     text = joined(texts)
     assert np.flatnonzero(repeated(text, 20)).tolist() == expected(text, 20)
+
+
+@pytest.mark.parametrize("chunk", range(1, 40))
+def test_wherever_what_is_worked_on_at_a_time_ends(monkeypatch, chunk):
+    monkeypatch.setattr(repeats, "CHUNK", chunk)
+    text = joined(["a stretch of it, twice", "of it, twice", "-" * 12, "a stretch"])
+    assert np.flatnonzero(repeated(text, 8)).tolist() == expected(text, 8)
 
 
 @pytest.mark.parametrize("kind", ["all twice", "one run", "nothing"])
