@@ -285,6 +285,19 @@ def test_a_copy_is_found_in_a_crowd(run):
     assert sorted(result.texts) == sorted([*copies, *(t for t in texts if t not in texts[::20])])
 
 
+def test_the_search_says_what_it_looked_at(run):
+    """Similarities of 0.8, 0.5 and 0.3 to a text of ten words and to one another, and nothing."""
+    words = [f"w{i}" for i in range(10)]
+    texts = [" ".join(some) for some in (words, words[:8], words[5:], ["apart", "altogether"])]
+    result = run(texts, **THOROUGH, shingle_length=1)
+    assert result.texts == [texts[0], *texts[2:]]
+    assert result.search == {
+        "documents": 4, "compared": 3, "alike": 2, "copies": 1, "limited": 0, "earlier": 0,
+        "bridges": 0, "chance": 1 - 0.2**128,
+    }  # fmt: skip
+    assert run(["x"], bands=3, rows=2, threshold=0.5).search["chance"] == 1 - 0.75**3
+
+
 def test_an_empty_table(run):
     result = run([])
     assert (result.documents, result.ledger, result.pairs) == ([], [], [])

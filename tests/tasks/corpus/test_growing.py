@@ -176,6 +176,19 @@ def test_an_addition_is_what_brute_force_says(session, tmp_path, seed):
     assert bridged  # else the counting is not put to the test
 
 
+def test_a_copy_that_leaves_is_no_bridge(session, tmp_path):
+    """What it is a copy of is there, and the one new document that joins two clusters counts."""
+    between = random.Random(1).choices(WORDS, k=40)
+    begin, end = [*"abcdefg", *between[7:]], [*between[:33], *"hijklmn"]
+    first = added(tmp_path / "1", {"begin": " ".join(begin), "end": " ".join(end)}, [])
+    assert len({d["cluster"] for d in rows(first)}) == 2
+    texts = {"between": between, "begin again": begin[:-1], "end again": end[1:]}
+    second = added(tmp_path / "2", {key: " ".join(text) for key, text in texts.items()}, [first])
+    assert [d["text"] for d in rows(second)] == [" ".join(between)]
+    (search,) = rows(second, "deduplicate_near", "search")
+    assert (search["bridges"], search["earlier"]) == (1, 2)
+
+
 # Exact copies, ids, clusters ---------------------------------------------------------------------
 
 
