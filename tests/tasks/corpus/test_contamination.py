@@ -69,6 +69,39 @@ def test_an_edited_set_is_looked_for_anew(session, sets):
     assert found in ([[1, 0], [0, 1]], [[0, 1], [1, 0]])
 
 
+def test_how_many_words_are_an_overlap_is_a_setting(session, sets):
+    documents = given(["the cat", "the cat sat on", "sat", "no dog"])
+
+    def found(**settings):
+        made = contamination(documents, ContaminationConfig(sets=sets[1:], **settings))
+        (row,) = made["sets"].read().to_pylist()
+        return made["signals"].read()["contamination"].to_pylist(), row["short"]
+
+    assert found() == ([0, 0, 0, 0], 1)
+    assert found(words=4) == ([0, 1, 0, 0], 1)
+    assert found(words=2, least=2) == ([1, 1, 0, 0], 1)
+    assert found(words=1, least=1) == ([1, 1, 1, 1], 0)
+
+
+def test_an_item_of_four_words_is_looked_for_and_one_of_three_is_not(session, sets):
+    sets[1]["path"].write_text("id\tsent\n1\tA red fox ran.\n2\tA red fox.\n")
+    made = contamination(given(["so a red fox ran"]), ContaminationConfig(sets=sets[1:]))
+    assert made["hits"].read()["item"].to_pylist() == [0]
+    assert made["sets"].read()["short"].to_pylist() == [1]
+
+
+def test_a_config_is_what_its_record_says(sets):
+    config = ContaminationConfig(sets=sets, words=5, least=5)
+    assert ContaminationConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize("settings", [{"words": 3}, {"words": 5, "least": 6}, {"least": 0},
+                                      {"words": 101}, {"words": 101, "least": 101}])  # fmt: skip
+def test_words_out_of_range_are_refused(settings):
+    with pytest.raises(ValueError, match=r"least must not be above words|greater than|less than"):
+        ContaminationConfig(**settings)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

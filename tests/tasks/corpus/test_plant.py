@@ -130,9 +130,9 @@ def test_too_few_passages_are_a_clear_error(session):
         plant(given(["x" * 400] * 3, kind="split"), CONFIG)
 
 
-def test_planting_can_be_switched_off(session):
+def test_nothing_is_planted_unless_it_is_asked_for(session):
     before = corpus(50)
-    made = plant(before, PlantConfig(enabled=False))
+    made = plant(before, PlantConfig())
     assert made["documents"].digest == before["documents"].digest
     assert made["plants"].rows == made["ledger"].rows == 0
 
@@ -219,6 +219,11 @@ def test_records_belong_to_nobody():
         assert london or re.fullmatch(r"\d{3}55501\d{2}", digits)
         if london:
             assert phonenumbers.is_valid_number(phonenumbers.parse(phone, "GB"))
+
+
+def test_the_defaults_are_settings_that_could_be_given():
+    assert PlantConfig.model_validate(PlantConfig().model_dump()) == PlantConfig()
+    assert 0 in PlantConfig().counts  # the control
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tasks.contract import (
     Store,
     Table,
     Work,
+    identities,
     open_session,
     stage,
     text_hashes,
@@ -70,6 +71,26 @@ def test_ledger_rows_name_the_characters_of_the_incoming_text(session):
         ("CARD", "4111 1111 1111 1111"),
         ("PHONE", "+442083661177"),
     ]
+
+
+def test_one_row_of_a_document_has_its_identity(session):
+    source = given(TEXTS)
+    before = source["documents"].read()
+    doc_ids = before["doc_id"].to_pylist()
+    of = dict(zip(doc_ids, identities(before["doc_id"], before["text"]), strict=True))
+    seen = []
+    for row in scrubbed(source)["ledger"].read().to_pylist():
+        assert row["identity"] == (None if row["doc_id"] in seen else of[row["doc_id"]])
+        seen.append(row["doc_id"])
+    assert len(seen) == 6 and len(set(seen)) == 2
+
+
+def test_spans_are_those_of_their_documents_however_many_are_read_at_a_time(session):
+    rows = (1, 4095, 4096, 9000)
+    left, ledger = treated([LETTER] * 9002, tuple((row, 5, 9, "IP") for row in rows))
+    masked = LETTER.replace("Zoë", "<IP>", 1)
+    assert left == [masked if row in rows else LETTER for row in range(9002)]
+    assert ledger == [(row, "replaced", "IP", 5, 8) for row in rows]
 
 
 def test_the_text_comes_back_from_the_masked_one_and_the_ledger(session):
@@ -213,6 +234,9 @@ def test_a_document_is_dropped_once_and_every_further_type_said(session):
     left, ledger = treated([LETTER, LETTER], spans, IP="drop", CARD="drop")
     assert left == [LETTER]
     assert [row[1:3] for row in ledger] == [("removed", "IP"), ("also", "CARD")]
+    both = ((0, 0, 1, "IP"), (0, 0, 1, "REPEAT"))  # dropped for one, and all of it cut for another
+    left, ledger = treated([" ", LETTER], both, IP="drop", REPEAT="cut")
+    assert (left, ledger) == ([LETTER], [(0, "removed", "IP", None, None)])
 
 
 def test_a_document_that_nobody_could_look_through_goes_to_quarantine(session):

@@ -278,6 +278,7 @@ def test_rules_are_written_as_tables_and_keep_their_order():
         ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "bounds for numbers and for labels"),
         ({"x": {"ge": 1, "share": 0.5}}, 'share goes with action = "cap"'),
         ({"x": {"ge": 1, "action": "cap"}}, 'share goes with action = "cap"'),
+        ({"x": {"ge": 1, "action": "cap", "share": 1}}, "share"),
         ({"x": {"ge": 1, "action": "drop"}}, "action"),
         ({"x": {"ge": 1, "unknown": "zero"}}, "unknown"),
         ({"x": {"ge": math.nan}}, "ge"),
