@@ -33,6 +33,7 @@ from reports.sections.analyses import MISUSE, analyses
 from reports.sections.checkpoint import settings, tensors
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
+from reports.sections.coverage import coverage, step_of
 from reports.sections.findings import AUDITS, NOT_RUN, Findings, natural, words
 from reports.sections.inside import inside
 from reports.sections.tokenizer import tokenization
@@ -222,8 +223,12 @@ class Card:
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
         section.add(
-            Paragraph(["Trained on ", documents, " with ", size, ". Its datasheet says the rest."])
-        )
+            Paragraph(["Made for training: ", documents, " with ", size, ". Their datasheet says "
+                       "the rest."])
+        )  # fmt: skip
+        step = step_of(self.pretrained, self.checkpoint.content)
+        if self.pretrained is not None and step is not None:
+            section.add(*coverage(self.book, self.pretrained, step, self.config.lines_shown))
         start = continued_from(self.pretrained)
         if start is not None:
             section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))

@@ -41,6 +41,7 @@ from tasks.contract import (
     table,
 )
 from tasks.training.held_out import validation_groups
+from tasks.training.seen import COVERAGE, SEEN, seen_of, stretches
 
 log = logging.getLogger("hallmark")
 
@@ -353,7 +354,14 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
 
 
 @stage(
-    tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS},
+    tables={
+        "log": LOG,
+        "validation": VALIDATION,
+        "samples": SAMPLES,
+        "checkpoints": CHECKPOINTS,
+        "seen": SEEN,
+        "coverage": COVERAGE,
+    },
     telemetry={"speed": SPEED},
     code=["model.training.train"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
@@ -381,6 +389,13 @@ def pretrain(
     work.table("checkpoints").write(
         pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
     )
+    train, places = config.train, stretches(packed["spans"], documents)
+    steps = sorted(committed)
+    for seen, coverage in seen_of(
+        places, packed["train"].rows, train.seed, train.batch_size, steps
+    ):
+        work.table("seen").write(seen)
+        work.table("coverage").write(coverage)
     work.table("speed").write(table.select(SPEED.names))
     work.measure(
         "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"

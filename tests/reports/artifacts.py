@@ -28,6 +28,7 @@ from tasks.corpus.scrub import ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
+from tasks.training.seen import COVERAGE
 from tasks.training.train_tokenizer import FERTILITY
 from tests.tasks.corpora import given
 
@@ -140,8 +141,18 @@ class TrainedConfig(StageConfig):
     measured: tuple[str, ...] = ("all", "source", "identity")
 
 
+#: By source: documents, those touched and those read whole, tokens packed and read; at the end.
+READ = {"books": (300, 200, 150, 60_000, 40_000), SCRIPT: (4, 4, 4, 1000, 2500)}
+
+
 @stage(
-    tables={"log": LOG, "validation": VALIDATION, "samples": SAMPLES, "checkpoints": CHECKPOINTS}
+    tables={
+        "log": LOG,
+        "validation": VALIDATION,
+        "samples": SAMPLES,
+        "checkpoints": CHECKPOINTS,
+        "coverage": COVERAGE,
+    }
 )
 def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
     """What ``pretrain`` leaves."""
@@ -172,6 +183,12 @@ def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
         }
     )
     ends = [0, config.steps // 2, config.steps]
+    for source, (documents, *read, packed, tokens) in READ.items():
+        for step, share in zip(ends, (0, 0.5, 1), strict=True):
+            touched, whole, seen = (int(share * count) for count in (*read, tokens))
+            row = {"step": step, "source": source, "documents": documents, "touched": touched}
+            row |= {"whole": whole, "packed": packed, "tokens": seen}
+            work.table("coverage").write({key: [value] for key, value in row.items()})
     work.table("checkpoints").write(
         {
             "step": ends,

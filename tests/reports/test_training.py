@@ -77,6 +77,40 @@ def test_a_log_without_held_out_text_says_so(session, made):
     assert "No text that the model wrote during training is known." in page.text
 
 
+# What was read ---------------------------------------------------------------------------------
+
+
+def test_the_card_says_what_was_read_and_not_what_there_was(page):
+    said = words(page)
+    assert "trained on" not in said.lower()
+    assert (
+        "Until this checkpoint, at step 250, training read 42,500 tokens of 61,000 tokens, each as "
+        "often as it was read: 0.6967 epochs. Of 304 documents it touched 204 documents and read "
+        "154 documents whole. It has learnt nothing from the others."
+    ) in said
+    assert tables(page, "source", "documents", "touched") == [
+        [
+            ["books", "300", "200", "150", "40,000", "0.6667"],
+            [artifacts.SCRIPT, "4", "4", "4", "2,500", "2.500"],
+        ]
+    ]
+
+
+def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session, made):
+    log = artifacts.trained(None, artifacts.TrainedConfig(content="another"))
+    page = card_of(made, log, corpus={**made.corpus, "profile": made.profile})
+    assert "Until this checkpoint" not in words(page)
+
+
+def test_of_many_sources_the_largest_are_shown(session, made):
+    page = card_of(
+        made, made.pretrained, corpus={**made.corpus, "profile": made.profile}, lines_shown=1
+    )
+    [shown] = tables(page, "source", "documents", "touched")
+    assert [row[0] for row in shown] == ["books"]
+    assert "The 1 largest of 2 sources." in words(page)
+
+
 # Samples ---------------------------------------------------------------------------------------
 
 

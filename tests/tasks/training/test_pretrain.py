@@ -109,6 +109,28 @@ def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Arti
     assert speed[9]["tokens_per_second"] == pytest.approx(8 * 32 / speed[9]["seconds"])
 
 
+def test_what_was_read_adds_up_to_the_tokens_trained_on(
+    undisturbed: tuple[Artifact, Artifact],
+) -> None:
+    packed, made = undisturbed
+    spans = packed["spans"].read().to_pylist()
+    inside = [s["end"] - s["start"] for s in spans if s["split"] == "train"]
+    padding = packed["train"].rows * 32 - sum(inside)
+    assert 0 <= padding < 32
+    coverage = made["coverage"].read().to_pylist()
+    assert {row["step"] for row in coverage} == set(range(0, 301, 50))
+    for step in range(0, 301, 50):
+        rows = [row for row in coverage if row["step"] == step]
+        assert sum(row["packed"] for row in rows) == sum(inside)
+        unread = step * 8 * 32 - sum(row["tokens"] for row in rows)
+        assert 0 <= unread <= padding * -(-step * 8 // packed["train"].rows)
+    seen = made["seen"].read().to_pylist()
+    assert sum(row["tokens"] for row in seen) == sum(
+        row["tokens"] for row in coverage if row["step"] == 300
+    )
+    assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
+
+
 def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifact]) -> None:
     _, made = undisturbed
     for row in made["checkpoints"].read().to_pylist():

@@ -1,0 +1,85 @@
+"""What was read of each document: against walking every step, row by row."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from model.training.data import batch_sequences
+from tasks.training.seen import Stretches, seen_of, step_of, times_read
+
+
+def walked(seed, step, batch, rows):
+    """The steps that read each row, one after the other."""
+    found = [[] for _ in range(rows)]
+    for number in range(1, step + 1):
+        for row in batch_sequences(seed, number, batch, rows):
+            found[row].append(number)
+    return found
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(1, 1), (1, 4), (7, 3), (12, 4), (30, 8), (5, 12)])
+def test_rows_are_read_when_the_steps_say(rows, batch):
+    for step in (0, 1, 2, 3, 5, 11):
+        expected = walked(6, step, batch, rows)
+        times = times_read(6, step, batch, rows)
+        assert times.tolist() == [len(steps) for steps in expected]
+        if times.min() > 0:
+            for reading in (np.zeros(rows, np.int64), times - 1):
+                found = step_of(reading, 6, batch)
+                wanted = [steps[k] for steps, k in zip(expected, reading, strict=True)]
+                assert found.tolist() == wanted
+
+
+def laid_out(sizes, context):
+    """Documents of these sizes end to end in rows: (document, row, tokens) of each stretch."""
+    begin, stretches = 0, []
+    for document, size in enumerate(sizes):
+        place = begin
+        while place < begin + size:
+            stop = min(begin + size, (place // context + 1) * context)
+            stretches.append((document, place // context, stop - place))
+            place = stop
+        begin += size
+    return stretches, -(-begin // context)
+
+
+def test_documents_are_read_as_their_rows_are():
+    random = np.random.default_rng(3)
+    sizes = random.integers(1, 40, 23).tolist()
+    stretches, rows = laid_out(sizes, 8)
+    sources = [f"source {document % 3}" for document in range(len(sizes))]
+    ids = [bytes([document] * 16) for document in range(len(sizes))]
+    owner, row, tokens = (np.array(column) for column in zip(*stretches, strict=True))
+    begin = np.searchsorted(owner, np.arange(len(sizes)))
+    places = Stretches(pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
+    steps, batch, seed = [0, 1, 2, 9, 40], 5, 11
+    made = list(seen_of(places, rows, seed, batch, steps))
+    for before, step, (seen, coverage) in zip([0, *steps], steps, made, strict=False):
+        reads = walked(seed, step, batch, rows)
+        expected, sums = [], {}
+        for document, size in enumerate(sizes):
+            mine = [(r, n) for owner, r, n in stretches if owner == document]
+            new = [s for r, _ in mine for s in reads[r] if s > before]
+            passes = min(len(reads[r]) for r, _ in mine)
+            read = sum(n for r, n in mine for _ in reads[r])
+            if new:
+                expected.append(
+                    {
+                        "step": step,
+                        "doc_id": ids[document],
+                        "source": sources[document],
+                        "size": size,
+                        "tokens": sum(n for r, n in mine for s in reads[r] if s > before),
+                        "first_step": min(new),
+                        "last_step": max(new),
+                        "passes": passes,
+                    }
+                )
+            total = sums.setdefault(sources[document], [0] * 5)
+            row = (1, read > 0, passes > 0, size, read)
+            sums[sources[document]] = [a + b for a, b in zip(total, row, strict=True)]
+        assert seen.to_pylist() == expected
+        assert [list(r.values())[1:] for r in coverage.to_pylist()] == [
+            [source, *sums[source]] for source in sorted(sums)
+        ]
+    assert sum(len(seen) for seen, _ in made) > len(sizes)
