@@ -67,15 +67,14 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def ours(net: Transformer, precision: str, compiled: bool) -> Step:
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
-    forward = torch.compile(net) if compiled else net
+    loss_of = torch.compile(net.loss) if compiled else net.loss
 
     def step(rows: np.ndarray, rate: float) -> float:
         batch = causal(rows)
-        total = batch.weights.sum().item()
+        total = batch.answers()[1].sum().item()
         batch = batch.to(net.embedding.weight.device)
         with autocast(net, precision):
-            loss = forward(batch.ids, targets=batch.targets, weights=batch.weights)
-        loss = loss / total
+            loss = loss_of(batch) / total
         loss.backward()
         clip(net.parameters(), CLIP)
         set_rate(optimizer, rate)

@@ -1,4 +1,4 @@
-"""The transformer (Vaswani et al. 2017): attention, block, stack, and the model made of stacks.
+"""The transformer (Vaswani et al. 2017): feed-forward, block, stack, and the model made of stacks.
 
 Shapes: B sequences, T tokens, d model size, H heads, D head size, V vocabulary.
 A decoder-only model is one causal stack, an encoder-only model one bidirectional stack, an
@@ -8,20 +8,20 @@ encoder-decoder both, the second with cross-attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import Attention, Cache, Call, LayerCache, Mask, Rotation, Trace
+from model.attention import Attention
+from model.batch import Batch
 from model.config import ModelConfig
 from model.loss import linear_cross_entropy, token_cross_entropy
-from model.masks import MaskSpec
-from model.positions import rotary, sinusoids
+from model.masks import Mask, MaskSpec
+from model.positions import Rotation, rotary, sinusoids
 
 #: All but SwiGLU, which is no function of one input.
 ACTIVATIONS: dict[str, nn.Module] = {
@@ -78,21 +78,23 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        call: Call,
-        cache: LayerCache | None = None,
-        memory: Tensor | tuple[Tensor, Tensor] | None = None,
+        mask: Mask,
+        rotation: Rotation | None = None,
+        memory: Tensor | None = None,
+        real: Mask = None,
     ) -> Tensor:
-        h = self.attention(self.attention_norm(x) if self.pre else x, call, cache)
-        x = self._add(x, h, self.attention_norm)
+        """x (B, T, d) to (B, T, d); ``memory`` (B, Tk, d) is the encoder's output, ``real`` its
+        padding mask."""
+        x = self.residual(x, self.attention_norm, lambda h: self.attention(h, mask, rotation))
         if memory is not None:
-            h = self.cross(self.cross_norm(x) if self.pre else x, call, memory=memory)
-            x = self._add(x, h, self.cross_norm)
-        h = self.feed_forward(self.feed_forward_norm(x) if self.pre else x)
-        return self._add(x, h, self.feed_forward_norm)
+            x = self.residual(x, self.cross_norm, lambda h: self.cross(h, real, None, memory))
+        return self.residual(x, self.feed_forward_norm, self.feed_forward)
 
-    def _add(self, x: Tensor, sublayer: Tensor, norm: nn.Module) -> Tensor:
-        x = x + self.dropout(sublayer)
-        return x if self.pre else norm(x)
+    def residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the sublayer makes of x, added to it, with the norm where the config wants it."""
+        if self.pre:
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
 class Stack(nn.Module):
@@ -109,45 +111,23 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         mask: MaskSpec,
-        *,
         rotation: Rotation | None = None,
         memory: Tensor | None = None,
         memory_keys: Tensor | None = None,
-        cache: Cache | None = None,
-        trace: Trace | None = None,
     ) -> Tensor:
         """x (B, T, d) to (B, T, d); the masks are lowered once for all layers.
 
         ``memory`` (B, Tk, d) is the encoder's output and ``memory_keys`` the padding mask of its
-        source; with a cache that already holds them neither is given.
+        source.
         """
-        tokens = x.shape[1]
-        length = tokens if cache is None else cache.length
-        plain = mask.only_causal and length == tokens
-        blockwise = cache is None and trace is None and mask.is_blockwise(tokens, self.head_dim)
-        lowered: Mask = None
-        if x.is_cuda and blockwise:
-            lowered = mask.blocks(x.shape[0], tokens, x.device)
-        elif not plain:
-            lowered = mask.dense(tokens, length, x.device)
-        memories: Sequence[Tensor | tuple[Tensor, Tensor] | None] = [memory] * len(self.blocks)
-        if cache is not None:
-            if memory is not None:
-                cache.memory = [cast(Block, b).cross.project_memory(memory) for b in self.blocks]
-                cache.memory_keys = memory_keys
-            memories, memory_keys = cache.memory or memories, cache.memory_keys
-        crossed = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
-        slots = None if cache is None else cache.slots
-        call = Call(plain, lowered, crossed, rotation, slots, length, trace)
-        again = self.recompute and torch.is_grad_enabled() and trace is None
-        for i, block in enumerate(self.blocks):
-            if trace is not None:
-                trace.hidden.append(x.detach())
-            run = partial(checkpoint, block, use_reentrant=False) if again else block
-            x = run(x, call, None if cache is None else cache.layers[i], memories[i])
-        if trace is not None:
-            trace.hidden.append(x.detach())
-        return self.norm(x)
+        lowered = mask.lower(x, self.head_dim)
+        real = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
+        for block in self.blocks:
+            run: Callable[..., Tensor] = block
+            if self.recompute and torch.is_grad_enabled():
+                run = partial(checkpoint, block, use_reentrant=False)
+            x = run(x, lowered, rotation, memory, real)
+        return self.norm(x)  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
@@ -173,78 +153,54 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=config.head_bias)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
+        self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
         initialise(self)
 
-    def forward(
-        self,
-        ids: Tensor,
-        *,
-        targets: Tensor | None = None,
-        weights: Tensor | None = None,
-        z_loss: float = 0.0,
-        **inputs: Any,
-    ) -> Tensor:
-        """Logits (B, T, V); or, given targets and weights (B, T), the summed loss in nats; or,
-        given targets alone, the nats of each, (B, T), which have no gradient."""
-        hidden = self.hidden(ids, **inputs)
-        if targets is None:
-            logits: Tensor = self.head(hidden)
-            return logits
-        output = self.head.weight, self.head.bias
-        if weights is None:
-            return token_cross_entropy(hidden, *output, targets)
-        return linear_cross_entropy(hidden, *output, targets, weights, z_loss)
-
-    def hidden(self, ids: Tensor, **inputs: Any) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """What the output layer reads, (B, T, d): the states, transformed where it does that."""
-        return self.transform(self.states(ids, **inputs))  # type: ignore[no-any-return]
+        return self.transform(self.states(batch))  # type: ignore[no-any-return]
 
-    def states(
-        self,
-        ids: Tensor,
-        *,
-        positions: Tensor | None = None,
-        segments: Tensor | None = None,
-        prefix: Tensor | None = None,
-        keys: Tensor | None = None,
-        source: Tensor | None = None,
-        source_keys: Tensor | None = None,
-        cache: Cache | None = None,
-        trace: Trace | None = None,
-    ) -> Tensor:
-        """States of the last layer, (B, T, d).
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The output layer: scores of the next token, (..., V), from ``hidden`` (..., d)."""
+        return self.head(hidden)  # type: ignore[no-any-return]
 
-        ids, source: (B, T) token ids; the source feeds the encoder of an encoder-decoder.
-        positions, segments, prefix, keys: see MaskSpec; positions default to 0 ... T-1.
-        """
-        memory = None
-        if source is not None:
-            memory = self.encode(source, keys=source_keys)
-        elif self.config.architecture == "encoder_decoder" and not (cache and cache.memory):
-            raise ValueError("An encoder-decoder needs a source.")
-        stack = self.encoder if self.decoder is None else self.decoder
-        assert stack is not None
-        mask = _mask(stack.causal, positions, cache, prefix=prefix, keys=keys, segments=segments)
-        beside = {"memory": memory, "memory_keys": source_keys, "cache": cache, "trace": trace}
-        return self._run(stack, ids, mask, positions, **beside)
+    def loss(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
+        """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
+        hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
+        output = self.head.weight, self.head.bias
+        return self.cross_entropy(hidden, *output, *batch.answers(), z_loss)
 
-    def encode(
-        self, source: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None
-    ) -> Tensor:
-        """The encoder's states of a source (B, T), of which ``keys`` marks the real tokens."""
+    @torch.no_grad()
+    def token_losses(self, batch: Batch) -> Tensor:
+        """The cross-entropy of each target, (B, T), in nats, unweighted and without gradient."""
+        hidden, (targets, _) = self(batch), batch.answers()
+        return token_cross_entropy(hidden, self.head.weight, self.head.bias, targets)
+
+    def states(self, batch: Batch) -> Tensor:
+        """States of the last layer, (B, T, d)."""
+        if self.decoder is None:
+            return self._read(self.encoder, batch)
+        if self.encoder is None and batch.source is None:
+            return self._read(self.decoder, batch)
+        return self._read(self.decoder, batch, self.encode(batch), batch.source_keys)
+
+    def encode(self, batch: Batch) -> Tensor:
+        """The encoder's states of the batch's source, (B, S, d)."""
         if self.encoder is None:
             raise ValueError("A decoder-only model reads no source: it has no encoder.")
-        return self._run(self.encoder, source, MaskSpec(keys=keys), trace=trace)
+        if batch.source is None:
+            raise ValueError("An encoder-decoder needs a source.")
+        return self._read(self.encoder, Batch(batch.source, keys=batch.source_keys))
 
-    def _run(
-        self,
-        stack: Stack,
-        ids: Tensor,
-        mask: MaskSpec,
-        positions: Tensor | None = None,
-        **beside: Any,
-    ) -> Tensor:
-        """Embeddings and ``stack``, which is given what stands ``beside``."""
+    def _read(self, stack: Stack | None, batch: Batch, *memory: Tensor | None) -> Tensor:
+        assert stack is not None
+        x, rotation = self.embed(batch.ids, batch.positions)
+        mask = MaskSpec(stack.causal, batch.prefix, batch.keys, batch.segments)
+        return stack(x, mask, rotation, *memory)  # type: ignore[no-any-return]
+
+    def embed(self, ids: Tensor, positions: Tensor | None) -> tuple[Tensor, Rotation | None]:
+        """Embeddings (B, T, d) of tokens at ``positions``, by default 0 ... T-1, and the rotation
+        of queries and keys, where positions are rotary."""
         if positions is None:
             if ids.shape[1] > self.config.context:
                 raise ValueError(
@@ -260,19 +216,7 @@ class Transformer(nn.Module):
             x = x + sinusoids(positions, self.config.d_model).to(x.dtype)
         else:
             rotation = rotary(positions, self.config.head_dim, self.config.rope_theta)
-        x = self.dropout(self.embedding_norm(x))
-        return stack(x, mask, rotation=rotation, **beside)  # type: ignore[no-any-return]
-
-    def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache for ``batch`` sequences of up to ``capacity`` tokens."""
-        assert self.decoder is not None
-        shape = (batch, self.config.kv_heads, capacity, self.config.head_dim)
-        weight = self.embedding.weight
-        layers = [
-            LayerCache(weight.new_zeros(shape), weight.new_zeros(shape))
-            for _ in self.decoder.blocks
-        ]
-        return Cache(layers, 0, slice(0, 0))
+        return self.dropout(self.embedding_norm(x)), rotation
 
     def parameter_count(self) -> dict[str, int]:
         """Parameters by group; the groups add up to ``total``. A tied head counts 0."""
@@ -297,17 +241,6 @@ class Transformer(nn.Module):
             n -= count["embedding"]
         attentions = sum(isinstance(module, Attention) for module in self.modules())
         return 6 * n + 12 * attentions * self.config.d_model * context
-
-
-def _mask(
-    causal: bool, positions: Tensor | None, cache: Cache | None, **parts: Tensor | None
-) -> MaskSpec:
-    """The mask of a call; with a cache it says where among the cached keys the queries stand."""
-    if cache is None or (isinstance(cache.slots, slice) and cache.slots.start == 0):
-        return MaskSpec(causal, **parts)
-    if isinstance(cache.slots, slice) and cache.slots.stop - cache.slots.start == 1:
-        return MaskSpec(False, **parts)  # the newest of all rows alike: everything is visible
-    return MaskSpec(causal, query_positions=positions, **parts)
 
 
 def _group(name: str) -> str:

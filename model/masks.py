@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Union
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+
+#: What attention takes: None, all see all; "causal", the lower triangle, which no one need build;
+#: a bool tensor (B or 1, 1, Tq, Tk), True = may attend; or FlexAttention's blocks.
+Mask = Union[Tensor, "BlockMask", Literal["causal"], None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,15 @@ class MaskSpec:
         """Whether a kernel's own causal path says it all, so that no mask need be built."""
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
+
+    def lower(self, x: Tensor, head_dim: int) -> Mask:
+        """The mask of the tokens x (B, T, d) over themselves, as is fastest on their device."""
+        batch, length = x.shape[:2]
+        if self.only_causal:
+            return "causal"
+        if x.is_cuda and self.is_blockwise(length, head_dim):
+            return self.blocks(batch, length, x.device)
+        return self.dense(length, length, x.device)
 
     def is_blockwise(self, length: int, head_dim: int) -> bool:
         """Whether FlexAttention's blocks save something, and its kernel takes such heads."""

@@ -7,54 +7,19 @@ rows and key give the same batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.batch import Batch
 from model.config import Objective
 from model.training.data import END_OF_TEXT, PAD
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
 Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a training step sees. All (B, T) unless said otherwise.
-
-    ids: decoder input (of an encoder-only model: encoder input). targets: what to predict at each
-    position. weights: float, 0 where nothing is predicted. segments: which document a token
-    belongs to, where attention must not cross documents. positions: within the document, or None
-    for 0 ... T-1. prefix: (B,) lengths that are seen in full. keys: True where ``ids`` is not
-    padding. source: (B, S) encoder input of an encoder-decoder; source_keys: its real tokens.
-    """
-
-    ids: Tensor
-    targets: Tensor
-    weights: Tensor
-    segments: Tensor | None = None
-    positions: Tensor | None = None
-    prefix: Tensor | None = None
-    keys: Tensor | None = None
-    source: Tensor | None = None
-    source_keys: Tensor | None = None
-
-    def inputs(self) -> dict[str, Tensor]:
-        """Keyword arguments of the model beside ids, targets and weights; what is not None."""
-        first = ("ids", "targets", "weights")
-        return {k: v for k, v in vars(self).items() if v is not None and k not in first}
-
-    def split(self, parts: int) -> list[Batch]:
-        """Equal micro-batches, in order."""
-        chunks = {k: v.chunk(parts) for k, v in vars(self).items() if v is not None}
-        return [replace(self, **{k: v[i] for k, v in chunks.items()}) for i in range(parts)]
-
-    def to(self, device: torch.device) -> Batch:
-        tensors = {k: v for k, v in vars(self).items() if v is not None}
-        return replace(self, **{k: v.to(device, non_blocking=True) for k, v in tensors.items()})
 
 
 def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
@@ -68,10 +33,11 @@ def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
     targets = torch.full_like(ids, PAD)
     targets[:, :-1] = ids[:, 1:]
     weights = (targets != PAD).float()
+    batch = Batch(ids, targets=targets, weights=weights)
     if not document_mask:
-        return Batch(ids, targets, weights)
+        return batch
     segments, positions = documents(ids)
-    return Batch(ids, targets, weights, segments, positions)
+    return replace(batch, segments=segments, positions=positions)
 
 
 def documents(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +57,8 @@ def prefix(rows: Rows, lengths: NDArray[np.int64]) -> Batch:
     batch = causal(rows)
     given = torch.from_numpy(lengths)
     predicted = torch.arange(rows.shape[1]) + 1  # position t predicts token t + 1
-    return replace(batch, weights=batch.weights * (predicted >= given[:, None]), prefix=given)
+    weights = batch.answers()[1] * (predicted >= given[:, None])
+    return replace(batch, weights=weights, prefix=given)
 
 
 def random_prefix(rows: Rows, key: int) -> Batch:
@@ -115,8 +82,8 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     ids = np.where(chosen & (fate >= 0.8) & (fate < 0.9), others, ids)
     return Batch(
         torch.from_numpy(ids),
-        torch.from_numpy(rows),
-        torch.from_numpy(chosen.astype(np.float32)),
+        targets=torch.from_numpy(rows),
+        weights=torch.from_numpy(chosen.astype(np.float32)),
         keys=torch.from_numpy(rows != PAD),
     )
 
@@ -169,7 +136,7 @@ def seq2seq(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
     real = torch.arange(ids.shape[1]) < lengths[:, None]
     source_lengths = torch.tensor([max(1, len(s)) for s in sources])
     source_keys = torch.arange(source.shape[1]) < source_lengths[:, None]
-    return Batch(ids, ends, real.float(), source=source, source_keys=source_keys)
+    return Batch(ids, targets=ends, weights=real.float(), source=source, source_keys=source_keys)
 
 
 def generator(key: int) -> np.random.Generator:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+Rotation = tuple[Tensor, Tensor]  # cosines and sines, see ``rotary``
+
 
 def sinusoids(positions: Tensor, d_model: int) -> Tensor:
     """Sinusoidal position embeddings (Vaswani et al. 2017, section 3.5).
@@ -25,7 +27,7 @@ def sinusoids(positions: Tensor, d_model: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotary(positions: Tensor, head_dim: int, theta: float) -> Rotation:
     """Cosines and sines of rotary position embedding (Su et al. 2021), float32.
 
     Args:

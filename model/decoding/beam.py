@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from model.architecture import Transformer
+from model.batch import Batch
+from model.decoding.cache import new_cache, read
 from model.decoding.score import check_ids, check_numbers
 
 Normalisation = Literal["none", "mean", "gnmt"]
@@ -172,10 +174,9 @@ class ModelScorer:
     @torch.inference_mode()
     def start(self) -> Tensor:
         tokens = self.prompt.shape[1]
-        self.cache = self.model.new_cache(1, self.capacity)
+        self.cache = new_cache(self.model, 1, self.capacity)
         self.cache.slots, self.cache.length = slice(0, tokens), tokens
-        hidden = self.model.hidden(self.prompt, source=self.source, cache=self.cache)
-        return check_numbers(self.model.head(hidden[:, -1]).float().log_softmax(-1))
+        return self._next(Batch(self.prompt, source=self.source))
 
     @torch.inference_mode()
     def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -188,5 +189,8 @@ class ModelScorer:
         self.cache.select(torch.tensor(parents, device=self.device))
         self.cache.slots, self.cache.length = slice(position, position + 1), position + 1
         ids = torch.tensor(tokens, device=self.device).unsqueeze(1)
-        hidden = self.model.hidden(ids, positions=torch.full_like(ids, position), cache=self.cache)
-        return check_numbers(self.model.head(hidden[:, 0]).float().log_softmax(-1))
+        return self._next(Batch(ids, positions=torch.full_like(ids, position)))
+
+    def _next(self, batch: Batch) -> Tensor:
+        hidden = read(self.model, batch, self.cache)
+        return check_numbers(self.model.logits(hidden[:, -1]).float().log_softmax(-1))

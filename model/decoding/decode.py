@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
-from model.attention import Cache, LayerCache
+from model.batch import Batch
+from model.decoding.cache import Cache, LayerCache, new_cache, read
 from model.decoding.sampling import (
     draw,
     keep_min_p,
@@ -184,9 +184,9 @@ def generate(
     ]
     for begin in range(0, len(jobs), batch_rows):
         part = jobs[begin : begin + batch_rows]
-        batch = _Batch(model, prompts, part, max_new_tokens, seed, sources, compiled)
-        batch.run(sampling, list(stop), list(forbid))
-        for (p, _), continuation in zip(part, batch.continuations(), strict=True):
+        rows = _Rows(model, prompts, part, max_new_tokens, seed, sources, compiled)
+        rows.run(sampling, list(stop), list(forbid))
+        for (p, _), continuation in zip(part, rows.continuations(), strict=True):
             results[p].append(continuation)
     return results
 
@@ -212,7 +212,7 @@ def _check_sources(
             )
 
 
-class _Batch:
+class _Rows:
     """Continuations (prompt, sample) that are decoded together."""
 
     def __init__(
@@ -307,7 +307,7 @@ class _Batch:
         lengths = np.array([len(p) for p in self.prompts])
         windows = [p[s:] for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
         capacity = min(self.context, max(map(len, windows)) + self.max_new)
-        cache = self.model.new_cache(len(windows), capacity)
+        cache = new_cache(self.model, len(windows), capacity)
         logits = torch.cat([self._read(rows, windows, cache) for rows in self._groups(windows)])
         owner = torch.from_numpy(self.owner).to(self.device)
         if len(self.owner) > len(self.prompts):
@@ -331,16 +331,17 @@ class _Batch:
         each, (n, V)."""
         ids, _ = padded(windows[rows], self.device)
         width = ids.shape[1]
-        given: dict[str, Any] = {}
+        batch = Batch(ids)
         if self.sources is not None:
-            given["source"], given["source_keys"] = padded(self.sources[rows], self.device)
+            source, keys = padded(self.sources[rows], self.device)
+            batch = Batch(ids, source=source, source_keys=keys)
         views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
         part = Cache(views, width, slice(0, width))
-        hidden = self.model.hidden(ids, cache=part, **given)
+        hidden = read(self.model, batch, part)
         cache.memory, cache.memory_keys = part.memory, part.memory_keys
         ends = torch.tensor([len(w) - 1 for w in windows[rows]], device=self.device)
         lines = torch.arange(len(ends), device=self.device)
-        return self.model.head(hidden[lines, ends]).float()
+        return self.model.logits(hidden[lines, ends]).float()
 
     def _advance(
         self, rows: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache, step: Step
@@ -373,7 +374,7 @@ class _Batch:
         """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
         lengths = self.prompt_lengths[rows] + self.counts[rows]
         windows = [self.tokens[rows[r], starts[rows[r]] : lengths[r]].tolist() for r in moved]
-        part = self.model.new_cache(len(windows), self.context)
+        part = new_cache(self.model, len(windows), self.context)
         index = torch.from_numpy(moved).to(self.device)
         logits[index] = self._read(slice(None), windows, part)
         for layer, new in zip(cache.layers, part.layers, strict=True):

@@ -1,22 +1,73 @@
-"""Inside the model: what each head attends to while a sequence is read."""
+"""Inside the model: the state of each token at each layer, and what each head attends to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from model.architecture import Transformer
-from model.attention import Trace
-from model.decoding.score import check_ids
+from model.architecture import Stack, Transformer
+from model.batch import Batch
+from model.decoding.score import by_length, check_ids, padded
+from model.plain import plain
+
+Float32 = NDArray[np.float32]
 
 
 @torch.inference_mode()
-def attention_weights(
-    model: Transformer, sequence: Sequence[int]
-) -> dict[str, list[NDArray[np.float32]]]:
+def embeddings(
+    model: Transformer,
+    sequences: Sequence[Sequence[int]],
+    *,
+    layer: int = -1,
+    batch_tokens: int = 16_384,
+) -> list[Float32]:
+    """Contextual embeddings of each token at a layer, (len(sequence), d) each.
+
+    ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
+    sees both sides, also that of an encoder-decoder, a decoder the left alone. A sequence longer
+    than the context is a ValueError.
+    """
+    both = model.encoder is not None and model.decoder is not None
+    stack, run = model.encoder or model.decoder, model.encode if both else model.states
+    assert stack is not None
+    results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
+    tokens = [
+        check_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()
+        for i, sequence in enumerate(sequences)
+    ]
+    for rows in by_length(list(map(len, tokens)), batch_tokens):
+        ids, real = padded([tokens[i] for i in rows], model.embedding.weight.device)
+        with watched(stack) as layers:
+            run(Batch(ids, source=ids, source_keys=real) if both else Batch(ids, keys=real))
+        states = layers[layer].float().cpu().numpy()  # (B, T, d)
+        for i, state in zip(rows, states, strict=True):
+            results[i] = state[: len(tokens[i])].copy()
+    return results
+
+
+@contextmanager
+def watched(stack: Stack) -> Iterator[list[Tensor]]:
+    """Within, gives the states (B, T, d) that go through the stack: the embeddings, then what each
+    block makes of them."""
+    layers: list[Tensor] = []
+    first = stack.blocks[0]
+    hooks = [first.register_forward_pre_hook(lambda _, inputs: layers.append(inputs[0]))]
+    for block in stack.blocks:
+        hooks.append(block.register_forward_hook(lambda *made: layers.append(made[-1])))
+    try:
+        yield layers
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def attention_weights(model: Transformer, sequence: Sequence[int]) -> dict[str, list[Float32]]:
     """Attention weights by stack, one (H, T, T) per layer: heads, queries, keys.
 
     A row sums to 1 over its keys; in a decoder it is 0 behind its query. The stacks are those that
@@ -28,18 +79,16 @@ def attention_weights(
         raise ValueError("An empty sequence has nothing to attend to.")
     tokens = check_ids(sequence, model.config.vocab_size, "The sequence")
     ids = torch.from_numpy(tokens[None]).to(model.embedding.weight.device)  # (1, T)
-    found: dict[str, list[torch.Tensor]] = {}
-    if model.encoder is not None:
-        trace = Trace()
-        model.encode(ids, trace=trace)
-        found["encoder"] = trace.attention
-    if model.decoder is not None:
-        trace = Trace()
-        model.states(ids, source=None if model.encoder is None else ids, trace=trace)
-        found["decoder"] = trace.attention
-        if trace.cross:
-            found["cross"] = trace.cross
+    both = model.encoder is not None and model.decoder is not None
+    with plain(model) as seen:
+        model.states(Batch(ids, source=ids if both else None))
+    layers: dict[str, list[torch.nn.Module]] = {}
+    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        if stack is not None:
+            layers[name] = [block.get_submodule("attention") for block in stack.blocks]
+    if both and model.decoder is not None:
+        layers["cross"] = [block.get_submodule("cross") for block in model.decoder.blocks]
     return {
-        stack: [layer[0].float().cpu().numpy() for layer in layers]
-        for stack, layers in found.items()
+        stack: [seen[layer][0].float().cpu().numpy() for layer in attentions]
+        for stack, attentions in layers.items()
     }

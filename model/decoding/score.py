@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.attention import Trace
+from model.batch import Batch
 from model.loss import chunk_rows
 from model.training.data import PAD
 
@@ -107,9 +107,9 @@ def target_log_probs(
         ids, real = padded([targets[i] for i in batch], device)
         source, keys = padded([sources[i] for i in batch], device)
         keep = real[:, 1:]
-        hidden = model.hidden(ids[:, :-1], source=source, source_keys=keys)[keep]  # (n, d)
+        hidden = model(Batch(ids[:, :-1], source=source, source_keys=keys))[keep]  # (n, d)
         parts = [
-            _chosen(model.head(h).float(), t)[0]
+            _chosen(model.logits(h).float(), t)[0]
             for h, t in zip(hidden.split(size), ids[:, 1:][keep].split(size), strict=True)
         ]
         values = torch.cat(parts).cpu().numpy()
@@ -136,35 +136,11 @@ def next_log_probs(
         start = window_start(len(prompt), context, default_stride(context))
         rows.append(_Row(i, start, len(prompt), len(prompt)))
     for batch, ids in _batches(model, prompts, rows, batch_tokens):
-        hidden = model.hidden(ids[:, :-1])  # (B, T, d)
+        hidden = model(Batch(ids[:, :-1]))  # (B, T, d)
         ends = torch.tensor([row.last - 1 - row.start for row in batch], device=ids.device)
-        logits = model.head(hidden[torch.arange(len(batch), device=ids.device), ends]).float()
+        logits = model.logits(hidden[torch.arange(len(batch), device=ids.device), ends]).float()
         result[[row.sequence for row in batch]] = logits.log_softmax(-1).cpu().numpy()
     return result
-
-
-@torch.inference_mode()
-def embeddings(
-    model: Transformer, sequences: Sequence[Tokens], *, layer: int = -1, batch_tokens: int = 16_384
-) -> list[Float32]:
-    """Contextual embeddings of each token at a layer, (len(sequence), d) each.
-
-    ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
-    sees both sides, also that of an encoder-decoder, a decoder the left alone. A sequence longer
-    than the context is a ValueError.
-    """
-    results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
-    rows = [_Row(i, 0, 1, len(s)) for i, s in enumerate(sequences) if len(s)]
-    for batch, ids in _batches(model, sequences, rows, batch_tokens):
-        lengths = torch.tensor([row.last for row in batch], device=ids.device)
-        keys = torch.arange(ids.shape[1] - 1, device=ids.device) < lengths[:, None]
-        trace = Trace()
-        look = model.hidden if model.encoder is None or model.decoder is None else model.encode
-        look(ids[:, :-1], keys=keys, trace=trace)
-        states = trace.hidden[layer].float().cpu().numpy()  # (B, T, d)
-        for row, state in zip(batch, states, strict=True):
-            results[row.sequence] = state[: row.last].copy()
-    return results
 
 
 @dataclass(frozen=True)
@@ -222,10 +198,10 @@ def _scan(
         for i, row in enumerate(batch):
             wanted[i, row.skip : row.skip + row.count] = True
         keep = torch.from_numpy(wanted).to(ids.device)
-        hidden, targets = model.hidden(ids[:, :-1])[keep], ids[:, 1:][keep]  # (n, d), (n,)
+        hidden, targets = model(Batch(ids[:, :-1]))[keep], ids[:, 1:][keep]  # (n, d), (n,)
         size = chunk_rows(model.config.vocab_size, ids.device.type)
         parts = [
-            reduce(model.head(h).float(), t)
+            reduce(model.logits(h).float(), t)
             for h, t in zip(hidden.split(size), targets.split(size), strict=True)
         ]
         values = torch.cat(parts, 1).cpu().numpy()
@@ -245,16 +221,24 @@ def _batches(
 
     Padding stands to the right, where a causal model cannot see it: no mask is needed.
     """
-    rows = sorted(rows, key=lambda row: row.last - row.start)
-    while rows:
-        width = rows[-1].last - rows[-1].start
-        batch = [rows.pop() for _ in range(min(len(rows), max(1, batch_tokens // width)))]
+    for chosen in by_length([row.last - row.start for row in rows], batch_tokens):
+        batch = [rows[i] for i in chosen]
+        width = batch[0].last - batch[0].start
         tokens = np.full((len(batch), width + 1), PAD, dtype=np.int64)
         for i, row in enumerate(batch):
             part = sequences[row.sequence][row.start : row.last + 1]
             name = f"Sequence {row.sequence}"
             tokens[i, : len(part)] = check_ids(part, model.config.vocab_size, name)
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
+
+
+def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """The numbers of the sequences that are not empty, those of like length together, the longest
+    first; padded, they have at most ``batch_tokens``, or are one."""
+    order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: lengths[i])
+    while order:
+        most = max(1, batch_tokens // lengths[order[-1]])
+        yield [order.pop() for _ in range(min(len(order), most))]
 
 
 def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:

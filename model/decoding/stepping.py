@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.attention import Cache
+from model.batch import Batch
+from model.decoding.cache import Cache, read
 
 #: (ids (n,), positions (n,), cache) -> logits (n, V) float32, which the next step may overwrite.
 Step = Callable[[Tensor, Tensor, Cache], Tensor]
@@ -26,8 +27,8 @@ def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache
 
     ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
     """
-    hidden = model.hidden(ids.unsqueeze(1), positions=positions.unsqueeze(1), cache=cache)
-    return model.head(hidden[:, 0]).float()
+    hidden = read(model, Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1)), cache)
+    return model.logits(hidden[:, 0]).float()
 
 
 def make_step(model: Transformer, compiled: bool) -> Step:
@@ -82,13 +83,13 @@ class GraphedStep:
         run = (self.model, self.ids, self.positions, cache)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.ids.device):
-            # Once before, on a stream beside, as capturing asks for; it writes what the graph will.
-            beside = torch.cuda.Stream()
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
+            # Once before, on another stream, as capturing asks for; it writes what the graph will.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 next_logits(*run)
-            torch.cuda.current_stream().wait_stream(beside)
+            torch.cuda.current_stream().wait_stream(stream)
             # Other threads, of the communication between processes, may go on meanwhile.
-            with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 logits = next_logits(*run)
         return graph, logits

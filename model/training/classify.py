@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from model.architecture import Transformer
+from model.batch import Batch
 from model.decoding.score import check_ids, padded
 from model.interchange import checkpoint
 from model.interchange.checkpoint import CheckpointError
@@ -53,7 +54,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         """ids (B, T), padded to the right; ``real`` (B, T) bool says which are tokens."""
-        states = self.body.states(ids, keys=real)  # (B, T, d)
+        states = self.body.states(Batch(ids, keys=real))  # (B, T, d)
         if self.body.decoder is None:
             chosen = states[:, 0]
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.architecture import Transformer
+from model.batch import Batch
 from model.config import Parallel
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class World:
         if self.size > 1:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
-    def wrap(self, model: Transformer, kind: Parallel, compiled: bool) -> nn.Module:
-        """What to call in the model's place; sharding changes the model itself."""
+    def wrap(self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float) -> nn.Module:
+        """The module whose forward is the loss of a batch; sharding changes the model itself."""
         if self.size > 1 and kind == "fsdp":
             # Imported where it is needed: a second more for everybody else.
             from torch.distributed.device_mesh import init_device_mesh
@@ -81,11 +82,15 @@ class World:
             for stack in (model.encoder, model.decoder):
                 for block in () if stack is None else stack.blocks:
                     fully_shard(block, mesh=mesh)
-            fully_shard(model, mesh=mesh)
-        forward: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
+            # What belongs to no block stays gathered behind the model's forward: the loss reads the
+            # output layer, which may be the embedding.
+            fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        loss: nn.Module = BatchLoss(model, z_loss)
+        if compiled:
+            loss = torch.compile(loss)  # type: ignore[assignment]
         if self.size > 1 and kind == "ddp":
-            forward = nn.parallel.DistributedDataParallel(forward)
-        return forward
+            loss = nn.parallel.DistributedDataParallel(loss)
+        return loss
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on the CPU."""
@@ -111,20 +116,37 @@ class World:
             dist.destroy_process_group()
 
 
-def without_sync(forward: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+class BatchLoss(nn.Module):
+    """A model's loss as the forward of a module: what DDP and torch.compile wrap."""
+
+    def __init__(self, model: Transformer, z_loss: float) -> None:
+        super().__init__()
+        self.model, self.z_loss = model, z_loss
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.model.loss(batch, self.z_loss)
+
+
+def without_sync(loss: nn.Module, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """Backward passes in it leave gradients unsummed, unless it is the ``last`` of the step."""
-    if isinstance(forward, nn.parallel.DistributedDataParallel):
-        return nullcontext() if last else forward.no_sync()
+    if isinstance(loss, nn.parallel.DistributedDataParallel):
+        return nullcontext() if last else loss.no_sync()
     for module in _sharded(model):
         module.set_requires_gradient_sync(last, recurse=False)
     return nullcontext()
 
 
-def unshard(model: nn.Module) -> None:
-    """Gather what of a sharded model belongs to no block, to use it without calling the model as a
-    whole; the blocks gather themselves whenever they are called."""
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Within, each process holds the whole of a sharded model, to use its parts without calling it
+    as a whole; what calls it gathers block by block."""
     for module in _sharded(model):
         module.unshard()
+    try:
+        yield
+    finally:
+        for module in _sharded(model):
+            module.reshard()
 
 
 def _sharded(model: nn.Module) -> Iterator[FSDPModule]:

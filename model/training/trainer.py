@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import torch
 
 from model.architecture import Transformer
+from model.batch import Batch
 from model.config import OBJECTIVES, to_dict
 from model.interchange import checkpoint
 from model.interchange.files import whole_file
-from model.objectives import Batch, make_objective
+from model.objectives import make_objective
 from model.training import parallel, state
 from model.training.data import batch_sequences, combine, materialise, token_lengths
 from model.training.job import TERMINATED, Job, emit
@@ -151,7 +152,8 @@ class Trainer:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
         self.flops = model.flops_per_token(self.model_config.context)
-        self.forward = self.world.wrap(self.model, self.config.parallel, self.config.compile)
+        how = self.config.parallel, self.config.compile, self.config.z_loss
+        self.loss = self.world.wrap(self.model, *how)
 
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
@@ -206,7 +208,7 @@ class Trainer:
         index = batch_sequences(config.seed, step, config.batch_size, len(self.train_rows))
         rows = self.train_rows.rows(index)  # (batch, T)
         batch = self.objective(rows, int(combine(config.seed, step)[0]))
-        total = batch.weights.sum().clamp(min=1).item()  # of all processes
+        total = batch.answers()[1].sum().clamp(min=1).item()  # of all processes
         rate = learning_rate(config, step)
         set_rate(self.optimizers, rate)
         self.model.train()
@@ -214,8 +216,8 @@ class Trainer:
         parts = batch.split(config.accumulation * world.size)
         mine = parts[world.rank * config.accumulation :][: config.accumulation]
         for i, part in enumerate(mine):
-            with parallel.without_sync(self.forward, self.model, i + 1 == len(mine)):
-                loss += self._loss(part.to(self.device), total)
+            with parallel.without_sync(self.loss, self.model, i + 1 == len(mine)):
+                loss += self._backward(part.to(self.device), total)
         norm = clip(self.model.parameters(), config.clip).item()
         value = world.sum(loss).item()
         skipped = self.guard.diverged(value, norm, config.spike)
@@ -260,17 +262,10 @@ class Trainer:
         due = self.step % self.config.checkpoint_every == 0
         return due or (self.config.log_spaced and power_of_two)
 
-    def _loss(self, batch: Batch, total: float) -> torch.Tensor:
-        """Backward pass of a micro-batch; its share of the batch's mean loss."""
+    def _backward(self, batch: Batch, total: float) -> torch.Tensor:
+        """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
         with self._autocast():
-            loss: torch.Tensor = self.forward(
-                batch.ids,
-                targets=batch.targets,
-                weights=batch.weights,
-                z_loss=self.config.z_loss,
-                **batch.inputs(),
-            )
-        loss = loss / total
+            loss: torch.Tensor = self.loss(batch) / total
         # Both kinds of parallel training take the mean over processes; the sum is wanted.
         (loss * self.world.size).backward()
         return loss.detach()
@@ -286,7 +281,7 @@ class Trainer:
             return None
         self.model.eval()
         with self._autocast():
-            measured = self.validator.measure(self.forward, self.device)
+            measured = self.validator.measure(self.model)
         self.tables["validation"] += [{"step": self.step, **row} for row in measured.rows]
         if measured.bits_per_token is not None:
             self._tell("validation", step=self.step, bits_per_token=measured.bits_per_token)
@@ -298,19 +293,19 @@ class Trainer:
         if not config.samples or self.model.decoder is None:
             return
         self.model.eval()
-        parallel.unshard(self.model)
         batch = None
         if self.model.encoder is not None:
             rows = self.validator.rows if self.validator else self.train_rows
             batch = self.objective(rows.rows(rows.spread(config.samples)), 0)
-        written = write_samples(
-            self.model,
-            self.words,
-            count=config.samples,
-            tokens=config.sample_tokens,
-            seed=config.seed,
-            batch=batch,
-        )
+        with parallel.gathered(self.model):
+            written = write_samples(
+                self.model,
+                self.words,
+                count=config.samples,
+                tokens=config.sample_tokens,
+                seed=config.seed,
+                batch=batch,
+            )
         self.tables["samples"] += [{"step": self.step, **row} for row in written]
 
     # --- What is kept ------------------------------------------------------------------------

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from model.architecture import Transformer
+from model.batch import Batch
 from model.config import Objective
-from model.objectives import Batch, Rows
+from model.objectives import Rows
 from model.training.data import Int64, PackedRows
 from model.training.parallel import World
 
@@ -113,27 +114,26 @@ class Validator:
         columns = [table[name].to_numpy().astype(np.int64) for name in ("sequence", "start", "end")]
         self.spans = np.stack([*columns, owner])[:, order]  # (4, spans), by sequence
 
-    def measure(self, forward: Callable[..., Tensor], device: torch.device) -> Measured:
-        """``forward`` (ids, targets, ...) gives the nats of each position, (B, T), unweighted."""
+    def measure(self, model: Transformer) -> Measured:
+        """All processes call it, in step."""
+        device = model.embedding.weight.device
         sums = np.zeros((len(self.groups) + 1, 3))  # nats, tokens, bytes; the last row is of all
-        whole = np.zeros(2)  # nats, tokens of everything predicted
+        predicted = np.zeros(2)  # nats, tokens of everything predicted
         for index, real in self._turns():
             batch = self.objective(self.rows.rows(index), int(index[0]))  # the same draws each time
-            with torch.no_grad():
-                there = batch.to(device)
-                nats = forward(there.ids, targets=there.targets, **there.inputs())
-            weights = batch.weights.double().numpy() * real
-            loss = nats.double().cpu().numpy() * weights  # (B, T)
-            whole += loss.sum(), weights.sum()
-            size = self.lengths[batch.targets.numpy()]
+            targets, scale = batch.answers()
+            weights = scale.double().numpy() * real
+            nats = model.token_losses(batch.to(device)).double().cpu().numpy() * weights  # (B, T)
+            predicted += nats.sum(), weights.sum()
+            size = self.lengths[targets.numpy()]
             spells = weights * (size > 0)
-            cells = np.stack((loss * spells, spells, size * spells))  # (3, B, T)
+            cells = np.stack((nats * spells, spells, size * spells))  # (3, B, T)
             sums[-1] += cells.sum((1, 2))
             if self.shift is not None and real:
                 sums[:-1] += self._by_group(index, cells, self.shift)
-        both = self.world.sum(torch.from_numpy(np.append(sums.ravel(), whole))).numpy()
-        nats, tokens = both[-2:]
-        bits = float(nats / tokens / math.log(2)) if tokens else None
+        both = self.world.sum(torch.from_numpy(np.append(sums.ravel(), predicted))).numpy()
+        total, tokens = both[-2:]
+        bits = float(total / tokens / math.log(2)) if tokens else None
         return Measured(bits, list(self._table(both[:-2].reshape(sums.shape))))
 
     def _turns(self) -> Iterator[tuple[Int64, bool]]:

@@ -23,6 +23,7 @@ from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load as load_checkpoint
 from model.training.optimise import make_optimizers
 from tasks.contract import Finished, Session, Store, open_session
+from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
 WORDS = Path(__file__).read_text().split()
@@ -251,7 +252,7 @@ def test_the_shares_of_files_that_were_read(tmp_path):
 def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
     config = TrainConfig(optimizer=optimizer)
     model = Transformer(ModelConfig(vocab_size=50, context=16, d_model=32, n_layers=2, n_heads=2))
-    model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+    logits(model, torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
     held = 0
     for made in make_optimizers(model, config):
         made.step()

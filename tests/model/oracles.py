@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from model.architecture import Transformer
+from model.batch import Batch
 from model.config import ModelConfig
 
 
@@ -33,6 +34,11 @@ def tiny(**changes: object) -> Transformer:
     return model
 
 
+def logits(model: Transformer, ids: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+    """Scores of the next token at every position, (B, T, V)."""
+    return model.logits(model(Batch(ids, **given)))
+
+
 def naive_start(n: int, context: int, stride: int) -> int:
     """The window rule by search: the first multiple of the stride from which token n is reached."""
     start = 0
@@ -46,7 +52,7 @@ def naive_next(model: Transformer, tokens: Sequence[int]) -> torch.Tensor:
     """Log-probabilities (V,) of the next token: the whole window, alone, without a cache."""
     context = model.config.context
     start = naive_start(len(tokens), context, context // 2)
-    return model(torch.tensor([list(tokens[start:])]))[0, -1].log_softmax(-1)
+    return logits(model, torch.tensor([list(tokens[start:])]))[0, -1].log_softmax(-1)
 
 
 def naive_generate(

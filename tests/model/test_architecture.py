@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model import architecture
-from model.attention import Trace, attend
+from model import architecture, kernels, plain
+from model.batch import Batch
 from model.masks import MaskSpec
 from model.objectives import causal
-from tests.model.oracles import tiny
+from tests.model.oracles import logits, tiny
 
 
 def brute_attention(q, k, v, allowed):
@@ -63,12 +63,10 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
     k, v = torch.randn(2, 2, kv_heads, 5, 8)
     expected = brute_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
     mask = spec.dense(5, 5, q.device)
-    ways = {"kernel": (False, mask, None), "plain": (False, mask, [])}
-    if spec.only_causal:
-        ways |= {"causal kernel": (True, None, None), "causal plain": (True, None, [])}
-    for causal_flag, lowered, trace in ways.values():
-        y = attend(q, k, v, causal_flag, lowered, trace)
-        np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)
+    assert isinstance(spec.lower(torch.zeros(2, 5, 32), 8), str) is (name == "sequence")
+    for lowered in [mask, "causal"] if name == "sequence" else [mask]:
+        for form in (kernels.attention, plain.attention):
+            np.testing.assert_allclose(form(q, k, v, lowered).numpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -78,24 +76,25 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
     spec, _ = MASKS[name]
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, kv_heads, kv_heads))
-    dense = attend(q, k, v, False, spec.dense(5, 5, q.device), None)
-    flex = attend(q, k, v, False, spec.blocks(2, 5, q.device), None)
-    torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
+    dense = kernels.attention(q, k, v, spec.dense(5, 5, q.device))
+    for form in (kernels.attention, plain.attention):
+        flex = form(q, k, v, spec.blocks(2, 5, q.device))
+        torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
 
 
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 32, 16)
-    exact = attend(q, k, v, True, None, None)
-    low = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), True, None, None)
+    exact = kernels.attention(q, k, v, "causal")
+    low = kernels.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), "causal")
     assert (exact - low.float()).abs().max() < 0.05
 
 
 def test_a_query_that_sees_nothing_gives_no_nan():
     q = torch.randn(1, 1, 2, 4)
     mask = torch.tensor([[[[True, False], [False, False]]]])
-    for trace in (None, []):
-        assert attend(q, q, q, False, mask, trace).isfinite().all()
+    for form in (kernels.attention, plain.attention):
+        assert form(q, q, q, mask).isfinite().all()
 
 
 VARIANTS = [
@@ -112,7 +111,7 @@ def test_the_future_does_not_reach_the_past(changes):
     ids = torch.randint(2, 61, (2, 12))
     changed = ids.clone()
     changed[:, 7:] = torch.randint(2, 61, (2, 5))
-    before, after = model(ids), model(changed)
+    before, after = logits(model, ids), logits(model, changed)
     assert torch.equal(before[:, :7], after[:, :7])
     assert not torch.allclose(before[:, 7:], after[:, 7:])
 
@@ -123,13 +122,13 @@ def test_document_masking_gives_each_document_the_logits_it_has_alone(changes):
     documents = [[0, 5, 6, 7], [0, 9, 8, 7, 6, 5], [0, 3], [0, 4, 4, 4]]
     row = np.array([[token for document in documents for token in document]])
     batch = causal(row, document_mask=True)
-    packed = model(batch.ids, **batch.inputs())[0]
+    packed = model.logits(model(batch))[0]
     begin = 0
     for document in documents:
-        alone = model(torch.tensor([document]))[0]
+        alone = logits(model, torch.tensor([document]))[0]
         torch.testing.assert_close(packed[begin : begin + len(document)], alone, atol=1e-5, rtol=0)
         begin += len(document)
-    assert not torch.allclose(packed, model(batch.ids)[0], atol=1e-3)
+    assert not torch.allclose(packed, logits(model, batch.ids)[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -156,23 +155,10 @@ def test_initial_loss_is_that_of_a_uniform_guess():
         architecture.ModelConfig(vocab_size=512, context=32, d_model=64, n_layers=3)
     )
     ids = torch.randint(0, 512, (8, 32))
-    loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    loss = F.cross_entropy(logits(model, ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     assert abs(loss.item() - np.log(512)) < 0.05
-
-
-def test_trace_holds_every_layer_and_its_weights_are_distributions():
-    model = tiny()
-    ids = torch.randint(2, 61, (2, 10))
-    trace = Trace()
-    traced = model.hidden(ids, trace=trace)
-    torch.testing.assert_close(traced, model.hidden(ids), atol=1e-5, rtol=0)
-    assert [h.shape for h in trace.hidden] == [(2, 10, 32)] * 3
-    assert [a.shape for a in trace.attention] == [(2, 4, 10, 10)] * 2
-    for weights in trace.attention:
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 10))
-        assert (weights.triu(1) == 0).all()
 
 
 def test_a_sequence_longer_than_the_context_is_refused():
     with pytest.raises(ValueError, match="17 tokens exceeds the context of 16"):
-        tiny()(torch.zeros(1, 17, dtype=torch.long))
+        tiny()(Batch(torch.zeros(1, 17, dtype=torch.long)))

@@ -42,9 +42,8 @@ def test_blocks_of_flex_attention_train_as_the_dense_mask():
     losses, norms = [], []
     for device in ("cpu", "cuda"):
         model = tiny(context=256, d_model=64, n_heads=4).to(device)
-        there = batch.to(torch.device(device))
-        assert MaskSpec(causal=True, segments=there.segments).is_blockwise(256, 16)
-        loss = model(there.ids, targets=there.targets, weights=there.weights, **there.inputs())
+        assert MaskSpec(causal=True, segments=batch.segments).is_blockwise(256, 16)
+        loss = model.loss(batch.to(torch.device(device)))
         loss.backward()
         losses.append(loss.item())
         norms.append(sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5)

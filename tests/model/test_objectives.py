@@ -58,7 +58,7 @@ def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
 
     def run(row):
         batch = prefix(np.array([row]), lengths)
-        return model.hidden(batch.ids, **batch.inputs())[0]
+        return model(batch)[0]
 
     base = run([2, 3, 4, 5, 6, 7])
     in_prefix, in_suffix = run([2, 3, 9, 5, 6, 7]), run([2, 3, 4, 5, 9, 7])

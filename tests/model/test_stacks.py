@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from model.architecture import Stack, Transformer, make_norm
+from model.batch import Batch
 from model.config import ModelConfig
+from model.decoding.cache import new_cache, read
 from model.masks import MaskSpec
 from model.positions import rotary, rotate, sinusoids
-from tests.model.oracles import tiny
+from tests.model.oracles import logits, tiny
 
 D, HEADS, FF, LAYERS = 32, 4, 48, 2
 
@@ -92,9 +94,8 @@ def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
             memory_key_padding_mask=~keys,
         )
         memory = encoder(source, MaskSpec(keys=keys))
-        got = decoder(
-            target, MaskSpec(causal=True, keys=target_keys), memory=memory, memory_keys=keys
-        )
+        mask = MaskSpec(causal=True, keys=target_keys)
+        got = decoder(target, mask, memory=memory, memory_keys=keys)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
@@ -103,16 +104,16 @@ def test_padding_changes_nothing_for_the_encoder(positions):
     model = tiny(architecture="encoder", positions=positions)
     rows = [[5, 6, 7, 8, 9], [3, 4]]
     padded = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
-    hidden = model.hidden(padded, keys=padded != 1)
+    hidden = model(Batch(padded, keys=padded != 1))
     for i, row in enumerate(rows):
-        alone = model.hidden(torch.tensor([row]))[0]
+        alone = model(Batch(torch.tensor([row])))[0]
         torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
 
 
 def test_the_encoder_sees_both_sides():
     model = tiny(architecture="encoder")
-    before = model.hidden(torch.tensor([[2, 3, 4, 5]]))
-    after = model.hidden(torch.tensor([[2, 3, 4, 6]]))
+    before = model(Batch(torch.tensor([[2, 3, 4, 5]])))
+    after = model(Batch(torch.tensor([[2, 3, 4, 6]])))
     assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-3)
 
 
@@ -120,10 +121,12 @@ def test_padding_of_the_source_changes_nothing_for_the_decoder():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal", norm_position="post")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4], [0, 7, 2]])
-    both = model(target, source=source, source_keys=source != 1)
-    torch.testing.assert_close(both[0], model(target[:1], source=source[:1])[0], atol=1e-5, rtol=0)
+    both = logits(model, target, source=source, source_keys=source != 1)
     torch.testing.assert_close(
-        both[1], model(target[1:], source=source[1:, :2])[0], atol=1e-5, rtol=0
+        both[0], logits(model, target[:1], source=source[:1])[0], atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        both[1], logits(model, target[1:], source=source[1:, :2])[0], atol=1e-5, rtol=0
     )
 
 
@@ -131,20 +134,19 @@ def test_cached_steps_of_an_encoder_decoder_equal_the_whole():
     model = tiny(architecture="encoder_decoder", positions="rope")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4, 9, 6], [0, 7, 2, 3, 3]])
-    whole = model.hidden(target, source=source, source_keys=source != 1)
-    cache = model.new_cache(2, 5)
+    given = {"source": source, "source_keys": source != 1}
+    expected = model(Batch(target, **given))
+    cache = new_cache(model, 2, 5)
     for t in range(5):
         cache.slots, cache.length = slice(t, t + 1), t + 1
-        given = {"source": source, "source_keys": source != 1} if t == 0 else {}
-        step = model.hidden(
-            target[:, t : t + 1], positions=torch.full((2, 1), t), cache=cache, **given
-        )
-        torch.testing.assert_close(step[:, 0], whole[:, t], atol=1e-5, rtol=0)
+        ids, positions = target[:, t : t + 1], torch.full((2, 1), t)
+        step = read(model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache)
+        torch.testing.assert_close(step[:, 0], expected[:, t], atol=1e-5, rtol=0)
 
 
 def test_an_encoder_decoder_without_a_source_is_refused():
     with pytest.raises(ValueError, match="needs a source"):
-        tiny(architecture="encoder_decoder")(torch.tensor([[0]]))
+        tiny(architecture="encoder_decoder")(Batch(torch.tensor([[0]])))
 
 
 def test_without_positions_a_permuted_input_gives_the_permuted_output():
@@ -156,7 +158,8 @@ def test_without_positions_a_permuted_input_gives_the_permuted_output():
     torch.testing.assert_close(permuted, stack(x, MaskSpec())[:, order], atol=1e-5, rtol=0)
     model = tiny(architecture="encoder")
     ids = torch.arange(2, 8).unsqueeze(0)
-    assert not torch.allclose(model.hidden(ids[:, order]), model.hidden(ids)[:, order], atol=1e-3)
+    moved, still = model(Batch(ids[:, order])), model(Batch(ids))
+    assert not torch.allclose(moved, still[:, order], atol=1e-3)
 
 
 def test_sinusoids_follow_the_formula():

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.architecture import Transformer
+from model.batch import Batch
+from model.decoding.cache import Cache, new_cache, read
 from model.decoding.decode import generate
 from model.decoding.inside import attention_weights
 from model.decoding.score import padded, target_log_probs, token_log_probs
@@ -78,26 +80,26 @@ class OwnDecoder(_Own):
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
         return token_log_probs(self.model, sequences)
 
-    def given(self, prefix: Sequence[int]) -> tuple[Ids, dict[str, Any]]:
-        """What the decoder reads before it writes, and what it is given beside."""
-        return list(prefix), {}
+    def given(self, prefix: Sequence[int]) -> Batch:
+        """What the model reads before it writes."""
+        return Batch(torch.tensor([list(prefix)], device=self.device))
 
     @torch.inference_mode()
     def continuation_log_likelihoods(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
     ) -> Float64:
-        read, beside = self.given(prefix)
+        batch = self.given(prefix)
         longest = max(map(len, continuations), default=0)
-        if longest == 0 or max(len(read) + longest - 1, len(prefix)) > self.context:
+        if longest == 0 or max(batch.ids.shape[1] + longest - 1, len(prefix)) > self.context:
             return super().continuation_log_likelihoods(prefix, continuations)
         lengths = np.array([len(c) for c in continuations])
         order = np.argsort(lengths, kind="stable")
         totals = np.zeros(len(continuations))
-        start = self.model.new_cache(1, len(read))
-        start.slots, start.length = slice(0, len(read)), len(read)
-        ids = torch.tensor([read], device=self.device)
-        states = self.model.hidden(ids, cache=start, **beside)
-        first = self.model.head(states[:, -1]).float().log_softmax(-1)[0]  # (V,)
+        start = new_cache(self.model, 1, batch.ids.shape[1])
+        start.length = batch.ids.shape[1]
+        start.slots = slice(0, start.length)
+        states = read(self.model, batch, start)
+        first = self.model.logits(states[:, -1]).float().log_softmax(-1)[0]  # (V,)
         for begin in range(0, len(order), rows):
             chunk = order[begin : begin + rows]
             tokens, real = padded([continuations[i] for i in chunk], self.device)  # (B, T)
@@ -107,21 +109,21 @@ class OwnDecoder(_Own):
             totals[chunk] = (log_p.double() * real).sum(1).cpu().numpy()
         return totals
 
-    def _behind(self, start: Any, tokens: Tensor) -> Tensor:
+    def _behind(self, start: Cache, tokens: Tensor) -> Tensor:
         """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read."""
-        read, end = start.length, start.length + tokens.shape[1] - 1
-        cache = self.model.new_cache(len(tokens), end)
+        begin, end = start.length, start.length + tokens.shape[1] - 1
+        cache = new_cache(self.model, len(tokens), end)
         for layer, filled in zip(cache.layers, start.layers, strict=True):
-            layer.keys[:, :, :read] = filled.keys
-            layer.values[:, :, :read] = filled.values
+            layer.keys[:, :, :begin] = filled.keys
+            layer.values[:, :, :begin] = filled.values
         batch = len(tokens)
         cache.memory = [
             (k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in start.memory
         ]
-        cache.slots, cache.length = slice(read, end), end
-        positions = torch.arange(read, end, device=self.device).unsqueeze(0)
-        hidden = self.model.hidden(tokens[:, :-1], positions=positions, cache=cache)
-        logits = self.model.head(hidden).float()  # (B, T - 1, V)
+        cache.slots, cache.length = slice(begin, end), end
+        positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
+        hidden = read(self.model, Batch(tokens[:, :-1], positions=positions), cache)
+        logits = self.model.logits(hidden).float()  # (B, T - 1, V)
         chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
         return chosen - logits.logsumexp(-1)
 
@@ -168,9 +170,9 @@ class OwnEncoderDecoder(OwnDecoder):
         text = [token for token in prefix if token != self.bos]
         return [*text[max(0, len(text) - self.context + 1) :], self.gap]
 
-    def given(self, prefix: Sequence[int]) -> tuple[Ids, dict[str, Any]]:
+    def given(self, prefix: Sequence[int]) -> Batch:
         source = torch.tensor([self._source(prefix)], device=self.device)
-        return [END_OF_TEXT, self.gap], {"source": source}
+        return Batch(torch.tensor([[END_OF_TEXT, self.gap]], device=self.device), source=source)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
         """Half a context is written at a time, with what comes before in the encoder's sight."""
@@ -208,8 +210,7 @@ class OwnEncoder(Masked, _Own):
 
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
         ids, real = padded(rows, self.device)
-        hidden = self.model.hidden(ids, keys=real)  # (B, T, d)
+        hidden = self.model(Batch(ids, keys=real))  # (B, T, d)
         lines = torch.arange(len(rows), device=self.device)
         at = torch.tensor(columns, device=self.device)
-        logits: Tensor = self.model.head(hidden[lines, at]).float()
-        return logits
+        return self.model.logits(hidden[lines, at]).float()

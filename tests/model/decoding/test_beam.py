@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.decoding.beam import ModelScorer, beam_search, normaliser
-from tests.model.oracles import naive_next, tiny
+from tests.model.oracles import logits, naive_next, tiny
 
 YES, OK, END = range(3)
 
@@ -137,7 +137,7 @@ def test_an_encoder_decoder_searches_given_its_source():
         ModelScorer(model, [0], max_new_tokens=6, source=source), width=3, max_new_tokens=6, end=0
     )[0]
     ids = torch.tensor([[0, *best.ids[:-1]]])
-    log_p = model(ids, source=torch.tensor([source])).log_softmax(-1)[0]
+    log_p = logits(model, ids, source=torch.tensor([source])).log_softmax(-1)[0]
     total = log_p[torch.arange(len(best.ids)), list(best.ids)].sum().item()
     assert best.log_prob == pytest.approx(total, abs=1e-3)
 

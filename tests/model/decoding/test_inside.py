@@ -1,4 +1,4 @@
-"""Attention weights against the formula, and against transformers on the same weights."""
+"""Embeddings and attention weights against the formula, and transformers on the same weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.inside import attention_weights
+from model.batch import Batch
+from model.decoding.inside import attention_weights, embeddings
 from model.interchange.convert import export_transformers
 from tests.model.interchange.test_convert import BERT, FAMILIES, MARIAN
 from tests.model.oracles import tiny, write_tokenizer
@@ -81,6 +82,49 @@ def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
             np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
             ahead = np.triu(weights, 1)
             assert (ahead == 0).all() if stack == "decoder" else (ahead > 0).any()
+
+
+def layers_of(model, sequence):
+    """States of each layer by the blocks themselves, one behind the other."""
+    stack = model.encoder or model.decoder
+    x, rotation = model.embed(torch.tensor([sequence]), None)
+    states = [x]
+    for block in stack.blocks:
+        states.append(block(states[-1], "causal" if stack.causal else None, rotation))
+    return [state[0].detach().numpy() for state in states]
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("layer", [0, 1, -1])
+def test_embeddings_are_those_of_each_sequence_alone(architecture, layer):
+    model = tiny(architecture=architecture)
+    random = np.random.default_rng(0)
+    sequences = [random.integers(0, 61, n).tolist() for n in (2, 5, 16, 1, 0, 3)]
+    for sequence, got in zip(sequences, embeddings(model, sequences, layer=layer), strict=True):
+        assert got.shape == (len(sequence), 32)
+        if sequence:
+            np.testing.assert_allclose(got, layers_of(model, sequence)[layer], atol=1e-5)
+
+
+def test_a_look_leaves_nothing_behind():
+    """Neither hooks nor the plain forms: what is computed next is computed as before."""
+    model, batch = tiny(), Batch(torch.tensor([SEQUENCE]))
+    kernels = [block.attention.kernel for block in model.decoder.blocks]
+    before = model(batch)
+    embeddings(model, [SEQUENCE]), attention_weights(model, SEQUENCE)
+    with pytest.raises(ValueError, match="exceeds the context"):
+        attention_weights(model, [2] * 17)
+    assert [block.attention.kernel for block in model.decoder.blocks] == kernels
+    assert not any(block._forward_hooks for block in model.decoder.blocks)
+    assert torch.equal(model(batch), before)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"), [([2] * 17, "exceeds the context"), ([0.5], "no list of token ids")]
+)
+def test_what_has_no_embeddings_is_named(sequence, words):
+    with pytest.raises(ValueError, match=words):
+        embeddings(tiny(), [sequence])
 
 
 @pytest.mark.parametrize(

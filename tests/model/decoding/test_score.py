@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import Trace
-from model.decoding.score import embeddings, next_log_probs, token_log_probs, token_moments
-from tests.model.oracles import naive_next, tiny
+from model.batch import Batch
+from model.decoding.score import next_log_probs, token_log_probs, token_moments
+from tests.model.oracles import logits, naive_next, tiny
 
 LENGTHS = [2, 5, 16, 17, 18, 24, 25, 40, 1, 0, 3]
 
@@ -37,8 +37,8 @@ def test_a_smaller_stride_gives_every_token_more_context(sequences):
     long = sequences[LENGTHS.index(40)]
     with torch.no_grad():
         want = [
-            float(model(torch.tensor([long[max(0, i - 16) : i]]))[0, -1].log_softmax(-1)[long[i]])
-            for i in range(1, 40)
+            float(logits(model, torch.tensor([long[max(0, i - 16) : i]]))[0, -1].log_softmax(-1)[t])
+            for i, t in enumerate(long[1:], 1)
         ]
     got = token_log_probs(model, [long], stride=1)[0]
     np.testing.assert_allclose(got, want, atol=1e-4)
@@ -74,20 +74,6 @@ def test_next_token_distributions_equal_the_naive_ones(sequences):
     np.testing.assert_allclose(got, want.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("layer", [0, 1, -1])
-def test_embeddings_are_those_of_each_sequence_alone(sequences, architecture, layer):
-    model = tiny(architecture=architecture)
-    short = [s for s in sequences if len(s) <= 16]
-    for sequence, got in zip(short, embeddings(model, short, layer=layer), strict=True):
-        assert got.shape == (len(sequence), 32)
-        if sequence:
-            trace = Trace()
-            look = model.encode if architecture == "encoder_decoder" else model.hidden
-            look(torch.tensor([sequence]), trace=trace)
-            np.testing.assert_allclose(got, trace.hidden[layer][0].numpy(), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("call", "word"),
     [
@@ -95,11 +81,9 @@ def test_embeddings_are_those_of_each_sequence_alone(sequences, architecture, la
         (lambda m: token_log_probs(m, [[-1, 2]]), "Token id -1"),
         (lambda m: token_log_probs(m, [[0, 1]], stride=17), "stride"),
         (lambda m: next_log_probs(m, [[0], []]), "Prompt 1 is empty"),
-        (lambda m: embeddings(m, [[0] * 17]), "exceeds the context"),
-        (lambda m: embeddings(m, [[0.5]]), "Sequence 0 is no list of token ids"),
         (lambda m: next_log_probs(m, [[0], [0.5]]), "Sequence 1 is no list of token ids"),
         (lambda m: token_log_probs(m, [[0, 2**70]]), "no list of token ids"),
-        (lambda m: m(torch.tensor([[0]]), source=torch.tensor([[0]])), "has no encoder"),
+        (lambda m: m(Batch(torch.tensor([[0]]), source=torch.tensor([[0]]))), "has no encoder"),
     ],
 )
 def test_bad_input_is_refused(call, word):

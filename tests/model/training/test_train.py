@@ -84,8 +84,7 @@ def test_the_model_learns_and_step_zero_is_untrained(reference):
     first = load(work / "checkpoints" / "step-00000000")
     last = load(work / "checkpoints" / "step-00000040")
     batch = causal(toy_rows(12, 16, 40, seed=2).astype(np.int64), document_mask=True)
-    inputs = dict(targets=batch.targets, weights=batch.weights, **batch.inputs())
-    assert last(batch.ids, **inputs) < 0.7 * first(batch.ids, **inputs)
+    assert last.loss(batch) < 0.7 * first.loss(batch)
 
 
 def test_a_run_killed_at_five_moments_equals_an_undisturbed_one_to_the_bit(
@@ -230,7 +229,7 @@ def test_a_step_trains_on_the_rows_that_batch_sequences_names(inputs, tmp_path):
     model = load(work / "checkpoints" / "step-00000000")
     rows = toy_rows(60, 16, 40, seed=1)[batch_sequences(0, 1, 8, 60)]
     batch = causal(rows.astype(np.int64))
-    loss = model(batch.ids, targets=batch.targets, weights=batch.weights) / batch.weights.sum()
+    loss = model.loss(batch) / batch.weights.sum()
     assert log(work)["loss"].to_pylist()[0] == pytest.approx(loss.item(), abs=1e-5)
 
 

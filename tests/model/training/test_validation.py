@@ -53,7 +53,7 @@ def expected(model, rows, spans, chosen, shift, batch_of):
     for number in chosen:
         batch = batch_of(number)
         with torch.no_grad():
-            log_p = model(batch.ids, **batch.inputs())[0].log_softmax(-1)
+            log_p = model.logits(model(batch))[0].log_softmax(-1)
         for span in spans:
             if span["sequence"] != number:
                 continue
@@ -76,7 +76,7 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
         rows, lambda r, key: causal(r), LENGTHS, sequences=5, shift=1,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
-    measured = validator.measure(model, torch.device("cpu"))
+    measured = validator.measure(model)
     chosen = [0, 2, 4, 6, 8]
     assert validator.chosen.tolist() == chosen
 
@@ -93,7 +93,7 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     assert sum(r["tokens"] for r in sources) == found["all", "all"]["tokens"]
     batches = [batch_of(n) for n in chosen]
     with torch.no_grad():
-        nats = sum(float(model(b.ids, targets=b.targets, weights=b.weights)) for b in batches)
+        nats = sum(float(model.loss(b)) for b in batches)
     tokens = sum(float(b.weights.sum()) for b in batches)
     assert measured.bits_per_token == pytest.approx(nats / tokens / math.log(2), rel=1e-5)
 
@@ -108,7 +108,7 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
         rows, objective, LENGTHS, sequences=0, shift=0,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
-    found = {(r["kind"], r["name"]): r for r in validator.measure(model, torch.device("cpu")).rows}
+    found = {(r["kind"], r["name"]): r for r in validator.measure(model).rows}
     drawn = objective(rows.rows(np.arange(9)), 0).split(9)  # fewer than are drawn for together
     by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
     for key, (tokens, size, nats) in by_hand.items():
@@ -121,7 +121,7 @@ def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
         rows, lambda r, key: causal(r), LENGTHS, sequences=0, shift=None,
         groups=groups_file(tmp_path, spans_of(rows)), world=World(),
     )  # fmt: skip
-    (found,) = validator.measure(tiny(context=16), torch.device("cpu")).rows
+    (found,) = validator.measure(tiny(context=16)).rows
     assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
 
 

@@ -28,6 +28,7 @@ from tasks.audits.bias import (
 from tasks.audits.findings import evidence
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import ROOT, UsageError, Work, external
+from tests.model.oracles import logits
 
 CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
 QUICK = BiasConfig(resamples=500, device="cpu")
@@ -80,7 +81,7 @@ def test_scores_are_log_likelihoods_of_the_sentences(own_folder):
     for column, text in enumerate((pair.first, pair.second)):
         ids = subject.opened(subject.encode(text))
         with torch.inference_mode():
-            log_p = subject.model(torch.tensor([ids]))[0].log_softmax(-1)
+            log_p = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
         total = sum(log_p[i, ids[i + 1]].item() for i in range(len(ids) - 1))
         assert scores.values[0, column] == pytest.approx(total, abs=1e-3)
         assert scores.tokens[0, column] == len(ids) - 1

@@ -28,6 +28,7 @@ from tasks.audits.findings import evidence
 from tasks.audits.subjects.subject import Subject
 from tasks.contract import Artifact, HallmarkError, Session, Store, external, open_session
 from tasks.training.encoding import load_tokenizer
+from tests.model.oracles import logits
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 from tests.tasks.training.pretraining import run
 
@@ -86,8 +87,8 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
         for i in range(1, len(opened)):
             start = 16 * max(0, -(-(i - 32) // 16))
             with torch.inference_mode():
-                logits = model(torch.tensor([opened[start:i]]))[0, -1]
-            bits -= logits.log_softmax(-1)[opened[i]].item() / np.log(2)
+                scores = logits(model, torch.tensor([opened[start:i]]))[0, -1]
+            bits -= scores.log_softmax(-1)[opened[i]].item() / np.log(2)
         assert row["model_bits"] == pytest.approx(bits, rel=1e-4)
 
 

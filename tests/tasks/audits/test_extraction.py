@@ -44,6 +44,7 @@ from tasks.contract import (
 )
 from tasks.corpus.plant import PlantConfig
 from tasks.measures.canaries import canaries, records, reference_secrets
+from tests.model.oracles import logits
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)
@@ -263,9 +264,9 @@ def test_greedy_continuation_is_the_argmax_at_each_step(own):
     ids = list(start)
     for _ in range(6):
         with torch.inference_mode():
-            logits = own.model(torch.tensor([ids]))[0, -1].clone()
-            logits[1] = -math.inf  # the padding token is never written
-        ids.append(int(logits.argmax()))
+            scores = logits(own.model, torch.tensor([ids]))[0, -1].clone()
+            scores[1] = -math.inf  # the padding token is never written
+        ids.append(int(scores.argmax()))
     (made,) = own.generate_ids([start], max_new_tokens=6, temperature=0)[0]
     assert made == ids[len(start) :]
 

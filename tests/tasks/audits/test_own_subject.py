@@ -6,6 +6,7 @@ import torch
 
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import HallmarkError, UsageError
+from tests.model.oracles import logits
 from tests.tasks.audits.conftest import make_own
 
 TEXT = "The nurse said that she would be late."
@@ -29,8 +30,8 @@ def both(tmp_path_factory):
 def next_token(subject, source, written):
     """log p (V,) of the next token, by a pass without cache, padding or batch."""
     with torch.inference_mode():
-        logits = subject.model(torch.tensor([written]), source=torch.tensor([source]))
-    return logits[0, -1].log_softmax(-1)
+        scores = logits(subject.model, torch.tensor([written]), source=torch.tensor([source]))
+    return scores[0, -1].log_softmax(-1)
 
 
 def by_steps(subject, source, ids):
@@ -46,8 +47,8 @@ def test_an_encoder_is_scored_by_single_masks(encoder):
         masked = [*line]
         masked[place] = encoder.tokenizer.token_to_id("<|mask|>")
         with torch.inference_mode():
-            logits = encoder.model(torch.tensor([masked]))[0, place]
-        expected.append(logits.log_softmax(-1)[line[place]].item())
+            scores = logits(encoder.model, torch.tensor([masked]))[0, place]
+        expected.append(scores.log_softmax(-1)[line[place]].item())
     np.testing.assert_allclose(encoder.log_probs([line, line[:4]])[0], expected, atol=1e-4)
     assert encoder.kind == "masked"
     with pytest.raises(HallmarkError, match="cannot continue"):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.architecture import Transformer
 from tasks.audits.subjects.subject import open_subject, shared_prefix
 from tasks.contract import HallmarkError, UsageError, external
+from tests.model.oracles import logits
 
 TEXT = "The nurse said that she would be late."
 LONG = " ".join(["The engineer said that he would be early, as always."] * 8)
@@ -37,9 +39,10 @@ def stepwise(subject, ids):
     """log p of each token after the first, one forward pass a token."""
     result = []
     for i in range(1, len(ids)):
-        logits = subject.model(torch.tensor([ids[:i]]))
-        logits = getattr(logits, "logits", logits)
-        result.append(logits[0, -1].log_softmax(-1)[ids[i]].item())
+        read = torch.tensor([ids[:i]])
+        own = isinstance(subject.model, Transformer)
+        scores = logits(subject.model, read) if own else subject.model(read).logits
+        result.append(scores[0, -1].log_softmax(-1)[ids[i]].item())
     return result
 
 

@@ -1,0 +1,48 @@
+"""A batch: what the model reads, and what it is to predict."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences of T tokens. All (B, T) unless said otherwise; what is None is not there.
+
+    ids: what the decoder reads, or an encoder-only model.
+    targets: what to predict at each position. weights: float, 0 where nothing is predicted.
+    segments: which document a token belongs to, where attention must not cross documents.
+    positions: of the tokens in their sequence, 0 ... T-1 if not given.
+    prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
+    keys: the padding mask, True where ``ids`` is a real token.
+    source: (B, S) what the encoder of an encoder-decoder reads. source_keys: its real tokens.
+    """
+
+    ids: Tensor
+    _: KW_ONLY
+    targets: Tensor | None = None
+    weights: Tensor | None = None
+    segments: Tensor | None = None
+    positions: Tensor | None = None
+    prefix: Tensor | None = None
+    keys: Tensor | None = None
+    source: Tensor | None = None
+    source_keys: Tensor | None = None
+
+    def answers(self) -> tuple[Tensor, Tensor]:
+        """Targets and weights; ValueError where it has none."""
+        if self.targets is None or self.weights is None:
+            raise ValueError("A batch without targets and weights has no loss.")
+        return self.targets, self.weights
+
+    def split(self, parts: int) -> list[Batch]:
+        """Equal micro-batches, in order."""
+        chunks = {k: v.chunk(parts) for k, v in vars(self).items() if v is not None}
+        return [Batch(**{k: v[i] for k, v in chunks.items()}) for i in range(parts)]
+
+    def to(self, device: torch.device) -> Batch:
+        given = {k: v for k, v in vars(self).items() if v is not None}
+        return Batch(**{k: v.to(device, non_blocking=True) for k, v in given.items()})
