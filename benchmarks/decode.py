@@ -26,7 +26,7 @@ import torch
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.decoding.decode import generate
+from model.decoding.generate import generate
 from model.interchange.convert import export_transformers
 
 SIZES: dict[str, dict[str, int]] = {

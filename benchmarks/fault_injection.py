@@ -60,7 +60,7 @@ def trainers(store: Path) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
         if (
-            "model.training.train" in line
+            "model.training.run" in line
             and str(store) in line
             and process.info["status"] != "zombie"
         ):

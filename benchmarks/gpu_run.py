@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_run --packed FOLDER --tokenizer FILE --work FOLDER [--steps 3000]
 
 FOLDER holds the tables train and validation of the ``pack`` stage, FILE is the tokenizer.json.
-Trains by ``model.training.train`` (bf16, compiled), which goes on where it was stopped; prints the
+Trains by ``model.training.run`` (bf16, compiled), which goes on where it was stopped; prints the
 validation losses and the lowest, and leaves the log as log.parquet in the work folder. Unlike the
 other two GPU programs it needs the tokenizers library, as the trainer does.
 """
@@ -59,7 +59,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     job = work / "job.json"
     job.write_text(json.dumps(job_of(options, device.type), indent=1), encoding="utf-8")
-    code = subprocess.run([sys.executable, "-m", "model.training.train", str(job)]).returncode
+    code = subprocess.run([sys.executable, "-m", "model.training.run", str(job)]).returncode
     if code:
         raise SystemExit(code)
     log = pa.concat_tables([pq.read_table(p) for p in sorted((work / "log").glob("*.parquet"))])

@@ -1,7 +1,21 @@
 """The transformer: architecture, objectives, training, decoding, checkpoints.
 
-The package stands alone: it imports torch, numpy, pyarrow, safetensors and tokenizers, and nothing
-of the other packages. A trainer is started as ``python -m model.training.train JOB.json``.
+The core is an evening's reading, in this order:
+
+    config        what a model is, and how it is trained
+    batch         what it reads and is to predict
+    positions     where a token stands
+    masks         who may attend to whom
+    attention     queries, keys and values
+    architecture  block, stack, and the model made of stacks
+    objectives    from rows of tokens to a batch
+    loss          cross-entropy of the output layer
+
+and then ``training/optimise``. ``plain`` holds the formulas of what is written for speed, in
+``kernels`` (attention) and ``loss``; ``decoding`` what a trained model is asked; ``interchange``
+models on disk. A trainer is started as ``python -m model.training.run JOB.json``. The package
+stands alone: it imports torch, numpy, pyarrow, safetensors and tokenizers, and nothing of the
+other packages.
 """
 
 import os

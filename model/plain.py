@@ -1,12 +1,13 @@
 """The plain form of what runs fast: what the tests hold the fast forms against.
 
-``with plain(model):`` is the switch. Attention then goes by the six lines below, the loss by a full
-table of logits; and the weights that attention gave each key are there to be looked at.
+``with plain(model):`` is the switch. Attention then goes by its formula, the loss by a full table
+of logits; and the weights that attention gave each key are there to be looked at. ``write`` is
+what ``decoding.generate`` does, one text at a time and without a cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from model.masks import Mask
 
 if TYPE_CHECKING:
     from model.architecture import Transformer
+    from model.decoding.choice import Choice
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
@@ -70,13 +72,43 @@ def cross_entropy(
     return ((nats + penalty) * weights.flatten()).sum()
 
 
+@torch.inference_mode()
+def write(
+    model: Transformer,
+    prompt: Sequence[int],
+    choice: Choice,
+    *,
+    max_new_tokens: int,
+    seed: int = 0,
+    stop: Collection[int] = (0,),
+    forbid: Collection[int] = (1,),
+) -> list[int]:
+    """The first text that ``generate`` writes after a prompt of a decoder: each token from the
+    whole window, read anew."""
+    from model.batch import Batch  # here and below: what attention itself need not know
+    from model.decoding.choice import draw_keys
+    from model.decoding.windows import default_stride, window_start
+
+    tokens, key, context = list(prompt), draw_keys(seed, prompt, 1), model.config.context
+    for position in range(max_new_tokens):
+        start = window_start(len(tokens), context, default_stride(context))
+        hidden = model(Batch(torch.tensor([tokens[start:]], device=model.embedding.weight.device)))
+        logits = model.logits(hidden[:, -1]).float()  # (1, V)
+        logits[:, list(forbid)] = -torch.inf
+        history = torch.tensor([tokens], device=logits.device)
+        tokens += choice.choose(logits, key, position, history).tolist()
+        if tokens[-1] in stop:
+            break
+    return tokens[len(prompt) :]
+
+
 @contextmanager
 def plain(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
     """Within, the model computes by the plain forms, to the same values but for rounding.
 
     Gives the weights (B, H, Tq, Tk) of every attention as it was last called, by its module.
     """
-    from model.attention import Attention  # which imports this module by way of its kernels
+    from model.attention import Attention
 
     seen: dict[nn.Module, Tensor] = {}
 

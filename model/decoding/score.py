@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.decoding.windows import default_stride, window_start
 from model.loss import chunk_rows
 from model.training.data import PAD
 
@@ -31,20 +32,6 @@ class Moments:
     mean: Float32
     std: Float32
     rank: NDArray[np.int32]
-
-
-def window_start(position: int, context: int, stride: int) -> int:
-    """First token the model sees when it predicts token ``position`` of a long sequence.
-
-    0 while all fits; then windows start at multiples of ``stride``, and a token is predicted from
-    the first window that reaches it: it sees at least context - stride tokens. Scoring and
-    decoding share this rule.
-    """
-    return max(0, -(-(position - context) // stride)) * stride
-
-
-def default_stride(context: int) -> int:
-    return max(1, context // 2)
 
 
 def token_log_probs(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.config import ModelConfig, from_dict, to_dict
-from model.interchange.files import save_tensors, whole_folder
+from model.interchange.files import atomic_folder, save_tensors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,7 +50,7 @@ def save(
         "step": step,
         "model": to_dict(model.config),
     }
-    with whole_folder(Path(folder)) as temporary:
+    with atomic_folder(Path(folder)) as temporary:
         save_tensors(weights, temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)

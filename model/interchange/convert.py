@@ -21,7 +21,7 @@ from model.config import ModelConfig
 from model.interchange.checkpoint import TOKENIZER, WEIGHTS, CheckpointError, check_tokenizer
 from model.interchange.entries import Family
 from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS
-from model.interchange.files import save_tensors, whole_folder
+from model.interchange.files import atomic_folder, save_tensors
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -73,7 +73,7 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
         "pad_token_id": 1,
         "dtype": "float32",
     }
-    with whole_folder(Path(folder)) as temporary:
+    with atomic_folder(Path(folder)) as temporary:
         save_tensors(theirs, temporary / WEIGHTS)
         text = json.dumps(family.written(config) | common, indent=2)
         (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
@@ -119,14 +119,14 @@ def _translated(
             raise CheckpointError(
                 f"{folder} has no tensor {entry.theirs[0]}: it is not a whole checkpoint."
             )
-        whole = found[0].t() if entry.turned else torch.cat(found, 0)
-        if whole.shape != expected[entry.ours].shape:
+        tensor = found[0].t() if entry.turned else torch.cat(found, 0)
+        if tensor.shape != expected[entry.ours].shape:
             raise CheckpointError(
-                f"{folder}: {entry.theirs[0]} has shape {tuple(whole.shape)}, its config says "
+                f"{folder}: {entry.theirs[0]} has shape {tuple(tensor.shape)}, its config says "
                 f"{tuple(expected[entry.ours].shape)}."
             )
-        whole = _permuted(entry.ours, whole, config, to_halves=False) if family.halves else whole
-        ours[entry.ours] = whole.contiguous()
+        tensor = _permuted(entry.ours, tensor, config, to_halves=False) if family.halves else tensor
+        ours[entry.ours] = tensor.contiguous()
     return ours
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``folder`` when the body ends without an error.
 
     Files and folder are synced to disk before the rename, so that even a power cut leaves all or
@@ -38,7 +38,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary path whose file becomes ``path``, replacing it, when the body ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

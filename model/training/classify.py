@@ -25,7 +25,7 @@ from model.batch import Batch
 from model.decoding.score import check_ids, padded
 from model.interchange import checkpoint
 from model.interchange.checkpoint import CheckpointError
-from model.interchange.files import save_tensors, whole_folder
+from model.interchange.files import atomic_folder, save_tensors
 from model.training.data import combine, permute
 from model.training.optimise import clip
 
@@ -168,7 +168,7 @@ def save(classifier: SequenceClassifier, folder: str | Path, *, tokenizer: str |
         for name, tensor in classifier.state_dict().items()
         if not name.startswith("body.")
     }
-    with whole_folder(Path(folder)) as temporary:
+    with atomic_folder(Path(folder)) as temporary:
         save_tensors(head, temporary / HEAD)
         checkpoint.save(classifier.body, temporary / BODY, tokenizer=tokenizer)
 

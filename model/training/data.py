@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from model.interchange.files import whole_file
+from model.interchange.files import atomic_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -145,13 +145,13 @@ def materialise(
     note = path.with_suffix(".json")
     if not path.exists() or _read_note(note) != origin:
         note.unlink(missing_ok=True)
-        with whole_file(path) as temporary:
+        with atomic_file(path) as temporary:
             with temporary.open("wb") as out:
                 for ids in _batches(files, context, vocab_size):
                     out.write(ids.tobytes())
             if temporary.stat().st_size == 0:
                 raise ValueError(f"{source} holds no rows: there is nothing to learn from.")
-        with whole_file(note) as temporary:
+        with atomic_file(note) as temporary:
             temporary.write_text(json.dumps(origin), encoding="utf-8")
     return PackedRows(path, context)
 

@@ -13,7 +13,7 @@ from model.architecture import FeedForward
 from model.attention import Attention
 from model.config import TrainConfig
 from model.training.muon import Muon
-from model.training.parallel import whole
+from model.training.parallel import full_tensor
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -118,4 +118,4 @@ class SpikeGuard:
 def clip(parameters: Iterable[Tensor], limit: float) -> Tensor:
     """Scale gradients so that their global norm is at most ``limit``; returns the norm before."""
     norm: Tensor = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
-    return whole(norm)  # of shards it is one itself
+    return full_tensor(norm)  # of shards it is one itself

@@ -156,7 +156,7 @@ def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
         yield from (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor gathered from its shards; all processes must ask."""
     if dist.is_initialized():
         from torch.distributed.tensor import DTensor
@@ -166,7 +166,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def like(tensor: Tensor, model: Tensor) -> Tensor:
+def shard_as(tensor: Tensor, model: Tensor) -> Tensor:
     """A whole tensor, cut as ``model`` is; all processes must ask."""
     if dist.is_initialized():
         from torch.distributed.tensor import DTensor, distribute_tensor

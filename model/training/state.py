@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.interchange.files import remove_unfinished, save_tensors, whole_folder
+from model.interchange.files import atomic_folder, remove_unfinished, save_tensors
 from model.training.optimise import SpikeGuard
-from model.training.parallel import World, like, whole
+from model.training.parallel import World, full_tensor, shard_as
 
 FORMAT = 4
 Optimizers = list[torch.optim.Optimizer]
@@ -48,14 +48,14 @@ def save_state(
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in [*_weights(model), *_optimizer_tensors(optimizers), *_generators(world)]:
-        gathered = whole(tensor)
+        gathered = full_tensor(tensor)
         if world.first:
             tensors[name] = gathered.detach().contiguous().cpu()
     if not world.first:
         return
     target = folder / step_name(step)
     if not target.exists():
-        with whole_folder(target) as temporary:
+        with atomic_folder(target) as temporary:
             save_tensors(tensors, temporary / "state.safetensors")
             header = {
                 "format": FORMAT, "step": step, "identity": identity, "guard": asdict(guard),
@@ -163,7 +163,7 @@ def _restore(
 ) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(like(tensors[f"model.{name}"], parameter))
+            parameter.copy_(shard_as(tensors[f"model.{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
         state = _optimizer_state(tensors, i, optimizer)
         groups = optimizer.state_dict()["param_groups"]
@@ -184,6 +184,6 @@ def _optimizer_state(
         if name.startswith(f"optimizer.{number}."):
             index, key = name.split(".")[2:]
             parameter = parameters[int(index)]
-            cut = like(tensor, parameter) if tensor.shape == parameter.shape else tensor
+            cut = shard_as(tensor, parameter) if tensor.shape == parameter.shape else tensor
             state.setdefault(int(index), {})[key] = cut
     return state

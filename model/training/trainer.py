@@ -18,14 +18,14 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.config import OBJECTIVES, to_dict
 from model.interchange import checkpoint
-from model.interchange.files import whole_file
+from model.interchange.files import atomic_file
 from model.objectives import make_objective
 from model.training import parallel, state
 from model.training.data import batch_sequences, combine, materialise, token_lengths
 from model.training.job import TERMINATED, Job, emit
 from model.training.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
 from model.training.optimise import SpikeGuard, clip, learning_rate, make_optimizers, set_rate
-from model.training.samples import SAMPLES, write_samples
+from model.training.texts import SAMPLES, write_samples
 from model.training.validation import MEASURED, SHIFT, Validator
 
 LOG_SCHEMA = pa.schema(
@@ -317,7 +317,7 @@ class Trainer:
     def _commit(self) -> None:
         """Checkpoint, tables, and last the state, which makes both count."""
         folder = self._checkpoints / state.step_name(self.step)
-        weights = {name: parallel.whole(t) for name, t in self.model.state_dict().items()}
+        weights = {name: parallel.full_tensor(t) for name, t in self.model.state_dict().items()}
         if self.world.first:
             checkpoint.save(
                 self.model, folder, tokenizer=self.tokenizer, step=self.step, weights=weights
@@ -336,7 +336,7 @@ class Trainer:
     def _save_tables(self) -> None:
         for name, rows in self.tables.items():
             if rows and self.world.first:
-                with whole_file(self.work / name / f"part-{self.step:08d}.parquet") as path:
+                with atomic_file(self.work / name / f"part-{self.step:08d}.parquet") as path:
                     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[name]), path)
             rows.clear()
 

@@ -59,7 +59,7 @@ def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, s
     """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
 
     ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
-    modules that run in another process ("model.training.train"), with all that those import.
+    modules that run in another process ("model.training.run"), with all that those import.
     Modules that hold nothing but a docstring are left out.
     """
     modules = {module: path, **closure(path)}

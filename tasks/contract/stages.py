@@ -71,7 +71,7 @@ def stage(
     telemetry    schemas of tables that depend on the machine, no part of the content digest
     code         what decides the output beside the stage's module and all that it imports: data
                  files ("tasks/measures/data/identities.json") and modules that run in another
-                 process ("model.training.train")
+                 process ("model.training.run")
     libraries    distributions whose version decides the output (pyarrow always does)
     external     called with (config, secret_id) for digests of what comes from outside the
                  store: corpus files, scorer weights, the secret

@@ -1,6 +1,6 @@
 """Pretrain a model on packed sequences, in a process of its own.
 
-The trainer (``python -m model.training.train``) keeps its state in the work area and tells of its
+The trainer (``python -m model.training.run``) keeps its state in the work area and tells of its
 progress in JSON lines. This stage starts it, starts it again if it is killed, and commits each
 checkpoint the moment it is whole. The trainer dies with this process: its standard input is a pipe
 that only this process holds open.
@@ -214,7 +214,7 @@ def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
     """A trainer, with its process group gone when the block is left."""
     with errors.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "model.training.train", str(job.absolute()), WATCH],
+            [sys.executable, "-m", "model.training.run", str(job.absolute()), WATCH],
             cwd=ROOT,  # where the package model is
             stdin=subprocess.PIPE,  # its end tells the trainer that this process died
             stdout=subprocess.PIPE,
@@ -363,7 +363,7 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
         "coverage": COVERAGE,
     },
     telemetry={"speed": SPEED},
-    code=["model.training.train"],
+    code=["model.training.run"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
 )

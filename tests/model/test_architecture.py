@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import model
 from model import architecture, kernels, plain
 from model.batch import Batch
 from model.masks import MaskSpec
@@ -162,3 +166,14 @@ def test_initial_loss_is_that_of_a_uniform_guess():
 def test_a_sequence_longer_than_the_context_is_refused():
     with pytest.raises(ValueError, match="17 tokens exceeds the context of 16"):
         tiny()(Batch(torch.zeros(1, 17, dtype=torch.long)))
+
+
+def test_the_core_is_an_evenings_reading():
+    """Its files, in the order in which the package says they are read, are short together."""
+    folder = Path(model.__file__).parent
+    (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", model.__doc__)
+    names = [line.split()[0] for line in order.splitlines()]
+    assert names[0] == "config" and names[-1] == "loss"
+    apart = {"__init__", "kernels", "plain"}
+    assert set(names) | apart == {path.stem for path in folder.glob("*.py")}
+    assert sum(len((folder / f"{n}.py").read_text().splitlines()) for n in names) <= 1300

@@ -14,7 +14,7 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, new_cache, read
-from model.decoding.decode import generate
+from model.decoding.generate import generate
 from model.decoding.inside import attention_weights
 from model.decoding.score import padded, target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load

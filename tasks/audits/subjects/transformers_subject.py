@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.decoding.decode import Sampling
-from model.decoding.sampling import sample_keys
-from model.decoding.score import padded, window_start
+from model.decoding.choice import Choice, draw_keys
+from model.decoding.score import padded
+from model.decoding.windows import window_start
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
 from tasks.contract import HallmarkError, UsageError
@@ -280,7 +280,7 @@ class TransformersCausal(_Transformers):
             )
         # A longer prompt loses its beginning: what is read and written must fit the context.
         kept = [list(p[-(self.context - max_new_tokens) :]) for p in prompts]
-        choice = Sampling(temperature, top_k, top_p)
+        choice = Choice(temperature, top_k, top_p)
         made: list[list[Ids]] = [[] for _ in prompts]
         order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
         for length, group in groupby(order, key=lambda i: len(kept[i])):
@@ -288,7 +288,7 @@ class TransformersCausal(_Transformers):
             many = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length) // samples)
             for begin in range(0, len(members), many):
                 batch = members[begin : begin + many]
-                keys = np.concatenate([sample_keys(seed, prompts[i], samples) for i in batch])
+                keys = np.concatenate([draw_keys(seed, prompts[i], samples) for i in batch])
                 rows = self._continue([kept[i] for i in batch], keys, choice, max_new_tokens)
                 for row, index in enumerate(np.repeat(batch, samples)):
                     made[index].append(rows[row])
@@ -298,7 +298,7 @@ class TransformersCausal(_Transformers):
         self,
         prompts: list[Ids],
         keys: NDArray[np.uint64],
-        choice: Sampling,
+        choice: Choice,
         max_new_tokens: int,
     ) -> list[Ids]:
         """Continuations of prompts of one length, one a key, in the order of the prompts."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.decoding.beam import ModelScorer, beam_search
-from model.decoding.decode import generate
+from model.decoding.generate import generate
 from model.interchange.checkpoint import CheckpointError
 from model.interchange.convert import export_transformers, import_transformers
 from tests.model.oracles import logits, tiny, write_tokenizer

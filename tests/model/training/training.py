@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import pyarrow.dataset as ds
 
-from model.training import train
+from model.training import run as trainer
 from model.training.job import WATCH
 from model.training.trainer import LOG_SCHEMA, TIMING_COLUMNS
 from tasks.contract.mappers import FORKS, PRELOADED
@@ -46,7 +46,7 @@ def write_job(inputs, work, name="job", model=None, **train):
 #: Of the six seconds of a small training five are imports. So trainers are forks of a process that
 #: has done them, the one that workers are forks of; as users start it, the trainer is tested by the
 #: killed stage of ``tests/tasks/training`` and by flows.
-FORKS.set_forkserver_preload([*PRELOADED, "torch._dynamo", train.__name__])
+FORKS.set_forkserver_preload([*PRELOADED, "torch._dynamo", trainer.__name__])
 
 
 class Trainer:
@@ -89,7 +89,7 @@ def _train(job, *pipes):
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
         pipe.close()
-    raise SystemExit(train.main([job, WATCH]))
+    raise SystemExit(trainer.main([job, WATCH]))
 
 
 def start(job):
@@ -99,7 +99,7 @@ def start(job):
 def popen(command, *, stderr, **_):
     """In place of ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
     *_, module, job, watch = command
-    assert (module, watch) == (train.__name__, WATCH)
+    assert (module, watch) == (trainer.__name__, WATCH)
     return Trainer(job, stderr)
 
 

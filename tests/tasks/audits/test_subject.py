@@ -66,7 +66,7 @@ def test_log_probs_beyond_the_context(causal):
         np.testing.assert_allclose(
             scores[: causal.context], stepwise(causal, ids[: causal.context + 1]), atol=1e-4
         )
-    from model.decoding.score import window_start
+    from model.decoding.windows import window_start
 
     last = len(ids) - 1
     start = window_start(last, causal.context, causal.context // 2)

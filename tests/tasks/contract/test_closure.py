@@ -21,7 +21,7 @@ def loaded(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["model.training.train", "tasks.audits.toxicity", "reports.model_card"]
+    "module", ["model.training.run", "tasks.audits.toxicity", "reports.model_card"]
 )
 def test_whatever_python_loads_is_in_the_closure(module):
     path = source_of(module)

@@ -363,7 +363,7 @@ def test_vocabulary_and_context_are_no_settings_of_their_own() -> None:
 
 def test_the_trainers_modules_count_as_code() -> None:
     """Every module that the trainer's process loads from model/ decides the weights."""
-    listing = "import sys, model.training.train; print(*sys.modules)"
+    listing = "import sys, model.training.run; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True
     )

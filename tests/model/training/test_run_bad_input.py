@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.training.job import read_job
-from model.training.train import main
+from model.training.run import main
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import log, run, write_job
 

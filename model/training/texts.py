@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.decode import generate
+from model.decoding.generate import generate
 from model.training.data import END_OF_TEXT
 
 if TYPE_CHECKING:

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.decode import Sampling, generate
-from model.decoding.sampling import (
+from model.decoding.choice import (
+    Choice,
     draw,
+    draw_keys,
     keep_min_p,
     keep_nucleus,
     keep_top_k,
     penalise_repetition,
-    sample_keys,
     temper,
     uniform,
 )
+from model.decoding.generate import generate
 from tests.model.oracles import naive_generate, tiny
 
 VARIANTS = [
@@ -52,7 +53,7 @@ def test_sampling_equals_the_naive_generator_with_the_same_draws(changes):
         stop=(),
     )
     for prompt, samples in zip(PROMPTS, got, strict=True):
-        keys = sample_keys(5, prompt, 3)
+        keys = draw_keys(5, prompt, 3)
         for s, one in enumerate(samples):
 
             def choose(log_p, t, key=keys[s : s + 1]):
@@ -120,7 +121,7 @@ def test_forbidden_tokens_are_never_drawn():
 def test_draws_follow_the_distribution():
     logits = torch.tensor([[0.0, 1.0, -torch.inf, 2.0, -1.0]])
     n = 20_000
-    tokens = draw(logits.expand(n, -1), uniform(sample_keys(0, [0], n), 0)).numpy()
+    tokens = draw(logits.expand(n, -1), uniform(draw_keys(0, [0], n), 0)).numpy()
     p = logits.softmax(-1)[0].numpy()
     observed = np.bincount(tokens, minlength=5)
     assert observed[2] == 0
@@ -193,8 +194,8 @@ def test_repetition_is_penalised_in_the_text_whatever_the_batch():
 
 
 def test_temperature_decays_to_its_last_value():
-    sampling = Sampling(1.0, first_temperature=10.0, decay_tokens=20)
-    temperatures = [sampling.temperature_at(t) for t in range(40)]
+    choice = Choice(1.0, first_temperature=10.0, decay_tokens=20)
+    temperatures = [choice.temperature_at(t) for t in range(40)]
     assert temperatures[0] == 10.0 and temperatures[20:] == [1.0] * 20
     assert np.diff(temperatures[:21]) == pytest.approx([-0.45] * 20)
 
@@ -275,7 +276,7 @@ def test_a_model_whose_weights_are_no_numbers_is_named(temperature):
 def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
     logits[0, 7:9] = 9.0  # the first of equals
-    chosen = Sampling(temperature=0.0).choose(logits, np.zeros(6, np.uint64), 0)
+    chosen = Choice(temperature=0.0).choose(logits, np.zeros(6, np.uint64), 0)
     assert chosen[0] == 7 and (logits.gather(1, chosen[:, None]).squeeze(1) == logits.amax(1)).all()
 
 

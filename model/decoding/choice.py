@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.training.data import UInt64, combine
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen; temperature 0 is greedy.
+
+    The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
+    off at its default. With ``first_temperature`` the temperature falls in equal steps from there
+    at the first token to ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    first_temperature: float | None = None
+    decay_tokens: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "first_temperature"):
+            value = getattr(self, name)
+            if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
+                raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p must be between 0 and 1, not {self.min_p}.")
+        if not 0.01 <= self.repetition_penalty <= 100.0:
+            raise ValueError(
+                f"repetition_penalty must be between 0.01 and 100, not {self.repetition_penalty}."
+            )
+        decaying = self.first_temperature is not None
+        if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
+            raise ValueError("A decaying temperature needs positive temperatures and tokens.")
+
+    def temperature_at(self, position: int) -> float:
+        """The temperature for the new token at ``position`` (from 0)."""
+        if self.first_temperature is None or position >= self.decay_tokens:
+            return self.temperature
+        left = 1.0 - position / self.decay_tokens
+        return self.temperature + (self.first_temperature - self.temperature) * left
+
+    def choose(
+        self, logits: Tensor, keys: UInt64, position: int, history: Tensor | None = None
+    ) -> Tensor:
+        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs."""
+        if history is not None:
+            logits = penalise_repetition(logits, history, self.repetition_penalty)
+        if self.temperature == 0.0:
+            return most_probable(logits)
+        logits = temper(logits, self.temperature_at(position))
+        if self.top_k:
+            logits = keep_top_k(logits, self.top_k)
+        logits = keep_min_p(keep_nucleus(logits, self.top_p), self.min_p)
+        return draw(logits, uniform(keys, position))
 
 
 def temper(logits: Tensor, temperature: float) -> Tensor:
@@ -97,7 +156,7 @@ def draw(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
     return torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
-def sample_keys(seed: int, prompt: Sequence[int], samples: int) -> UInt64:
+def draw_keys(seed: int, prompt: Sequence[int], samples: int) -> UInt64:
     """One 64-bit key per sample of a prompt, (samples,)."""
     content = np.asarray(prompt, dtype="<i8").tobytes()
     prompt_key = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

@@ -4,8 +4,8 @@ Rows of a batch are aligned to the left: a token's slot in the cache is its posi
 different lengths need no padding mask and get the positions they would have alone. Each prompt
 is read once, however many samples are drawn from it.
 
-A sequence that outgrows the context goes on in windows, by the rule of ``score.window_start``: the
-generator sees what the scorer would see.
+A sequence that outgrows the context goes on in windows, by the rule of ``windows.window_start``:
+the generator sees what the scorer would see.
 """
 
 from __future__ import annotations
@@ -22,20 +22,11 @@ from torch.nn.functional import cross_entropy
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, LayerCache, new_cache, read
-from model.decoding.sampling import (
-    draw,
-    keep_min_p,
-    keep_nucleus,
-    keep_top_k,
-    most_probable,
-    penalise_repetition,
-    sample_keys,
-    temper,
-    uniform,
-)
-from model.decoding.score import check_ids, check_numbers, default_stride, padded, window_start
+from model.decoding.choice import Choice, draw_keys
+from model.decoding.score import check_ids, check_numbers, padded
 from model.decoding.stepping import Step, make_step
-from model.training.data import PAD, UInt64
+from model.decoding.windows import default_stride, window_start
+from model.training.data import PAD
 
 #: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
 WORTH_MOVING = 0.75
@@ -52,64 +43,6 @@ class Continuation:
     ids: list[int]
     log_probs: NDArray[np.float32]
     stopped: bool
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen; temperature 0 is greedy.
-
-    The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
-    off at its default. With ``first_temperature`` the temperature falls in equal steps from there
-    at the first token to ``temperature`` at token ``decay_tokens`` (Carlini et al. 2021).
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    first_temperature: float | None = None
-    decay_tokens: int = 20
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "first_temperature"):
-            value = getattr(self, name)
-            if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
-                raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise ValueError(f"min_p must be between 0 and 1, not {self.min_p}.")
-        if not 0.01 <= self.repetition_penalty <= 100.0:
-            raise ValueError(
-                f"repetition_penalty must be between 0.01 and 100, not {self.repetition_penalty}."
-            )
-        decaying = self.first_temperature is not None
-        if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
-            raise ValueError("A decaying temperature needs positive temperatures and tokens.")
-
-    def temperature_at(self, position: int) -> float:
-        """The temperature for the new token at ``position`` (from 0)."""
-        if self.first_temperature is None or position >= self.decay_tokens:
-            return self.temperature
-        left = 1.0 - position / self.decay_tokens
-        return self.temperature + (self.first_temperature - self.temperature) * left
-
-    def choose(
-        self, logits: Tensor, keys: UInt64, position: int, history: Tensor | None = None
-    ) -> Tensor:
-        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs."""
-        if history is not None:
-            logits = penalise_repetition(logits, history, self.repetition_penalty)
-        if self.temperature == 0.0:
-            return most_probable(logits)
-        logits = temper(logits, self.temperature_at(position))
-        if self.top_k:
-            logits = keep_top_k(logits, self.top_k)
-        logits = keep_min_p(keep_nucleus(logits, self.top_p), self.min_p)
-        return draw(logits, uniform(keys, position))
 
 
 @torch.inference_mode()
@@ -135,7 +68,7 @@ def generate(
 ) -> list[list[Continuation]]:
     """Continue each prompt ``samples`` times; result [prompt][sample].
 
-    How tokens are chosen, from ``temperature`` to ``decay_tokens``: see Sampling.
+    How tokens are chosen, from ``temperature`` to ``decay_tokens``: see Choice.
 
     Args:
         max_new_tokens: most tokens per continuation.
@@ -150,7 +83,7 @@ def generate(
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
     """
-    sampling = Sampling(
+    choice = Choice(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
     )
     if model.decoder is None or (sources is None) != (model.encoder is None):
@@ -185,7 +118,7 @@ def generate(
     for begin in range(0, len(jobs), batch_rows):
         part = jobs[begin : begin + batch_rows]
         rows = _Rows(model, prompts, part, max_new_tokens, seed, sources, compiled)
-        rows.run(sampling, list(stop), list(forbid))
+        rows.run(choice, list(stop), list(forbid))
         for (p, _), continuation in zip(part, rows.continuations(), strict=True):
             results[p].append(continuation)
     return results
@@ -238,7 +171,7 @@ class _Rows:
             p: prompts[p] if sources is None else [*sources[p], -1, *prompts[p]] for p in place
         }
         all_keys = {
-            p: sample_keys(seed, given[p], 1 + max(s for q, s in jobs if q == p)) for p in place
+            p: draw_keys(seed, given[p], 1 + max(s for q, s in jobs if q == p)) for p in place
         }
         self.keys = np.array([all_keys[p][s] for p, s in jobs], dtype=np.uint64)
         self.prompt_lengths = np.array([len(prompts[p]) for p, _ in jobs])
@@ -250,14 +183,14 @@ class _Rows:
         self.counts = np.zeros(len(jobs), dtype=np.int64)
         self.stopped = np.zeros(len(jobs), dtype=bool)
 
-    def run(self, sampling: Sampling, stop: list[int], forbid: list[int]) -> None:
+    def run(self, choice: Choice, stop: list[int], forbid: list[int]) -> None:
         rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
         starts = self._starts(self.prompt_lengths)
         logits, cache = self._read_prompts()
         step = make_step(self.model, self.compiled)
         never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
         for t in range(self.max_new):
-            chosen, log_probs = self._choose(logits, rows, t, sampling, never)
+            chosen, log_probs = self._choose(logits, rows, t, choice, never)
             going = ~self.stopped[rows]
             written = rows[going]
             self.tokens[written, self.prompt_lengths[written] + t] = chosen[going]
@@ -274,13 +207,13 @@ class _Rows:
             logits = self._advance(rows, starts, cache, step)
 
     def _choose(
-        self, logits: Tensor, rows: NDArray[np.int64], t: int, sampling: Sampling, never: Tensor
+        self, logits: Tensor, rows: NDArray[np.int64], t: int, choice: Choice, never: Tensor
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The next token of each row, and its log-probability under the model itself, (n,)."""
         model_says = logits[:, never]
         logits[:, never] = -torch.inf  # in place, for there are many
-        history = self._history(rows) if sampling.repetition_penalty != 1.0 else None
-        chosen = sampling.choose(logits, self.keys[rows], t, history)  # (n,)
+        history = self._history(rows) if choice.repetition_penalty != 1.0 else None
+        chosen = choice.choose(logits, self.keys[rows], t, history)  # (n,)
         logits[:, never] = model_says
         log_probs = -cross_entropy(logits, chosen, reduction="none")
         return chosen.cpu().numpy(), check_numbers(log_probs.cpu()).numpy()

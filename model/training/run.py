@@ -1,4 +1,4 @@
-"""The trainer, a process of its own: ``python -m model.training.train JOB.json [--watch-stdin]``.
+"""The trainer, a process of its own: ``python -m model.training.run JOB.json [--watch-stdin]``.
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
 or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
@@ -32,11 +32,11 @@ def processes(job: Job) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def train(path: str, watched: bool) -> int:
+def do_job(path: str, watched: bool) -> int:
     """Do the job at ``path``, alone or as one of the processes that torchrun started."""
     job = read_job(path)
     if not parallel.launched() and processes(job) > 1:
-        return parallel.launch(processes(job), "model.training.train", [path, *[WATCH] * watched])
+        return parallel.launch(processes(job), "model.training.run", [path, *[WATCH] * watched])
     world = parallel.World()
     handle = lock(job.work) if world.first else None
     try:
@@ -51,12 +51,12 @@ def train(path: str, watched: bool) -> int:
 def main(arguments: list[str]) -> int:
     path, watched = arguments[:1], arguments[1:] == [WATCH]
     if not path or (len(arguments) > 1 and not watched):
-        print(f"usage: python -m model.training.train JOB.json [{WATCH}]", file=sys.stderr)
+        print(f"usage: python -m model.training.run JOB.json [{WATCH}]", file=sys.stderr)
         return 2
     if watched:
         watch_parent()
     try:
-        return train(path[0], watched)
+        return do_job(path[0], watched)
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:

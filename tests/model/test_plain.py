@@ -1,0 +1,78 @@
+"""The fast forms against the plain ones, by the switch that the model has for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from model import kernels, plain
+from model.decoding.choice import Choice
+from model.decoding.generate import generate
+from model.loss import linear_cross_entropy
+from model.objectives import causal, mlm, prefix, span_corruption
+from tests.model.oracles import tiny, toy_rows
+
+ROWS = toy_rows(4, 16, 50).astype(np.int64)
+LENGTHS = np.array([1, 5, 9, 15])
+KINDS = {
+    "causal": ({}, lambda: causal(ROWS)),
+    "documents": ({"positions": "rope", "n_kv_heads": 2}, lambda: causal(ROWS, document_mask=True)),
+    "prefix": ({"norm_position": "post"}, lambda: prefix(ROWS, LENGTHS)),
+    "masked": (
+        {"architecture": "encoder", "head_transform": True, "head_bias": True},
+        lambda: mlm(ROWS, 1, mask=60, vocab_size=61, rate=0.5),
+    ),
+    "spans": (
+        {"architecture": "encoder_decoder", "positions": "sinusoidal", "tie_embeddings": False},
+        lambda: span_corruption(ROWS, 1, sentinels=range(55, 60)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_loss_and_gradients_are_those_of_the_plain_forms(kind, z_loss):
+    changes, batch = KINDS[kind]
+    model = tiny(**changes)
+    fast = model.loss(batch(), z_loss)
+    fast.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    with plain.plain(model) as weights:
+        slow = model.loss(batch(), z_loss)
+        slow.backward()
+    assert len(weights) == (6 if kind == "spans" else 2)
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=0)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_the_switch_goes_back_also_where_something_fails():
+    model = tiny()
+    layers = [block.attention for block in model.decoder.blocks]
+    with pytest.raises(RuntimeError, match="stop"), plain.plain(model):
+        assert all(layer.kernel != kernels.attention for layer in layers)
+        assert model.cross_entropy == plain.cross_entropy
+        raise RuntimeError("stop")
+    assert all(layer.kernel == kernels.attention for layer in layers)
+    assert model.cross_entropy == linear_cross_entropy
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+        {"min_p": 0.05, "first_temperature": 4.0, "decay_tokens": 9},
+        {"repetition_penalty": 2.0},
+    ],
+)
+def test_what_is_written_is_what_the_plain_loop_writes(settings):
+    model = tiny(norm_position="post", positions="rope")
+    prompts = [[0], [0, 5, 9], [4] * 16, list(range(2, 45))]
+    how = {"max_new_tokens": 30, "seed": 3, "stop": (7, 11), "forbid": (1,)}
+    written = generate(model, prompts, **how, **settings)
+    with plain.plain(model):
+        for prompt, (text,) in zip(prompts, written, strict=True):
+            assert text.ids == plain.write(model, prompt, Choice(**settings), **how)
