@@ -13,6 +13,7 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import new_cache, read
+from model.decoding.mode import evaluated
 from model.decoding.score import check_ids, check_numbers
 
 Normalisation = Literal["none", "mean", "gnmt"]
@@ -171,14 +172,12 @@ class ModelScorer:
         self.source = None if source is None else torch.tensor([list(source)], device=self.device)
         self.capacity = length
 
-    @torch.inference_mode()
     def start(self) -> Tensor:
         tokens = self.prompt.shape[1]
         self.cache = new_cache(self.model, 1, self.capacity)
         self.cache.slots, self.cache.length = slice(0, tokens), tokens
         return self._next(Batch(self.prompt, source=self.source))
 
-    @torch.inference_mode()
     def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
         position = self.cache.length
         if position >= self.capacity:
@@ -192,5 +191,6 @@ class ModelScorer:
         return self._next(Batch(ids, positions=torch.full_like(ids, position)))
 
     def _next(self, batch: Batch) -> Tensor:
-        hidden = read(self.model, batch, self.cache)
-        return check_numbers(self.model.logits(hidden[:, -1]).float().log_softmax(-1))
+        with evaluated(self.model):
+            hidden = read(self.model, batch, self.cache)
+            return check_numbers(self.model.logits(hidden[:, -1]).float().log_softmax(-1))

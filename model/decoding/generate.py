@@ -23,6 +23,7 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, LayerCache, new_cache, read
 from model.decoding.choice import Choice, draw_keys
+from model.decoding.mode import asks
 from model.decoding.score import check_ids, check_numbers, padded
 from model.decoding.stepping import Step, make_step
 from model.decoding.windows import default_stride, window_start
@@ -45,7 +46,7 @@ class Continuation:
     stopped: bool
 
 
-@torch.inference_mode()
+@asks
 def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -90,10 +91,6 @@ def generate(
         raise ValueError(
             "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
             "with one source for each prompt."
-        )
-    if model.training and model.config.dropout:
-        raise ValueError(
-            "The model is in training mode, and dropout would change the text: eval()."
         )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
         raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")

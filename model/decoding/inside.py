@@ -12,13 +12,14 @@ from torch import Tensor
 
 from model.architecture import Stack, Transformer
 from model.batch import Batch
+from model.decoding.mode import asks
 from model.decoding.score import by_length, check_ids, padded
 from model.plain import plain
 
 Float32 = NDArray[np.float32]
 
 
-@torch.inference_mode()
+@asks
 def embeddings(
     model: Transformer,
     sequences: Sequence[Sequence[int]],
@@ -66,7 +67,7 @@ def watched(stack: Stack) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-@torch.inference_mode()
+@asks
 def attention_weights(model: Transformer, sequence: Sequence[int]) -> dict[str, list[Float32]]:
     """Attention weights by stack, one (H, T, T) per layer: heads, queries, keys.
 

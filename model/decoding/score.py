@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.decoding.mode import asks
 from model.decoding.windows import default_stride, window_start
 from model.loss import chunk_rows
 from model.training.data import PAD
@@ -64,7 +65,7 @@ def token_moments(
     return [Moments(c[0], c[1], c[2], c[3].astype(np.int32)) for c in cells]
 
 
-@torch.inference_mode()
+@asks
 def target_log_probs(
     model: Transformer,
     sources: Sequence[Tokens],
@@ -107,7 +108,7 @@ def target_log_probs(
     return results
 
 
-@torch.inference_mode()
+@asks
 def next_log_probs(
     model: Transformer, prompts: Sequence[Tokens], *, batch_tokens: int = 16_384
 ) -> Float32:
@@ -158,7 +159,7 @@ def _windows(sequence: int, length: int, context: int, stride: int) -> Iterator[
         first = last + 1
 
 
-@torch.inference_mode()
+@asks
 def _scan(
     model: Transformer,
     sequences: Sequence[Tokens],

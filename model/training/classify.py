@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.decoding.mode import asks
 from model.decoding.score import check_ids, padded
 from model.interchange import checkpoint
 from model.interchange.checkpoint import CheckpointError
@@ -135,13 +136,12 @@ def fine_tune(
     return losses
 
 
-@torch.inference_mode()
+@asks
 def predict(
     classifier: SequenceClassifier, sequences: Sequence[Sequence[int]], *, batch_size: int = 64
 ) -> NDArray[np.float32]:
     """Probabilities (n, C) of the classes, in the order of the sequences."""
     _check(classifier, sequences)
-    classifier.eval()
     result = np.empty((len(sequences), classifier.output.out_features), dtype=np.float32)
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     for begin in range(0, len(order), batch_size):
