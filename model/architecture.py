@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.attention import Attention
 from model.batch import Batch
-from model.config import ModelConfig
+from model.config import ModelConfig, Objective
 from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import Mask, MaskSpec
 from model.positions import Rotation, rotary, sinusoids
@@ -154,6 +154,8 @@ class Transformer(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
+        #: What it is trained for, where that is known: a prefix LM reads prompts both ways.
+        self.objective: Objective | None = "causal" if config.architecture == "decoder" else None
         initialise(self)
 
     def forward(self, batch: Batch) -> Tensor:

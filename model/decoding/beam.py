@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.cache import new_cache, read
+from model.decoding.cache import new_cache, prompt_lengths, read
 from model.decoding.mode import evaluated
 from model.decoding.score import check_ids, check_numbers
 
@@ -176,7 +176,8 @@ class ModelScorer:
         tokens = self.prompt.shape[1]
         self.cache = new_cache(self.model, 1, self.capacity)
         self.cache.slots, self.cache.length = slice(0, tokens), tokens
-        return self._next(Batch(self.prompt, source=self.source))
+        prefix = prompt_lengths(self.model, [tokens])
+        return self._next(Batch(self.prompt, prefix=prefix, source=self.source))
 
     def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
         position = self.cache.length

@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens, Hkv key-value heads, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -72,6 +73,14 @@ def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
         LayerCache(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.decoder.blocks
     ]
     return Cache(layers, 0, slice(0, 0))
+
+
+def prompt_lengths(model: Transformer, lengths: Sequence[int]) -> Tensor | None:
+    """For ``Batch.prefix``: how many tokens of each sequence are its prompt, of a prefix LM, which
+    reads them in both directions; None for every other model."""
+    if model.objective != "prefix":
+        return None
+    return torch.tensor(lengths, device=model.embedding.weight.device)
 
 
 def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:

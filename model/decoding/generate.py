@@ -11,7 +11,7 @@ the generator sees what the scorer would see.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.cache import Cache, LayerCache, new_cache, read
+from model.decoding.cache import Cache, LayerCache, new_cache, prompt_lengths, read
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.mode import asks
 from model.decoding.score import check_ids, check_numbers, padded
@@ -238,7 +238,9 @@ class _Rows:
         windows = [p[s:] for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
         capacity = min(self.context, max(map(len, windows)) + self.max_new)
         cache = new_cache(self.model, len(windows), capacity)
-        logits = torch.cat([self._read(rows, windows, cache) for rows in self._groups(windows)])
+        sizes = list(map(len, windows))
+        groups = self._groups(windows)
+        logits = torch.cat([self._read(rows, windows, sizes, cache) for rows in groups])
         owner = torch.from_numpy(self.owner).to(self.device)
         if len(self.owner) > len(self.prompts):
             cache.select(owner)
@@ -256,15 +258,21 @@ class _Rows:
             groups[-1] = slice(groups[-1].start, i + 1)
         return groups
 
-    def _read(self, rows: slice, windows: Sequence[Sequence[int]], cache: Cache) -> Tensor:
-        """Run some of the windows through the model into their rows of the cache: logits after
-        each, (n, V)."""
+    def _read(
+        self,
+        rows: slice,
+        windows: Sequence[Sequence[int]],
+        given: Sequence[int],
+        cache: Cache,
+    ) -> Tensor:
+        """Run some of the windows, of each of which so many tokens are ``given`` by its prompt,
+        through the model into their rows of the cache: logits after each, (n, V)."""
         ids, _ = padded(windows[rows], self.device)
         width = ids.shape[1]
-        batch = Batch(ids)
+        batch = Batch(ids, prefix=prompt_lengths(self.model, given[rows]))
         if self.sources is not None:
             source, keys = padded(self.sources[rows], self.device)
-            batch = Batch(ids, source=source, source_keys=keys)
+            batch = replace(batch, source=source, source_keys=keys)
         views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
         part = Cache(views, width, slice(0, width))
         hidden = read(self.model, batch, part)
@@ -306,7 +314,8 @@ class _Rows:
         windows = [self.tokens[rows[r], starts[rows[r]] : lengths[r]].tolist() for r in moved]
         part = new_cache(self.model, len(windows), self.context)
         index = torch.from_numpy(moved).to(self.device)
-        logits[index] = self._read(slice(None), windows, part)
+        given = (self.prompt_lengths[rows] - starts[rows])[moved].clip(min=0).tolist()
+        logits[index] = self._read(slice(None), windows, given, part)
         for layer, new in zip(cache.layers, part.layers, strict=True):
             size = layer.keys.shape[2]
             layer.keys[index] = new.keys[:, :, :size]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
 from model.decoding.windows import default_stride, window_start
 from model.loss import chunk_rows
@@ -41,6 +42,7 @@ def token_log_probs(
     *,
     batch_tokens: int = 16_384,
     stride: int | None = None,
+    given: Sequence[int] | None = None,
 ) -> list[Float32]:
     """log p of each token after the first, in nats: entry i is log p(s[i+1] | s[...i]).
 
@@ -49,8 +51,11 @@ def token_log_probs(
 
     Args:
         batch_tokens: most tokens per forward pass, padding included.
+        given: how many tokens of each sequence are its prompt, by default the first alone. A
+            prefix LM reads them in both directions, and says nothing of them: NaN.
     """
-    return [cells[0] for cells in _scan(model, sequences, _chosen, 1, batch_tokens, stride)]
+    how = batch_tokens, stride, given
+    return [cells[0] for cells in _scan(model, sequences, _chosen, 1, *how)]
 
 
 def token_moments(
@@ -124,7 +129,8 @@ def next_log_probs(
         start = window_start(len(prompt), context, default_stride(context))
         rows.append(_Row(i, start, len(prompt), len(prompt)))
     for batch, ids in _batches(model, prompts, rows, batch_tokens):
-        hidden = model(Batch(ids[:, :-1]))  # (B, T, d)
+        prefix = prompt_lengths(model, [row.last - row.start for row in batch])
+        hidden = model(Batch(ids[:, :-1], prefix=prefix))  # (B, T, d)
         ends = torch.tensor([row.last - 1 - row.start for row in batch], device=ids.device)
         logits = model.logits(hidden[torch.arange(len(batch), device=ids.device), ends]).float()
         result[[row.sequence for row in batch]] = logits.log_softmax(-1).cpu().numpy()
@@ -167,6 +173,7 @@ def _scan(
     columns: int,
     batch_tokens: int,
     stride: int | None,
+    given: Sequence[int] | None = None,
 ) -> list[Float32]:
     """``reduce`` (logits (n, V) float32, targets (n,)) -> (columns, n) for every predicted token.
 
@@ -179,6 +186,10 @@ def _scan(
     stride = default_stride(context) if stride is None else stride
     if not 1 <= stride <= context:
         raise ValueError(f"stride must be between 1 and the context {context}, not {stride}.")
+    given = [min(1, len(s)) for s in sequences] if given is None else given
+    for i, (count, sequence) in enumerate(zip(given, sequences, strict=True)):
+        if not 0 <= count <= len(sequence):
+            raise ValueError(f"Sequence {i} has {len(sequence)} tokens, its prompt {count}.")
     results = [np.empty((columns, max(0, len(s) - 1)), dtype=np.float32) for s in sequences]
     rows = [row for i, s in enumerate(sequences) for row in _windows(i, len(s), context, stride)]
     for batch, ids in _batches(model, sequences, rows, batch_tokens):
@@ -186,7 +197,10 @@ def _scan(
         for i, row in enumerate(batch):
             wanted[i, row.skip : row.skip + row.count] = True
         keep = torch.from_numpy(wanted).to(ids.device)
-        hidden, targets = model(Batch(ids[:, :-1]))[keep], ids[:, 1:][keep]  # (n, d), (n,)
+        seen = [min(max(0, given[row.sequence] - row.start), row.last - row.start) for row in batch]
+        prefix = prompt_lengths(model, seen) if max(seen) > 1 else None
+        hidden = model(Batch(ids[:, :-1], prefix=prefix))[keep]  # (n, d)
+        targets = ids[:, 1:][keep]  # (n,)
         size = chunk_rows(model.config.vocab_size, ids.device.type)
         parts = [
             reduce(model.logits(h).float(), t)
@@ -199,6 +213,9 @@ def _scan(
                 :, begin : begin + row.count
             ]
             begin += row.count
+    if model.objective == "prefix":
+        for cells, count in zip(results, given, strict=True):
+            cells[:, : max(0, count - 1)] = np.nan
     return results
 
 

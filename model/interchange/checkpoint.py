@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.config import ModelConfig, from_dict, to_dict
+from model.config import OBJECTIVES, Architecture, ModelConfig, Objective, from_dict, to_dict
 from model.interchange.files import atomic_folder, save_tensors
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def save(
 ) -> None:
     """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
 
+    It says what the model was trained for, ``model.objective``, which decides how a prompt is read.
     ``tokenizer`` is the path of a tokenizer.json, copied byte for byte. ``weights`` are the whole
     tensors of a model that is cut into shards; default the model's own.
     """
@@ -48,6 +49,7 @@ def save(
         "model_type": MODEL_TYPE,
         "format": FORMAT,
         "step": step,
+        "objective": model.objective,
         "model": to_dict(model.config),
     }
     with atomic_folder(Path(folder)) as temporary:
@@ -58,6 +60,33 @@ def save(
 
 def read_config(folder: str | Path) -> ModelConfig:
     """The config of a checkpoint, without reading its weights. Raises CheckpointError."""
+    path, values = _read(folder)
+    try:
+        return from_dict(ModelConfig, values.get("model", {}))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from error
+
+
+def read_objective(folder: str | Path, architecture: Architecture) -> Objective | None:
+    """What a checkpoint says that its model was trained for. Raises CheckpointError where it names
+    none of the architecture's, and where a decoder's does not say: one cannot see whether it reads
+    a prompt in one direction or in both."""
+    path, values = _read(folder)
+    found = values.get("objective")
+    known = [name for name, trained in OBJECTIVES.items() if trained == architecture]
+    if found is None and architecture == "decoder":
+        raise CheckpointError(
+            f"{path} does not say what the model was trained for, as older checkpoints do not: add "
+            f'"objective": "causal" to it, or "objective": "prefix" for a prefix LM.'
+        )
+    if found is not None and found not in known:
+        raise CheckpointError(
+            f"{path} has the objective {found!r}; of this architecture there is {', '.join(known)}."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _read(folder: str | Path) -> tuple[Path, dict[str, Any]]:
     path = _require(Path(folder), CONFIG)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -73,10 +102,7 @@ def read_config(folder: str | Path) -> ModelConfig:
         raise CheckpointError(
             f"{path} has format {values.get('format')!r}, this version reads {FORMAT}."
         )
-    try:
-        return from_dict(ModelConfig, values.get("model", {}))
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be used: {error}") from error
+    return path, values
 
 
 def weights_path(folder: str | Path) -> Path:
@@ -84,8 +110,13 @@ def weights_path(folder: str | Path) -> Path:
     return _require(Path(folder), WEIGHTS)
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
-    """The model of a checkpoint, in evaluation mode. Raises CheckpointError, one sentence."""
+def load(
+    folder: str | Path, device: str | torch.device = "cpu", *, objective: Objective | None = None
+) -> Transformer:
+    """The model of a checkpoint, in evaluation mode. Raises CheckpointError, one sentence.
+
+    ``objective``: what it is to be trained for from now on, instead of what the checkpoint says.
+    """
     folder = Path(folder)
     config = read_config(folder)
     check_tokenizer(_require(folder, TOKENIZER), config.vocab_size)
@@ -108,6 +139,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
         model.head.weight = model.embedding.weight
         weights["head.weight"] = weights["embedding.weight"]
     model.load_state_dict(weights)
+    model.objective = objective or read_objective(folder, config.architecture)
     return model.eval()
 
 

@@ -136,7 +136,7 @@ class Trainer:
         if start is None:
             model = Transformer(self.model_config)
         else:
-            model = checkpoint.load(start)
+            model = checkpoint.load(start, objective=self.config.objective)
             if model.config != self.model_config:
                 raise ValueError(f"The checkpoint {start} is of another model than the job asks.")
             if (start / checkpoint.TOKENIZER).read_bytes() != self.tokenizer.read_bytes():
@@ -147,6 +147,7 @@ class Trainer:
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
+        self.model.objective = self.config.objective
         for stack in (model.encoder, model.decoder):
             if stack is not None:
                 stack.recompute = self.config.recompute

@@ -39,7 +39,9 @@ class Masked(Subject):
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
         """Logits (B, V), float32, at one column of each row of token ids."""
 
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(
+        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    ) -> list[Float32]:
         opening = 0 if self.bos is None else 1
         places = [list(range(1, len(s))) for s in sequences]
         lines = [list(s[opening:]) for s in sequences]

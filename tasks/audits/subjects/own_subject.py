@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.cache import Cache, new_cache, read
+from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights
 from model.decoding.score import padded, target_log_probs, token_log_probs
@@ -77,12 +77,15 @@ class _Own(Subject):
 class OwnDecoder(_Own):
     kind = "causal"
 
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
-        return token_log_probs(self.model, sequences)
+    def log_probs(
+        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    ) -> list[Float32]:
+        return token_log_probs(self.model, sequences, given=given)
 
     def given(self, prefix: Sequence[int]) -> Batch:
         """What the model reads before it writes."""
-        return Batch(torch.tensor([list(prefix)], device=self.device))
+        ids = torch.tensor([list(prefix)], device=self.device)
+        return Batch(ids, prefix=prompt_lengths(self.model, [len(prefix)]))
 
     @torch.inference_mode()
     def continuation_log_likelihoods(
@@ -174,7 +177,9 @@ class OwnEncoderDecoder(OwnDecoder):
         source = torch.tensor([self._source(prefix)], device=self.device)
         return Batch(torch.tensor([[END_OF_TEXT, self.gap]], device=self.device), source=source)
 
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(
+        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    ) -> list[Float32]:
         """Half a context is written at a time, with what comes before in the encoder's sight."""
         step = max(1, (self.context - 2) // 2)
         rows = [

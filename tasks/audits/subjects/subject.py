@@ -54,9 +54,13 @@ class Subject(ABC):
         """The text of token ids, special tokens left out."""
 
     @abstractmethod
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(
+        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    ) -> list[Float32]:
         """log p of each token after the first, in nats; longer than the context: in windows.
 
+        ``given``: how many tokens of each sequence are its prompt, by default the first alone; a
+        prefix LM reads them in both directions, and what it says of them is NaN.
         Of a masked model: the pseudo-log-likelihood of each token after the first (Salazar et al.
         2020), masked one at a time; there the first token is the one that opens every sequence.
         """
@@ -105,7 +109,10 @@ class Subject(ABC):
         opened = [self.opened(ids) for ids in encoded]
         extra = 0 if self.bos is None else 1  # entry i scores token i + 1 of the opened ids
         starts = [max(0, before + extra - 1) for before in befores]
-        scored = [p[s:] for p, s in zip(self.log_probs(opened), starts, strict=True)]
+        given = None
+        if contexts is not None:
+            given = [min(s + 1, len(ids)) for s, ids in zip(starts, opened, strict=True)]
+        scored = [p[s:] for p, s in zip(self.log_probs(opened, given), starts, strict=True)]
         totals = np.array([p.sum(dtype=np.float64) for p in scored], dtype=np.float64)
         return totals, np.array([len(p) for p in scored], dtype=np.int64)
 
@@ -114,7 +121,8 @@ class Subject(ABC):
     ) -> Float64:
         """Total log p of each continuation behind one prefix of at least one token (its first
         the begin-of-text token, where there is one)."""
-        scores = self.log_probs([[*prefix, *c] for c in continuations])
+        given = [len(prefix)] * len(continuations)
+        scores = self.log_probs([[*prefix, *c] for c in continuations], given)
         return np.array([s[len(prefix) - 1 :].sum(dtype=np.float64) for s in scores])
 
     def generate_ids(

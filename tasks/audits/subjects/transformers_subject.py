@@ -208,7 +208,9 @@ class TransformersCausal(_Transformers):
         self.ends = {token for token in [*ends, eos] if token is not None}
 
     @torch.inference_mode()
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(
+        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    ) -> list[Float32]:
         scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
         windows = []  # (sequence, first token read, first token predicted, last token predicted)
         for index, sequence in enumerate(sequences):

@@ -43,6 +43,32 @@ def test_a_folder_holds_three_files_and_says_what_it_is(saved):
     assert read_config(folder) == model.config
 
 
+@pytest.mark.parametrize("objective", ["causal", "prefix"])
+def test_a_checkpoint_says_what_its_model_was_trained_for(tmp_path, objective):
+    model = tiny()
+    model.objective = objective
+    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    assert load(tmp_path / "c").objective == objective
+    assert load(tmp_path / "c", objective="causal").objective == "causal"
+
+
+def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
+    _, folder = saved
+    config = json.loads((folder / "config.json").read_text())
+    del config["objective"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
+        load(folder)
+    assert "\n" not in str(error.value)
+    assert load(folder, objective="prefix").objective == "prefix"  # training goes on from it
+
+
+def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(tmp_path):
+    model = tiny(architecture="encoder")
+    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    assert load(tmp_path / "c").objective is None
+
+
 def damage_truncate(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -71,6 +97,8 @@ DAMAGES = {
     "other model": (damage_config(model_type="gpt2"), "type 'gpt2'"),
     "other format": (damage_config(format=99), "format 99"),
     "unknown key": (damage_config(colour="red"), "no key 'colour'"),
+    "other objective": (damage_config(objective="mlm"), "objective 'mlm'; of this architecture"),
+    "no objective": (damage_config(objective=None), "does not say what"),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not fit its config"),
     "deeper": (damage_config(n_layers=3), "shape none"),

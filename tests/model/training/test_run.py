@@ -249,6 +249,7 @@ def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, ar
     assert code == 0, events
     losses = log(tmp_path / "work")["loss"].to_pylist()
     assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
+    assert load(tmp_path / "work" / "checkpoints" / "step-00000150").objective == objective
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

@@ -1,5 +1,7 @@
 """Our own encoders and encoder-decoders as subjects, against one forward pass a token."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,55 @@ def next_token(subject, source, written):
 def by_steps(subject, source, ids):
     start = [0, subject.gap]
     return [next_token(subject, source, [*start, *ids[:i]])[t].item() for i, t in enumerate(ids)]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    return open_subject(make_own(tmp_path_factory.mktemp("own"), objective="prefix"), device="cpu")
+
+
+def behind(subject, prompt, text):
+    """log p of each token of a text behind a prompt that is seen in full."""
+    scores = []
+    for i, token in enumerate(text):
+        with torch.inference_mode():
+            ids, given = torch.tensor([[*prompt, *text[:i]]]), torch.tensor([len(prompt)])
+            scores.append(logits(subject.model, ids, prefix=given)[0, -1].log_softmax(-1)[token])
+    return float(sum(scores))
+
+
+def test_a_prefix_model_reads_what_is_given_in_both_directions(prefix):
+    prompt = prefix.opened(prefix.encode("The nurse said that"))
+    ends = [prefix.encode(t) for t in (" she would be late.", " he", " no")]
+    expected = [behind(prefix, prompt, end) for end in ends]
+    found = prefix.continuation_log_likelihoods(prompt, ends)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    long = [*ends, prefix.encode(LONG)[:60]]  # does not fit: windows take over
+    np.testing.assert_allclose(
+        prefix.continuation_log_likelihoods(prompt, long)[:3], expected, atol=1e-3
+    )
+    context, text = "The nurse said that", " she would be late."
+    line = prefix.opened(prefix.encode(context + text))
+    shared = len(prompt)
+    assert line[:shared] == prompt
+    totals, counts = prefix.log_likelihoods([text], [context])
+    assert counts[0] == len(line) - shared
+    assert totals[0] == pytest.approx(behind(prefix, prompt, line[shared:]), abs=1e-3)
+    (made,) = prefix.generate_ids([prompt], max_new_tokens=1, temperature=0)[0]
+    with torch.inference_mode():
+        given = torch.tensor([len(prompt)])
+        first = logits(prefix.model, torch.tensor([prompt]), prefix=given)[0, -1].clone()
+        first[1] = -torch.inf  # the padding token is never written
+    assert made == [int(first.argmax())]
+
+
+def test_an_older_decoder_is_asked_for_its_objective(tmp_path):
+    folder = make_own(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["objective"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="does not say what the model was trained for"):
+        open_subject(folder, device="cpu")
 
 
 def test_an_encoder_is_scored_by_single_masks(encoder):
