@@ -96,7 +96,7 @@ def write(
         logits = model.logits(hidden[:, -1]).float()  # (1, V)
         logits[:, list(forbid)] = -torch.inf
         history = torch.tensor([tokens], device=logits.device)
-        tokens += choice.choose(logits, key, position, history).tolist()
+        tokens += choice.choose(logits, key, position, history, list(stop)).tolist()
         if tokens[-1] in stop:
             break
     return tokens[len(prompt) :]

@@ -64,11 +64,19 @@ class Choice:
         return self.temperature + (self.first_temperature - self.temperature) * left
 
     def choose(
-        self, logits: Tensor, keys: UInt64, position: int, history: Tensor | None = None
+        self,
+        logits: Tensor,
+        keys: UInt64,
+        position: int,
+        history: Tensor | None = None,
+        ends: Sequence[int] = (),
     ) -> Tensor:
-        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs."""
+        """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs. It spares
+        what ``ends`` a text: the token that began it is the same, and would never be written."""
         if history is not None:
+            spared = logits[:, list(ends)]
             logits = penalise_repetition(logits, history, self.repetition_penalty)
+            logits[:, list(ends)] = spared
         if self.temperature == 0.0:
             return most_probable(logits)
         logits = temper(logits, self.temperature_at(position))

@@ -187,7 +187,7 @@ class _Rows:
         step = make_step(self.model, self.compiled)
         never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
         for t in range(self.max_new):
-            chosen, log_probs = self._choose(logits, rows, t, choice, never)
+            chosen, log_probs = self._choose(logits, rows, t, choice, stop, never)
             going = ~self.stopped[rows]
             written = rows[going]
             self.tokens[written, self.prompt_lengths[written] + t] = chosen[going]
@@ -204,13 +204,19 @@ class _Rows:
             logits = self._advance(rows, starts, cache, step)
 
     def _choose(
-        self, logits: Tensor, rows: NDArray[np.int64], t: int, choice: Choice, never: Tensor
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int64],
+        t: int,
+        choice: Choice,
+        stop: list[int],
+        never: Tensor,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The next token of each row, and its log-probability under the model itself, (n,)."""
         model_says = logits[:, never]
         logits[:, never] = -torch.inf  # in place, for there are many
         history = self._history(rows) if choice.repetition_penalty != 1.0 else None
-        chosen = choice.choose(logits, self.keys[rows], t, history)  # (n,)
+        chosen = choice.choose(logits, self.keys[rows], t, history, stop)  # (n,)
         logits[:, never] = model_says
         log_probs = -cross_entropy(logits, chosen, reduction="none")
         return chosen.cpu().numpy(), check_numbers(log_probs.cpu()).numpy()

@@ -18,7 +18,7 @@ from model.decoding.choice import (
     uniform,
 )
 from model.decoding.generate import generate
-from tests.model.oracles import naive_generate, tiny
+from tests.model.oracles import logits, naive_generate, tiny
 
 VARIANTS = [
     {},
@@ -191,6 +191,25 @@ def test_repetition_is_penalised_in_the_text_whatever_the_batch():
         assert len(set(other.ids)) > len(set(one.ids))
         alone = generate(model, [prompt], repetition_penalty=5.0, **settings)
         assert alone[0][0].ids == other.ids
+
+
+def test_the_penalty_spares_the_token_that_ends_a_text():
+    """Which is the one that begins it, and so stands in every history."""
+    model = tiny(head_bias=True)
+    with torch.no_grad():
+        model.head.bias[0] += 2  # the end comes now and then
+    prompts = [[0, a, b] for a in range(2, 12) for b in (20, 30)]
+    settings = {"max_new_tokens": 12, "temperature": 0.0, "forbid": ()}
+    found = generate(model, prompts, repetition_penalty=3.0, stop=(0,), **settings)
+    for prompt, (text,) in zip(prompts, found, strict=True):
+        tokens = list(prompt)
+        for token in text.ids:
+            scores = logits(model, torch.tensor([tokens[-16:]]))[0, -1].tolist()
+            for seen in set(tokens) - {0}:
+                scores[seen] *= 1 / 3 if scores[seen] > 0 else 3
+            assert token == int(np.argmax(scores))
+            tokens.append(token)
+    assert 0 < sum(text.stopped for (text,) in found) < len(prompts)
 
 
 def test_temperature_decays_to_its_last_value():
