@@ -102,7 +102,9 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool) -> None:
         super().__init__()
-        self.causal, self.head_dim = causal, config.head_dim
+        self.causal = causal
+        # What FlexAttention's kernel takes: heads of 16 and more, without dropout.
+        self.blocks_fit = config.head_dim >= 16 and not config.attention_dropout
         self.recompute = False  # keep a block's input for the backward pass, not what is inside
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(config.n_layers))
         self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
@@ -120,7 +122,7 @@ class Stack(nn.Module):
         ``memory`` (B, Tk, d) is the encoder's output and ``memory_keys`` the padding mask of its
         source.
         """
-        lowered = mask.lower(x, self.head_dim)
+        lowered = mask.lower(x, self.blocks_fit)
         real = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
         for block in self.blocks:
             run: Callable[..., Tensor] = block
@@ -211,6 +213,8 @@ class Transformer(nn.Module):
                 )
             positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)  # (1, T)
         x = self.embedding(ids)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
         rotation = None
         if self.config.positions == "learned":
             x = x + self.position_embedding(positions)

@@ -30,6 +30,7 @@ class Attention(nn.Module):
         # Queries, keys and values in one matrix: one product instead of three.
         self.qkv = nn.Linear(config.d_model, config.d_model + 2 * width, bias=config.bias)
         self.out = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.dropout = config.attention_dropout
         self.kernel: Callable[..., Tensor] = kernels.attention
 
     def forward(
@@ -67,7 +68,8 @@ class Attention(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """The heads' outputs, concatenated and combined: (B, Tq, d)."""
-        y = self.kernel(q, k, v, mask)  # (B, H, Tq, D)
+        dropout = self.dropout if self.training else 0.0
+        y = self.kernel(q, k, v, mask, dropout)  # (B, H, Tq, D)
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _rows(self, x: Tensor, rows: slice) -> Tensor:

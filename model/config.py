@@ -6,6 +6,7 @@ one sentence. ``__pydantic_config__`` makes pydantic, where a caller uses it, re
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
@@ -38,7 +39,10 @@ class ModelConfig:
     third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
     longest sequence the model attends over, in tokens. As in BERT, ``embedding_norm`` normalises
     the embeddings' sum, ``head_transform`` puts a matrix, the activation and a norm before the
-    output layer, and ``head_bias`` gives that a bias.
+    output layer, and ``head_bias`` gives that a bias. ``attention_dropout`` is the share of
+    attention's weights that training leaves out, ``dropout`` of all else. ``scale_embeddings``
+    multiplies token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which the
+    sinusoids would drown else; None: where positions are sinusoidal.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -58,6 +62,8 @@ class ModelConfig:
     bias: bool = True
     tie_embeddings: bool = True
     dropout: float = 0.0
+    attention_dropout: float = 0.0
+    scale_embeddings: bool | None = None
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     embedding_norm: bool = False
@@ -86,7 +92,8 @@ class ModelConfig:
             raise ValueError("head_transform needs an activation of one input, not swiglu.")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
-        _between(self, "dropout", 0.0, 1.0, open_right=True)
+        for name in ("dropout", "attention_dropout"):
+            _between(self, name, 0.0, 1.0, open_right=True)
         _positive(self, "rope_theta")
         _positive(self, "norm_eps")
 
@@ -97,6 +104,14 @@ class ModelConfig:
     @property
     def kv_heads(self) -> int:
         return self.n_kv_heads or self.n_heads
+
+    @property
+    def embedding_scale(self) -> float:
+        """What token embeddings are multiplied by."""
+        scaled = self.scale_embeddings
+        if scaled is None:
+            scaled = self.positions == "sinusoidal"
+        return math.sqrt(self.d_model) if scaled else 1.0
 
     @property
     def hidden(self) -> int:

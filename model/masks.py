@@ -41,19 +41,20 @@ class MaskSpec:
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
 
-    def lower(self, x: Tensor, head_dim: int) -> Mask:
-        """The mask of the tokens x (B, T, d) over themselves, as is fastest on their device."""
+    def lower(self, x: Tensor, blocks: bool) -> Mask:
+        """The mask of the tokens x (B, T, d) over themselves, as is fastest on their device;
+        ``blocks``: whether FlexAttention could take it."""
         batch, length = x.shape[:2]
         if self.only_causal:
             return "causal"
-        if x.is_cuda and self.is_blockwise(length, head_dim):
+        if x.is_cuda and blocks and self.is_blockwise(length):
             return self.blocks(batch, length, x.device)
         return self.dense(length, length, x.device)
 
-    def is_blockwise(self, length: int, head_dim: int) -> bool:
-        """Whether FlexAttention's blocks save something, and its kernel takes such heads."""
+    def is_blockwise(self, length: int) -> bool:
+        """Whether FlexAttention's blocks save something."""
         parts = self.prefix is not None or self.segments is not None
-        return parts and length % 128 == 0 and head_dim >= 16
+        return parts and length % 128 == 0
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""

@@ -61,8 +61,11 @@ def save(
 def read_config(folder: str | Path) -> ModelConfig:
     """The config of a checkpoint, without reading its weights. Raises CheckpointError."""
     path, values = _read(folder)
+    model = values.get("model", {})
+    if isinstance(model, dict) and model.get("positions") == "sinusoidal":
+        model.setdefault("scale_embeddings", False)  # older ones were trained without
     try:
-        return from_dict(ModelConfig, values.get("model", {}))
+        return from_dict(ModelConfig, model)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
 

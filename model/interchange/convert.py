@@ -6,7 +6,6 @@ Where the mathematics match, logits are equal. Only safetensors and JSON are tou
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -145,9 +144,6 @@ def _prepared(theirs: dict[str, Tensor], family: Family, config: ModelConfig) ->
         shared = theirs["model.shared.weight"]
         bias = theirs.get(MARIAN_BIAS, torch.zeros(1, len(shared)))
         theirs[MARIAN_BIAS] = bias.flatten()
-        if not config.tie_embeddings:
-            theirs["lm_head.weight"] = shared
-            theirs["model.shared.weight"] = shared * math.sqrt(config.d_model)
     return theirs
 
 

@@ -45,7 +45,7 @@ def _gpt2_written(config: ModelConfig) -> dict[str, Any]:
         "layer_norm_epsilon": config.norm_eps,
         "embd_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
-        "attn_pdrop": 0.0,
+        "attn_pdrop": config.attention_dropout,
     }
 
 
@@ -100,6 +100,7 @@ def _llama_written(config: ModelConfig) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_dropout": config.attention_dropout,
         "attention_bias": False,
         "mlp_bias": False,
     }
@@ -172,7 +173,7 @@ def _bert_written(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": ACTIVATIONS[config.activation],
         "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": config.attention_dropout,
         "type_vocab_size": 1,
     }
 
@@ -244,9 +245,9 @@ def _marian_written(config: ModelConfig) -> dict[str, Any]:
         "d_model": config.d_model,
         "activation_function": ACTIVATIONS[config.activation],
         "dropout": config.dropout,
-        "attention_dropout": 0.0,
+        "attention_dropout": config.attention_dropout,
         "activation_dropout": 0.0,
-        "scale_embedding": False,
+        "scale_embedding": config.embedding_scale != 1.0,
         "static_position_embeddings": True,
         "share_encoder_decoder_embeddings": True,
         "decoder_vocab_size": config.vocab_size,
@@ -280,13 +281,15 @@ def _marian_read(values: dict[str, Any]) -> ModelConfig:
         norm_position="post",
         positions="sinusoidal",
         activation=activation(values.get("activation_function", "gelu")),
-        # Scaled embeddings are not what the output layer uses: then it stands apart.
-        tie_embeddings=not values.get("scale_embedding", False),
+        scale_embeddings=bool(values.get("scale_embedding", False)),
         head_bias=True,
     )
 
 
-PLAIN_HEAD = {"embedding_norm": (False,), "head_transform": (False,), "head_bias": (False,)}
+UNSCALED = {"scale_embeddings": (None, False)}
+PLAIN_HEAD = {
+    "embedding_norm": (False,), "head_transform": (False,), "head_bias": (False,), **UNSCALED,
+}  # fmt: skip
 GPT2_NEEDS = {
     "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("layernorm",),
     "positions": ("learned",), "bias": (True,), "activation": tuple(ACTIVATIONS), **PLAIN_HEAD,
@@ -299,7 +302,7 @@ BERT_NEEDS = {
     "architecture": ("encoder",), "norm_position": ("post",), "norm": ("layernorm",),
     "positions": ("learned",), "bias": (True,), "activation": tuple(ACTIVATIONS),
     "embedding_norm": (True,), "head_transform": (True,), "head_bias": (True,),
-    "tie_embeddings": (True,),
+    "tie_embeddings": (True,), **UNSCALED,
 }  # fmt: skip
 MARIAN_NEEDS = {
     "architecture": ("encoder_decoder",), "norm_position": ("post",), "norm": ("layernorm",),

@@ -22,6 +22,8 @@ from model.config import ModelConfig, TrainConfig, from_dict, to_dict
         ({"norm": "batchnorm"}, "layernorm, rmsnorm"),
         ({"dropout": 1.0}, "between"),
         ({"dropout": math.nan}, "between"),
+        ({"attention_dropout": 1.0}, "attention_dropout must be between"),
+        ({"scale_embeddings": 2}, "scale_embeddings must be bool"),
         ({"d_model": 6, "n_heads": 2, "positions": "rope"}, "even"),
         ({"d_model": 7, "n_heads": 1, "positions": "sinusoidal"}, "even"),
         ({"d_modle": 4}, "no key 'd_modle'"),

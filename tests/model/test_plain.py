@@ -48,6 +48,30 @@ def test_loss_and_gradients_are_those_of_the_plain_forms(kind, z_loss):
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", [kernels.attention, plain.attention])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_leaves_weights_out_and_scales_the_others(form, dtype):
+    """Of four equal weights each is left out with probability 0.5, or counts twice."""
+    torch.manual_seed(0)
+    q, k = torch.zeros(2, 1, 1, 4000, 4, dtype=dtype)
+    v = torch.eye(4, dtype=dtype).expand(1, 1, 4, 4)
+    weights = form(q, k[:, :, :4], v, None, 0.5)[0, 0]
+    assert set(weights.flatten().tolist()) == {0.0, 0.5}
+    assert abs((weights == 0).float().mean() - 0.5) < 0.02
+
+
+def test_attention_dropout_acts_in_training_alone():
+    model, batch = tiny(attention_dropout=0.5), causal(ROWS)
+    assert torch.equal(model(batch), model(batch))
+    assert torch.equal(model(batch), tiny()(batch))
+    model.train()
+    torch.manual_seed(1)
+    first = model(batch)
+    assert not torch.allclose(first, model(batch), atol=1e-2)
+    torch.manual_seed(1)
+    assert torch.equal(first, model(batch))
+
+
 def test_the_switch_goes_back_also_where_something_fails():
     model = tiny()
     layers = [block.attention for block in model.decoder.blocks]

@@ -171,6 +171,27 @@ def test_sinusoids_follow_the_formula():
             assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("changes", "scaled"),
+    [
+        ({"positions": "sinusoidal"}, True),
+        ({"positions": "sinusoidal", "scale_embeddings": False}, False),
+        ({"positions": "rope"}, False),
+        ({"positions": "rope", "scale_embeddings": True}, True),
+    ],
+)
+def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size(changes, scaled):
+    config = ModelConfig(d_model=128, vocab_size=50, **changes)
+    model, ids = Transformer(config), torch.tensor([[5, 9, 7]])
+    embedded, _ = model.embed(ids, None)
+    rest = embedded - model.embedding(ids) * (math.sqrt(128) if scaled else 1)
+    if config.positions == "sinusoidal":
+        torch.testing.assert_close(rest[0], sinusoids(torch.arange(3), 128))
+        assert (rest.std() / (embedded - rest).std() < 4) == scaled  # at the start 35 without
+    else:
+        assert not rest.any()
+
+
 def test_rotary_products_depend_on_distance_alone():
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, 8)

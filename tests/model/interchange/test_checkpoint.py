@@ -69,6 +69,17 @@ def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(t
     assert load(tmp_path / "c").objective is None
 
 
+def test_an_older_model_with_sinusoids_keeps_its_logits(tmp_path):
+    """It was trained before embeddings were multiplied by sqrt(d), and does not say so."""
+    model = tiny(positions="sinusoidal", scale_embeddings=False)
+    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    config = json.loads((tmp_path / "c" / "config.json").read_text())
+    del config["model"]["scale_embeddings"]
+    (tmp_path / "c" / "config.json").write_text(json.dumps(config))
+    ids = torch.randint(0, 61, (2, 9))
+    assert torch.equal(logits(load(tmp_path / "c"), ids), logits(model, ids))
+
+
 def damage_truncate(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

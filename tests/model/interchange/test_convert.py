@@ -237,6 +237,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         ({"positions": "sinusoidal"}, r"needs positions learned \(it is sinusoidal\);"),
         ({"norm": "rmsnorm", "positions": "rope", "bias": False},
          r"LlamaForCausalLM needs activation swiglu \(it is gelu\)\."),
+        ({"scale_embeddings": True}, r"needs scale_embeddings None or False \(it is True\);"),
         ({"n_kv_heads": 1}, r"GPT2LMHeadModel needs n_kv_heads 4 \(it is 1\);"),
         ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position post"),
     ],
