@@ -8,17 +8,15 @@ import signal
 import statistics
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from model.config import ModelConfig, TrainConfig, from_dict, to_dict
 from tasks.contract import Artifact, HallmarkError
-from tasks.training.pretrain import started
+from tasks.training.following import event_of, started
 
 #: Seconds that steps are made for, and after which a trainer that still is not done is ended.
 STEPS, PATIENCE = 6.0, 60.0
@@ -107,14 +105,6 @@ def try_steps(
     return Steps(statistics.median(later), peak, len(rows), device)
 
 
-def _events(lines: Any) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        with suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict) and "event" in event:
-                yield event
-
-
 def _watch(process: subprocess.Popen[str]) -> str:
     """Let the trainer work for a while, then ask it to stop, and wait until it has saved its log.
 
@@ -129,7 +119,7 @@ def _watch(process: subprocess.Popen[str]) -> str:
     timers[0].start()
     device = ""
     try:
-        for event in _events(process.stdout):
+        for event in filter(None, map(event_of, process.stdout or ())):
             if event["event"] == "start":
                 device = event["device"]
                 timers.append(threading.Timer(STEPS, tell, [signal.SIGTERM]))

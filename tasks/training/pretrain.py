@@ -13,11 +13,8 @@ import logging
 import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +24,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, field_serializer, field_validator
 
 from model.config import OBJECTIVES, ModelConfig, TrainConfig, to_dict
-from model.training.job import WATCH
 from tasks.contract import (
-    ROOT,
     Artifact,
     HallmarkError,
     StageConfig,
@@ -40,13 +35,11 @@ from tasks.contract import (
     stage,
     table,
 )
+from tasks.training.following import events
 from tasks.training.held_out import validation_groups
 from tasks.training.seen import COVERAGE, SEEN, seen_of, stretches
 
 log = logging.getLogger("hallmark")
-
-#: How often a trainer that something else killed is started again.
-RESTARTS = 3
 
 #: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
 GIVEN = ("vocab_size", "context")
@@ -130,7 +123,7 @@ SPEED = table(
 )  # fmt: skip
 
 
-# The trainer's process ----------------------------------------------------------------------
+# The job -------------------------------------------------------------------------------------
 
 
 def write_job(
@@ -207,70 +200,6 @@ def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> 
                 f"on from a checkpoint with {found[name]}: set it to that"
             )
     return found
-
-
-@contextmanager
-def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
-    """A trainer, with its process group gone when the block is left."""
-    with errors.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "model.training.run", str(job.absolute()), WATCH],
-            cwd=ROOT,  # where the package model is
-            stdin=subprocess.PIPE,  # its end tells the trainer that this process died
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
-        process.wait()
-
-
-def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
-    """Events of the trainer until it is done; one that was killed is started again."""
-    for attempt in range(RESTARTS + 1):
-        with started(job, errors) as process:
-            log.info("trainer: process %d started", process.pid)
-            assert process.stdout is not None
-            for line in process.stdout:
-                event = _parse(line)
-                if event:
-                    yield event
-            code = process.wait()
-        if code == 0:
-            return
-        if 0 < code <= 128:
-            raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
-        name = signal.Signals(-code if code < 0 else code - 128).name  # of one of its processes
-        if attempt < RESTARTS:
-            log.warning("trainer: killed by %s; it goes on from its last state", name)
-    raise HallmarkError(
-        f"the trainer was killed {RESTARTS + 1} times, at last by {name}; where memory is short, "
-        f"lower train.batch_size or raise train.accumulation, and run again: it goes on from its "
-        f"last state"
-    )
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """The event of a line, None where a library printed something else."""
-    with suppress(ValueError):
-        event = json.loads(line)
-        if isinstance(event, dict) and "event" in event:
-            return event
-    log.debug("trainer: %s", line.rstrip())
-    return None
-
-
-def _tail(errors: Path) -> str:
-    lines = errors.read_text(errors="replace").strip().splitlines()
-    return f"{lines[-1][:300]!r}" if lines else "it said nothing"
 
 
 # Checkpoints and the log ---------------------------------------------------------------------

@@ -11,5 +11,5 @@ def forked_trainers():
 
     with pytest.MonkeyPatch.context() as patch:
         forked = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)
-        patch.setattr("tasks.training.pretrain.subprocess", forked)
+        patch.setattr("tasks.training.following.subprocess", forked)
         yield
