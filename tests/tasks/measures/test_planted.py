@@ -5,6 +5,7 @@ import re
 import string
 from collections import Counter
 from datetime import datetime
+from ipaddress import ip_address
 
 import pytest
 from stdnum import iban
@@ -142,3 +143,38 @@ def test_of_each_type_as_many_stand_beside_their_name_as_alone():
         form = re.escape(INNOCENT[number % len(INNOCENT)])
         form = form.replace(re.escape("#"), r"\d").replace(re.escape("*"), "[1-9]")
         assert re.fullmatch(form, text)
+
+
+AREA = "(?:212|415|650|312)"
+LOCAL = r"(?:2[2-9]\d|[3-8]\d\d)"
+FORMS = {
+    "EMAIL": {r"[\w.'+-]+?[1-9]\d{0,2}@[\w-]+\.(?:com|org|co\.uk|example|de)"},
+    "PHONE": {
+        rf"\({AREA}\) {LOCAL}-\d{{4}}", rf"{AREA}-{LOCAL}-\d{{4}}", rf"{AREA}\.{LOCAL}\.\d{{4}}",
+        rf"\+1 {AREA} {LOCAL} \d{{4}}", rf"\+1-{AREA}-{LOCAL}-\d{{4}}",
+        rf"1-{AREA}-{LOCAL}-\d{{4}}", rf"{AREA} {LOCAL} \d{{4}}",
+        r"\+44 20 7[1-9]\d\d \d{4}", r"\+49 30 [2-9]\d{5}", r"\+33 1 42 \d\d \d\d 11",
+    },
+    "SECRET": {
+        "AKIA[A-Z0-9]{16}", "ghp_[A-Za-z0-9]{36}", "sk_live_[A-Za-z0-9]{24}", "AIza[A-Za-z0-9]{35}",
+        r"xoxb-\d{12}-[A-Za-z0-9]{24}", "glpat-[A-Za-z0-9]{20}",
+        r"SG\.[A-Za-z0-9]{22}\.[A-Za-z0-9]{43}",
+        r"postgres://app:[A-Za-z0-9]{12}@db\.internal:5432",
+        r"amqp://[A-Za-z0-9]{6}:[A-Za-z0-9]{16}@queue\.example",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_what_has_no_check_digits_is_drawn_in_every_form(kind):
+    found = drawn(OTHERS[kind][0], 400)
+    matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in found]
+    assert all(matched), found[matched.index(set())]
+    assert set().union(*matched) == FORMS[kind]
+
+
+def test_internet_addresses_are_of_both_kinds_and_belong_to_somebody():
+    found = [ip_address(value) for value in drawn(OTHERS["IP"][0], 2000)]
+    assert all(address.is_global for address in found)
+    assert sum(a.version == 6 for a in found) / 2000 == pytest.approx(0.2, abs=0.04)
+    assert all(max(a.packed[1:]) >= 32 and a.packed[3] for a in found if a.version == 4)
