@@ -16,7 +16,8 @@ from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.score_toxicity import STATUS, ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import uniform
-from tasks.corpus.toxicity.cascade import CascadeConfig, drawn_up_to, lower_bound
+from tasks.corpus.toxicity.cascade import CascadeConfig, Recall, check, drawn_up_to, lower_bound
+from tasks.corpus.toxicity.cascade import measured as measured_in
 from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import LONG
@@ -128,6 +129,21 @@ def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, 
         assert all(a.equals(b) for a, b in zip(found[0], other, strict=True))
 
 
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_document_at_the_bound_is_not_cleared(session, scorer, texts, drawn):
+    documents = given(texts)
+    low = scores_of(documents, linear := ScorerConfig())
+    draws = uniform(documents["documents"].read()["doc_id"], 0, "cascade")
+    sampled = draws <= np.sort(draws)[79]
+    middle = np.argsort(low[sampled == drawn])[(sampled == drawn).sum() // 2]
+    clears = float(low[sampled == drawn][middle])
+    config = cascaded(scorer, linear, threshold=1e-6, clears_below=clears, recall=0.01)
+    made = score_toxicity(documents, None, config)
+    status = made["signals"].read()["toxicity_status"].to_pylist()
+    assert [s == "cleared" for s in status] == ((low < clears) & ~sampled).tolist()
+    assert made["sample"].read()["cleared"].to_pylist() == (low < clears)[sampled].tolist()
+
+
 def test_another_seed_draws_another_sample(measured, scorer):
     documents, cheap, *_ = measured
     ids = []
@@ -233,6 +249,35 @@ def test_as_many_are_drawn_as_asked(draws, count):
     assert (draws <= drawn_up_to(draws, count)).sum() == min(count, len(draws))
 
 
+def test_a_score_at_a_bound_is_not_below_it():
+    """Toxic at the threshold; and the least cheap score of those that are missed."""
+    sample = pa.table(
+        {
+            "cheap": pa.array([0.25, 0.125, 0.5, 0.0625, 0.25], pa.float32()),
+            "toxicity": pa.array([0.75, 0.875, 0.75, 0.5, None], pa.float32()),
+            "cleared": [True, True, False, True, True],
+        }
+    )
+    found = measured_in(sample, 9, 0.75)
+    assert (found.documents, found.drawn, found.toxic, found.missed) == (9, 5, 3, 2)
+    assert found.lowest == 0.125
+    assert math.isnan(measured_in(sample, 9, 0.9375).lowest)
+    assert measured_in(sample, 9, 0.9375).bound(0.95) == 0
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("recall", [0.5, 0.9, 0.99])
+def test_it_is_told_how_many_toxic_documents_could_show_the_recall(level, recall):
+    """The fewest of which none is missed and the bound reaches the recall, counted up."""
+    config = CascadeConfig(level=level, recall=recall)
+    enough = next(n for n in range(1, 999) if lower_bound(n, n, level) >= recall)
+    check(Recall(9999, 1000, enough, 0, math.nan), config)
+    with pytest.raises(HallmarkError, match=f"no fewer than {enough} toxic ones can show it"):
+        check(Recall(9999, 1000, enough - 1, 0, math.nan), config)
+    with pytest.raises(HallmarkError, match=r"which at 0\.0995 would have cleared none"):
+        check(Recall(9999, 1000, enough, enough, 0.1), config)
+
+
 # Failures --------------------------------------------------------------------------------------
 
 
@@ -292,6 +337,8 @@ def test_rules_must_be_those_for_which_the_recall_is_measured():
 
 
 def test_a_cascade_needs_two_scorers():
+    defaults = CascadeConfig()
+    assert CascadeConfig.model_validate(defaults.model_dump()) == defaults  # which are in range
     with pytest.raises(ValueError, match=r"cascade\.cheap is the same as scorer"):
         ScoreToxicityConfig(cascade=CascadeConfig())
 

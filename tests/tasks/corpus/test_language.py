@@ -1,6 +1,7 @@
 """The language of documents, and whom a scorer is asked about."""
 
 import pytest
+from pydantic import ValidationError
 
 from tasks.contract import HallmarkError
 from tasks.corpus.language import LanguageConfig, language
@@ -34,6 +35,14 @@ def test_settings_decide_how_sure_and_from_how_much(session):
     assert made["signals"].read()["language"].to_pylist() == ["ru", "en"]
     made = language(given(["ok"]), LanguageConfig(confidence=0))
     assert made["signals"].read()["language"].null_count == 0
+
+
+def test_how_sure_and_from_how_much_have_bounds(session):
+    made = language(given(["ok", LONG["fr"]]), LanguageConfig(confidence=1, characters=1))
+    assert made["signals"].read()["language"].to_pylist() == [None, None]
+    for setting in ({"confidence": 1.01}, {"confidence": -0.01}, {"characters": 0}):
+        with pytest.raises(ValidationError):
+            LanguageConfig(**setting)
 
 
 def scored(texts, **config):

@@ -1,5 +1,7 @@
 """Figures of quality against a reckoning by hand and one by brute force."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from tasks.corpus.figures.texts import Texts
-from tasks.corpus.quality import SIGNALS, QualityConfig, figures, quality
+from tasks.corpus.quality import SIGNALS, QualityConfig, blocks, figures, quality
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 
@@ -54,6 +56,7 @@ def rows(texts):
 @example(["a\r", "b\r", "\n"])
 @example([".", "..", "...", "a.", "...... #", "# " * 30])
 @example(["word " * 300, "word", "word word", "a b " * 70 + "\n" + "a b " * 70])
+@example(["So it is. Yes.", "Is it? So it is.", "It is so"])
 @example(["x" * 70_000 + " " + "y " * 5_000 + "."])
 @example(["Foo is [1] here. And 'there.' Was it? [edit]\nlorem {", "It says: use cookies now."])
 def test_every_figure_is_that_of_brute_force(texts):
@@ -150,9 +153,26 @@ def test_signals_are_the_same_however_the_corpus_is_cut(session):
     )
 
 
+@pytest.mark.parametrize("most", [1, 40, 1000])
+def test_a_column_is_worked_on_in_pieces_of_so_many_bytes_or_of_one_text(monkeypatch, most):
+    monkeypatch.setattr("tasks.corpus.quality.BLOCK", most)
+    draw = np.random.default_rng(7)
+    texts = pa.array(["é" * int(n) for n in draw.integers(0, 30, 50)], pa.large_string())
+    pieces = list(blocks(texts[3:]))
+    assert pa.concat_arrays(pieces).equals(texts[3:])
+    sizes = [[len(text.encode()) for text in piece.to_pylist()] for piece in pieces]
+    assert all(len(here) == 1 or sum(here) <= most for here in sizes)
+    assert all(sum(here) + behind[0] > most for here, behind in pairwise(sizes))
+    assert list(blocks(texts[:0])) == []
+
+
 def test_stop_words_and_short_lines_are_settings(session):
     texts = ["der die das\n" + "x" * 40, "the and\nof"]
     config = QualityConfig(stop_words=("der", "das", "ein"), short_line=45)
     made = quality(given(texts), config)["signals"].read()
     assert made["stop_words"].to_pylist() == [2, 0]
     assert made["short_lines"].to_pylist() == [1, 1]
+    made = quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())["signals"].read()
+    assert made["short_lines"].to_pylist() == [2 / 3]
+    made = quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
+    assert made["short_lines"].to_pylist() == [0]
