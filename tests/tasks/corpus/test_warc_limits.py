@@ -11,12 +11,36 @@ from tasks.corpus.reading.readers import TOO_LONG
 from tests.tasks.corpus.reading import PACK, read, texts
 from tests.tasks.corpus.test_warc import archive, html, page, record
 
+MANY = " ".join(f"a{n}=1" for n in range(40_000))
 BOMBS = {
     "div": "<div>" * 60_000,
-    "attributes": "<a " + " ".join(f"a{n}=1" for n in range(40_000)) + ">",
+    "attributes": f"<a {MANY}>",
     "attributes in quotes": "<a " + " ".join(f'a{n}="<b c>"' for n in range(20_000)) + ">",
     "reopened": "<p>" + "".join(f"<b id={n}>" for n in range(3000)) + "</p>" + "<p>x</p>" * 30_000,
     "false ends": "<div></b>" * 60_000,
+    "attributes of an end": "</a " + MANY + ">",
+    "attributes without spaces": "<a " + "".join(f"a{n}=''" for n in range(40_000)) + ">",
+    "attributes behind a comment": f'<!-- <a b="--><a {MANY} b="">',
+    "attributes behind a script": f'<script><a b="</script><a {MANY} b="">',
+    "attributes of many bodies": "".join(
+        "<body " + " ".join(f"a{m}x{n}" for n in range(4000)) + ">" for m in range(20)
+    ),
+    "ends in comments": "<div><!--</div>-->" * 60_000,
+    "ends in attributes": "<div><img alt='</div>'>" * 60_000,
+    "ends in scripts": "<div><script></div></script>" * 60_000,
+    "ends in a script in a comment": "<div><script><!--<script></script>--></div></script>"
+    * 60_000,
+    "ends in a script of a longer name": "<div><script></scripts></div></script>" * 60_000,
+    "ends in CDATA": "<svg><g><![CDATA[</g>]]>" * 60_000,
+    "ends in the title of an image": "<svg><title><div><title></div></title></title>" * 60_000,
+    "no ends": "<svg>" + "<path d=x/>" * 60_000,
+    "no ends outside": "<svg></p>" + "<path/>" * 60_000,
+    "ends of an image that ended": ("<svg><g><p><b>" + "<g/>" * 20 + "</g></svg>") * 3000,
+    "ends of what is not open": "<span><p></span></p>" * 60_000,
+    "ends under another": "<span><div></span></div>" * 60_000,
+    "ends out of reach": ("<div>" * 100 + "<object>" + "</div>" * 100 + "</object>") * 600,
+    "ends of other names": "<x\u212a></xk><y\xa0></y><z></z\x1f>" * 20_000,
+    "ends of long names": f"<{'x' * 99}a></{'x' * 99}b>" * 20_000,
 }
 HEAVY = {
     "div": "<div>" * 5000,
@@ -24,7 +48,11 @@ HEAVY = {
     "wide": "<div>x</div>" * 100_000,
     "font": "<font><p>" * 1000,
     "attributes": "<a " + " ".join(f"a{n}=1" for n in range(4000)) + ">",
-    "quotes": "<a b='\"" * 50_000,
+    "quotes": "<a b='\"" * 5_000,
+    "images": "<div><svg><title>x</title><g><path d=''/><path/></g></svg></div>" * 20_000,
+    "scripts": "<div><script>'<div>' + '<b>' + (a<b)</script><!-- <div> --></div>" * 20_000,
+    "lists": "<ul><li><p>x<li><b>x</b></ul>" * 20_000,
+    "tables": "<table>" + "<tr><td><a>x</a><td><i>x</i>" * 20_000 + "</table>",
     "lone": "<" * 500_000,
     "entities": "&amp;" * 200_000,
 }
@@ -32,7 +60,7 @@ HEAVY = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_html_bombs_are_refused_in_little_time(write, name):
-    data = page(BOMBS[name].encode()) + page(html("next"))
+    data = page(BOMBS[name].encode(), kind="text/html; charset=utf-8") + page(html("next"))
     start = time.process_time()
     good, bad, _ = archive(write, data, limit=10**7)
     assert texts(good) == ["next"]
