@@ -124,27 +124,42 @@ def read_lexicon(path: Path) -> dict[str, list[str]]:
         said = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HallmarkError(f"lexicon {path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise HallmarkError(f"lexicon {path}: is no JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise HallmarkError(
+            f"lexicon {path}: is no JSON ({error}); write it as UTF-8, an object of groups"
+        ) from error
     if not isinstance(said, dict) or not said:
         raise HallmarkError(
             f"lexicon {path}: must be a JSON object of groups, a list of terms each"
         )
     for group, terms in said.items():
+        if not group.isprintable() or len(group) > 200:  # nor is a lone surrogate printable
+            raise HallmarkError(
+                f"lexicon {path}: {group!r:.60} cannot name a group; give it a name of at most 200 "
+                f"characters that can be printed"
+            )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
             raise HallmarkError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
-        for term in terms:
-            if not term or term != " ".join(_words(term)):
-                raise HallmarkError(
-                    f"lexicon {path}: {term!r:.60} can never be found; write terms in lower case, "
-                    f"with single spaces where words are parted by anything but letters and digits"
-                )
+        if not terms:
+            raise HallmarkError(
+                f"lexicon {path}: group {group!r:.60} has no terms; give it some or leave it out"
+            )
+    for term in _never_found([term for terms in said.values() for term in terms]):
+        raise HallmarkError(
+            f"lexicon {path}: {term!r:.60} can never be found; write terms in lower case, "
+            f"with single spaces where words are parted by anything but letters and digits"
+        )
     return said
 
 
-def _words(text: str) -> list[str]:
-    cut = pc.split_pattern_regex(pa.scalar(text.lower()), _BETWEEN).as_py()
-    return [word for word in cut if word and word != "."]
+def _never_found(terms: Sequence[str]) -> list[str]:
+    """The terms that are not words as texts are cut into, with single spaces between them."""
+    whole = [term for term in terms if term.isprintable()]
+    texts = pa.array([term.lower() for term in whole], pa.large_string())
+    cut = pc.split_pattern_regex(texts, _BETWEEN).to_pylist()
+    words = [" ".join(word for word in found if word and word != ".") for found in cut]
+    found = {term for term, said in zip(whole, words, strict=True) if term and term == said}
+    return [term for term in terms if term not in found]
 
 
 # Finding ---------------------------------------------------------------------------------------

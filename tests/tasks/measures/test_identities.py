@@ -177,7 +177,10 @@ def test_a_lexicon_of_a_user(tmp_path):
     ("said", "why"),
     [("[1]", "must be a JSON object of groups"), ("{", "is no JSON"), ('{"a": "b"}', "a list of"),
      ('{"a": ["B c"]}', "can never be found"), ('{"a": [""]}', "can never be found"),
-     ('{"a": ["b-c"]}', "can never be found"), ('{"a": [1]}', "a list of terms")],
+     ('{"a": ["b-c"]}', "can never be found"), ('{"a": [1]}', "a list of terms"),
+     ('{"a": ["b", "c", "\\ud800"]}', "can never be found"), ("[" * 100_000, "is no JSON"),
+     ('{"a": []}', "has no terms"), ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
+     ('{"\\ud800": ["b"]}', "cannot name a group")],
 )  # fmt: skip
 def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
     path = tmp_path / "bad.json"
