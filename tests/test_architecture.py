@@ -92,7 +92,7 @@ def test_every_data_file_belongs_to_a_stage():
         str(path.relative_to(ROOT))
         for package in ("tasks", "reports")
         for path in (ROOT / package).rglob("*")
-        if path.suffix in suffixes
+        if path.suffix in suffixes and path.parent.name != "__pycache__"
     }
     site_only = {name for name in there if name.startswith("reports/page/templates/site")}
     assert declared <= there
