@@ -8,6 +8,7 @@ import pytest
 
 from tasks.corpus.reading import pages
 from tasks.corpus.reading.readers import TOO_LONG
+from tasks.corpus.reading.warc import NO_HEADER
 from tests.tasks.corpus.reading import PACK, read, texts
 from tests.tasks.corpus.test_warc import archive, html, page, record
 
@@ -103,3 +104,21 @@ def test_a_record_of_100_megabytes_is_not_held(tmp_path, ending):
     assert (texts(good), bad) == (["first", "last"], [("record 2", TOO_LONG)])
     assert meter.skips["response that is no text"][0] == 1
     assert peak < 20_000_000
+
+
+@pytest.mark.parametrize("size", [900, 1100, 4000, 5000, 17_000])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_long_headers_are_read(write, size, ending):
+    rows = [record(b"first"), record(b"long", WARC_Target_URI="x" * size), record(b"last")]
+    data = b"".join(PACK[ending](row) if ending else row for row in rows)
+    good, bad, _ = archive(write, data, f"a.warc{ending}", limit=10**5)
+    assert (texts(good), bad) == (["first", "long", "last"], [])
+    assert good[1].raw_bytes == len(rows[1])
+
+
+@pytest.mark.parametrize("left", [10, 40, 1500])
+def test_an_archive_that_ends_within_a_header(write, left):
+    data = record(b"first") + record(b"cut off", WARC_Target_URI="x" * 2000)[:left]
+    good, bad, meter = archive(write, data)
+    assert (texts(good), bad) == (["first"], [("record 2", NO_HEADER)])
+    assert meter.bytes == len(data)
