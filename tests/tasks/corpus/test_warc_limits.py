@@ -42,6 +42,7 @@ BOMBS = {
     "ends out of reach": ("<div>" * 100 + "<object>" + "</div>" * 100 + "</object>") * 600,
     "ends of other names": "<x\u212a></xk><y\xa0></y><z></z\x1f>" * 20_000,
     "ends of long names": f"<{'x' * 99}a></{'x' * 99}b>" * 20_000,
+    "half of it closed": "<div><div></div>" * 30_000,
 }
 HEAVY = {
     "div": "<div>" * 5000,
