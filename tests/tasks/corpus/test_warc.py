@@ -138,6 +138,11 @@ def test_the_encoding_of_a_page_that_declares_none(write):
     assert texts(good) == [text.strip()]
 
 
+@pytest.mark.parametrize("charset", ["", "ü", "\ud800", "no-such", "x" * 1000, "utf_8\0"])
+def test_a_name_that_is_no_encoding_says_nothing(charset):
+    assert pages.decoded("Füße".encode(), charset, html=True) == "Füße"
+
+
 def test_a_page_that_is_not_in_its_encoding_is_an_error(write):
     """A guess would make nonsense of its other characters."""
     body = b"<p>" + "Füße ".encode() * 50 + b"\xff</p>"
