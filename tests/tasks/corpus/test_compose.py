@@ -111,3 +111,16 @@ def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
 )  # fmt: skip
 def test_similarity_of_short_texts_by_hand(left, right, share):
     assert similarity(left, right) == share
+
+
+def test_in_talk_and_nowhere_else_what_is_said_has_a_speaker(town):
+    spoken = Counter()
+    for document in town:
+        names = tuple(f"{document.known[who]}: " for who in ("first", "friend"))
+        for piece in document.pieces[1:-1]:
+            if not piece.plain and document.truth.kind == "talk":
+                assert piece.said.text.startswith((*names, '"')), piece.said.text
+                spoken[piece.said.text[:1] == '"'] += 1
+            elif not piece.plain:
+                assert not piece.said.text.startswith(names), piece.said.text
+    assert spoken[False] > 10

@@ -84,3 +84,11 @@ def test_what_is_no_text_and_no_code_costs_its_file(install):
         ("dist-info/METADATA", "description", "", 3, b""),
         ("dist-info/NOTICE", "byte 3", "not valid UTF-8", 4, b"ab\xffc"),
     ]
+
+
+def test_the_indentation_of_a_docstring_counts_as_read_and_is_no_part_of_the_text(install):
+    code = b'class A:\n    """First.\n\n        Deeper.\n    Last."""\n'
+    install({f"{INFO}/METADATA": b"Name: x\nVersion: 1.0\n\n", "a.py": code})
+    [record] = read()
+    assert record.text == "First.\n\n    Deeper.\nLast."
+    assert record.raw_bytes == len("First.\n\n        Deeper.\n    Last.")
