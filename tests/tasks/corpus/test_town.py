@@ -284,6 +284,13 @@ def test_a_line_is_told_with_article_capital_and_places():
     assert [said.text[m.start : m.end] for m in said.marks] == ["<IP>"]
 
 
+@pytest.mark.parametrize("said", ["{$a}", "{$a}!", "x {$a}", "x {$a}! {$b}", "¶{^$b}{$a}"])
+def test_every_piece_of_a_line_is_told(said):
+    teller = Teller(Dice(1), {"a": "one", "b": "two"}, lambda kind, dice: kind)
+    whole = said.replace("{$a}", "one").replace("{$b}", "two").replace("{^$b}", "Two")
+    assert teller.tell(parse(f"== x\n{said}")["x"][0]).text == whole.replace("¶", "\n")
+
+
 def test_every_rule_is_used_and_no_line_is_there_twice():
     made = {}
     for name in RULES:
