@@ -148,3 +148,14 @@ def test_a_column_is_folded_where_it_matters():
     ]  # fmt: skip
     assert fold_all(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
     assert fold_all(pa.array([], pa.large_string())).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1.2.3.99", "amqp://app:Zkq-vQxw@queue.example", "x@corp.example", 'key = "bXdYfZhW"',
+     "NL02ABNA0123456789", "AKIA" + "IOSFODNN" + "7EXAMPLE"],
+)  # fmt: skip
+def test_a_column_shows_what_has_few_digits_too(value):
+    expected = find(f"see {value} there")
+    assert expected
+    assert find_all(pa.array(["", f"see {value} there"], pa.large_string())) == {1: expected}
