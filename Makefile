@@ -13,9 +13,10 @@ run: $(VENV)/installed
 	$(VENV)/bin/hallmark run
 
 # What tests share is made once in a process: tests/conftest.py says which stay together. In the
-# order of names the longest files, those of flows, come first.
+# order of names the longest files, those of flows, come first. Three processes: much of the time is
+# waited for processes that tests start and stop, and two would leave a core of two idle meanwhile.
 test: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 2 --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder
 
 # The quick tests: the contract's, the kernels' and the model's core, and the walls.
 QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \

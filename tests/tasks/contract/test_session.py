@@ -1,5 +1,6 @@
 """Sessions: which one a stage finds, and whom a watcher tells."""
 
+import contextvars
 import logging
 import threading
 
@@ -18,6 +19,11 @@ from tests.tasks.contract.stages import MakeConfig, make
 
 
 def test_the_innermost_session_is_found_and_none_outside(tmp_path):
+    """In a context of its own: fixtures of other tests hold sessions open."""
+    contextvars.Context().run(_innermost, tmp_path)
+
+
+def _innermost(tmp_path):
     outer, inner = (Session(Store(tmp_path / name)) for name in ("outer", "inner"))
     with pytest.raises(HallmarkError, match="a stage was called outside a session"):
         current_session()
