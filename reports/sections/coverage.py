@@ -31,16 +31,18 @@ def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> l
             name, label, unit, COVERAGE, conditions, aggregate=aggregate, column=column
         )
 
+    documents = figure("documents", "documents", "documents packed for training")
+    touched = figure("touched", "documents", "documents of which any was read")
+    unread = touched.value != documents.value
     told = Paragraph(
         [
             "Until this checkpoint, at step ", f"{step:,}", ", training read ",
             figure("tokens", "tokens", "tokens of documents read"), " of ",
             figure("packed", "tokens", "tokens packed for training"), ", each as often as it was "
             "read: ", figure("tokens/packed", "epochs", "tokens read over tokens packed", "ratio"),
-            ". Of ", figure("documents", "documents", "documents packed for training"),
-            " it touched ", figure("touched", "documents", "documents of which any was read"),
-            " and read ", figure("whole", "documents", "documents of which all was read"),
-            " whole. It has learnt nothing from the others.",
+            ". Of ", documents, " it touched ", touched, " and read ",
+            figure("whole", "documents", "documents of which all was read"), " whole.",
+            *([" The model has learnt nothing from those it did not touch."] if unread else []),
         ]
     )  # fmt: skip
     rows = pretrained["coverage"].read(["step", "source", "packed"]).to_pylist()

@@ -86,7 +86,7 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert (
         "Until this checkpoint, at step 250, training read 42,500 tokens of 61,000 tokens, each as "
         "often as it was read: 0.6967 epochs. Of 304 documents it touched 204 documents and read "
-        "154 documents whole. It has learnt nothing from the others."
+        "154 documents whole. The model has learnt nothing from those it did not touch."
     ) in said
     assert tables(page, "source", "documents", "touched") == [
         [
