@@ -29,6 +29,8 @@ ACTIVATIONS: dict[str, nn.Module] = {
     "gelu_tanh": nn.GELU("tanh"),
     "relu": nn.ReLU(),
     "silu": nn.SiLU(),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": nn.Tanh(),
 }
 
 
@@ -246,7 +248,7 @@ class Transformer(nn.Module):
         if not self.config.tie_embeddings:
             n -= count["embedding"]
         attentions = sum(isinstance(module, Attention) for module in self.modules())
-        return 6 * n + 12 * attentions * self.config.d_model * context
+        return 6 * n + 12 * attentions * self.config.heads_width * context
 
 
 def _group(name: str) -> str:

@@ -26,10 +26,10 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.n_heads, config.kv_heads, config.head_dim
-        width = config.kv_heads * config.head_dim
+        self.width, width = config.heads_width, config.kv_heads * config.head_dim
         # Queries, keys and values in one matrix: one product instead of three.
-        self.qkv = nn.Linear(config.d_model, config.d_model + 2 * width, bias=config.bias)
-        self.out = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+        self.qkv = nn.Linear(config.d_model, self.width + 2 * width, bias=config.bias)
+        self.out = nn.Linear(self.width, config.d_model, bias=config.bias)
         self.dropout = config.attention_dropout
         self.kernel: Callable[..., Tensor] = kernels.attention
 
@@ -57,12 +57,12 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """The queries alone, (B, H, Tq, D)."""
-        (q,) = self._split(self._rows(x, slice(x.shape[-1])), self.heads)
+        (q,) = self._split(self._rows(x, slice(self.width)), self.heads)
         return q
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values alone, (B, Hkv, Tk, D), of the encoder's states (B, Tk, d)."""
-        y = self._rows(memory, slice(memory.shape[-1], None))
+        y = self._rows(memory, slice(self.width, None))
         k, v = self._split(y, self.kv_heads, self.kv_heads)
         return k, v
 

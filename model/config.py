@@ -14,7 +14,7 @@ Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["learned", "sinusoidal", "rope"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "sigmoid", "tanh"]
 Objective = Literal["causal", "prefix", "mlm", "span_corruption"]
 Schedule = Literal["cosine", "linear", "wsd"]
 OptimizerName = Literal["adamw", "muon"]
@@ -35,7 +35,8 @@ class ModelConfig:
     """Sizes and kinds of a transformer.
 
     ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
-    attention, Ainslie et al. 2023). ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
+    attention, Ainslie et al. 2023). ``d_head`` is the size of a head's queries, keys and values;
+    None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
     third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
     longest sequence the model attends over, in tokens. As in BERT, ``embedding_norm`` normalises
     the embeddings' sum, ``head_transform`` puts a matrix, the activation and a norm before the
@@ -53,6 +54,7 @@ class ModelConfig:
     n_layers: int = 4
     n_heads: int = 4
     n_kv_heads: int | None = None
+    d_head: int | None = None
     d_ff: int | None = None
     architecture: Architecture = "decoder"
     norm: Norm = "layernorm"
@@ -74,7 +76,9 @@ class ModelConfig:
         _check_types(self)
         for name, high in LARGEST.items():
             _between(self, name, 1, high)
-        if self.d_model % self.n_heads:
+        if self.d_head is not None:
+            _between(self, "d_head", 1, LARGEST["d_model"])
+        elif self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
         if self.n_kv_heads is not None:
             _between(self, "n_kv_heads", 1, self.n_heads)
@@ -86,7 +90,8 @@ class ModelConfig:
             _between(self, "d_ff", 1, 4 * LARGEST["d_model"])
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
-                f"Rotary positions need an even head size, not {self.head_dim} (d_model / n_heads)."
+                f"Rotary positions need an even head size, not {self.head_dim}: d_head, or "
+                f"d_model / n_heads."
             )
         if self.head_transform and self.activation == "swiglu":
             raise ValueError("head_transform needs an activation of one input, not swiglu.")
@@ -99,7 +104,12 @@ class ModelConfig:
 
     @property
     def head_dim(self) -> int:
-        return self.d_model // self.n_heads
+        return self.d_head or self.d_model // self.n_heads
+
+    @property
+    def heads_width(self) -> int:
+        """All heads of the queries side by side."""
+        return self.n_heads * self.head_dim
 
     @property
     def kv_heads(self) -> int:

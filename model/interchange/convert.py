@@ -163,7 +163,7 @@ def _permuted(name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool
 def _sizes(config: ModelConfig, parts: int) -> list[int]:
     if parts == 3:  # queries, keys, values
         width = config.kv_heads * config.head_dim
-        return [config.d_model, width, width]
+        return [config.heads_width, width, width]
     return [config.hidden, config.hidden]  # gate, up
 
 

@@ -10,6 +10,7 @@ from model.config import Activation, ModelConfig
 
 ACTIVATIONS: dict[Activation, str] = {
     "gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu",
+    "sigmoid": "sigmoid", "tanh": "tanh",
 }  # fmt: skip
 OURS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
 
@@ -31,7 +32,7 @@ class Family:
     model_class    of the model with its output layer
     base           what the names of the model below the output layer begin with
     needs          settings of ours that can be written as one of theirs, by their keys
-    grouped        whether it has grouped-query heads
+    grouped        whether it has grouped-query heads, and heads of any size
     entries        all tensors of a model
     written, read  configs, ours to theirs and back; ``read`` raises ValueError or KeyError
     halves         their sinusoids lie in halves, sines then cosines, ours alternate: the residual
@@ -56,6 +57,8 @@ class Family:
         ]
         if not self.grouped and config.kv_heads != config.n_heads:
             lacking.append(f"n_kv_heads {config.n_heads} (it is {config.kv_heads})")
+        if not self.grouped and config.heads_width != config.d_model:
+            lacking.append(f"n_heads x d_head {config.d_model} (it is {config.heads_width})")
         return lacking
 
 

@@ -106,24 +106,28 @@ def _llama_written(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _size_of_heads(values: dict[str, Any]) -> int | None:
+    """None where they are together as wide as the model."""
+    size, together = values.get("head_dim"), values["hidden_size"]
+    return None if (size or 0) * values["num_attention_heads"] == together else size
+
+
 def _llama_read(values: dict[str, Any]) -> ModelConfig:
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ValueError("its rotary positions are scaled, which is not supported.")
     if values.get("attention_bias") or values.get("mlp_bias"):
         raise ValueError("its matrices have biases, which is not supported.")
-    d_model, heads = values["hidden_size"], values["num_attention_heads"]
-    if (values.get("head_dim") or d_model // heads) * heads != d_model:
-        raise ValueError("its heads together are not as wide as the model.")
     if values.get("hidden_act", "silu") != "silu":
         raise ValueError(f"the activation {values['hidden_act']!r} is not SwiGLU's.")
     return ModelConfig(
         vocab_size=values["vocab_size"],
         context=values["max_position_embeddings"],
-        d_model=d_model,
+        d_model=values["hidden_size"],
         n_layers=values["num_hidden_layers"],
-        n_heads=heads,
+        n_heads=values["num_attention_heads"],
         n_kv_heads=values.get("num_key_value_heads"),
+        d_head=_size_of_heads(values),
         d_ff=values["intermediate_size"],
         norm="rmsnorm",
         positions="rope",

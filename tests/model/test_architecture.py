@@ -105,7 +105,7 @@ VARIANTS = [
     {},
     {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False},
     {"norm_position": "post", "positions": "sinusoidal", "activation": "relu"},
-    {"n_kv_heads": 2, "tie_embeddings": False, "activation": "gelu_tanh"},
+    {"n_kv_heads": 2, "d_head": 6, "tie_embeddings": False, "activation": "gelu_tanh"},
 ]
 
 
@@ -142,7 +142,8 @@ def test_parameter_groups_add_up_and_flops_count_as_stated(changes):
     total = count.pop("total")
     assert total == sum(count.values()) == sum(p.numel() for p in model.parameters())
     n = total - count["positions"] - (0 if model.config.tie_embeddings else count["embedding"])
-    assert model.flops_per_token(16) == 6 * n + 12 * 2 * 32 * 16
+    width = 4 * (changes.get("d_head") or 8)
+    assert model.flops_per_token(16) == 6 * n + 12 * 2 * width * 16
 
 
 def test_parameter_count_of_gpt2_small():

@@ -17,6 +17,8 @@ from model.config import ModelConfig, TrainConfig, from_dict, to_dict
         ({"d_model": 10**11, "n_heads": 4}, "between 1 and"),
         ({"n_heads": 4, "n_kv_heads": 8}, "between 1 and 4"),
         ({"d_ff": 0}, "between"),
+        ({"d_head": 0}, "between"),
+        ({"d_head": 5, "positions": "rope"}, "even head size, not 5"),
         ({"n_layers": "4"}, "must be int"),
         ({"n_layers": True}, "must be int"),
         ({"norm": "batchnorm"}, "layernorm, rmsnorm"),

@@ -29,6 +29,13 @@ FAMILIES = {
         "rope_theta": 500.0,
         "norm_eps": 1e-6,
     },
+    "llama, narrow heads": {
+        "norm": "rmsnorm",
+        "positions": "rope",
+        "activation": "swiglu",
+        "bias": False,
+        "d_head": 6,
+    },
 }
 
 
@@ -238,6 +245,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         ({"norm": "rmsnorm", "positions": "rope", "bias": False},
          r"LlamaForCausalLM needs activation swiglu \(it is gelu\)\."),
         ({"scale_embeddings": True}, r"needs scale_embeddings None or False \(it is True\);"),
+        ({"d_head": 6}, r"GPT2LMHeadModel needs n_heads x d_head 32 \(it is 24\);"),
         ({"n_kv_heads": 1}, r"GPT2LMHeadModel needs n_kv_heads 4 \(it is 1\);"),
         ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position post"),
     ],

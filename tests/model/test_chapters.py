@@ -1,0 +1,207 @@
+"""What the textbook's chapters say of a transformer and no other test holds: row by row.
+
+The rows are those of ``model/README.md``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from model import kernels, plain
+from model.architecture import FeedForward
+from model.batch import Batch
+from model.config import ModelConfig
+from model.decoding.inside import embeddings
+from model.masks import MaskSpec
+from model.objectives import causal
+from tests.model.oracles import logits, tiny
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_first_version_of_attention_compares_the_words_themselves():
+    """Rows 1 to 3: score(x_i, x_j) = x_i . x_j, softmax over j <= i, sum of the x_j."""
+    x = drawn(5, 8).double().numpy()
+    expected = np.zeros_like(x)
+    for i in range(5):
+        powers = [math.exp(x[i] @ x[j]) for j in range(i + 1)]
+        expected[i] = sum(p / sum(powers) * x[j] for j, p in enumerate(powers))
+    words = torch.from_numpy(x)[None, None]
+    unscaled = words * math.sqrt(8)  # its own factor is 1 / sqrt(8)
+    np.testing.assert_allclose(plain.attention(unscaled, words, words, "causal")[0, 0], expected)
+
+
+def test_the_cost_of_attention_grows_with_the_square_of_the_length():
+    """Row 11, by torch's counter of operations."""
+
+    def cost(length):
+        q, k, v = drawn(3, 1, 2, length, 8)
+        with FlopCounterMode(display=False) as counter:
+            plain.attention(q, k, v, "causal")
+        return counter.get_total_flops()
+
+    assert cost(64) == 2 * 2 * 2 * 64 * 64 * 8  # two products, two heads, two operations
+    assert cost(128) == 4 * cost(64)
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "rope", "norm_position": "post"}])
+def test_all_positions_are_computed_at_once_as_one_by_one(changes):
+    """Row 13: what a position gives depends on nothing behind it."""
+    model, ids = tiny(**changes), torch.tensor([[0, 7, 9, 7, 30, 2]])
+    at_once = logits(model, ids)[0]
+    for t in range(6):
+        alone = logits(model, ids[:, : t + 1])[0, -1]
+        torch.testing.assert_close(at_once[t], alone, atol=1e-5, rtol=0)
+
+
+def test_a_stack_is_its_blocks_one_over_the_other():
+    """Row 16."""
+    stack, x = tiny(n_layers=3).decoder, drawn(2, 5, 32)
+    y = x
+    for block in stack.blocks:
+        y = block(y, "causal")
+    torch.testing.assert_close(stack(x, MaskSpec(causal=True)), stack.norm(y))
+    assert len(stack.blocks) == 3
+
+
+def test_heads_have_any_size_and_layers_one():
+    """Rows 18 and 19: 64 for 512 and eight heads, as in the original, unless it is said."""
+    assert ModelConfig(d_model=512, n_heads=8).head_dim == 64
+    model = tiny(d_head=6, n_kv_heads=2, architecture="encoder_decoder")
+    layer, memory = model.decoder.blocks[0].cross, drawn(2, 7, 32)
+    assert layer.qkv.weight.shape == ((4 + 2 + 2) * 6, 32) and layer.out.weight.shape == (32, 24)
+    q, (k, v) = layer.queries(memory[:, :3]), layer.keys_values(memory)
+    assert q.shape == (2, 4, 3, 6) and k.shape == v.shape == (2, 2, 7, 6)
+    assert layer(memory[:, :3], None, None, memory).shape == (2, 3, 32)
+    for form in (kernels.attention, plain.attention):  # d_v need not be d_k
+        values = drawn(2, 4, 7, 5)
+        weights = (q @ k.repeat_interleave(2, 1).mT / math.sqrt(6)).softmax(-1)
+        keys = k.repeat_interleave(2, 1)
+        torch.testing.assert_close(form(q, keys, values), weights @ values)
+
+
+def test_wavelengths_go_from_two_pi_to_ten_thousand_times_that():
+    """Row 22: the first pair turns once in 2 pi positions, the last, of many, in 10000 x 2 pi."""
+    from model.positions import sinusoids
+
+    size = 512
+    table = sinusoids(torch.tensor([0, 1]), size).double()
+    turned = torch.atan2(table[1, 0::2], table[1, 1::2])  # radians in a position
+    waves = (2 * math.pi / turned).numpy()
+    assert waves[0] == pytest.approx(2 * math.pi, rel=1e-5)
+    assert (np.diff(waves) > 0).all()
+    assert waves[-1] == pytest.approx(10_000 ** (1 - 2 / size) * 2 * math.pi, rel=1e-3)
+
+
+def test_masks_are_put_together_by_or_of_what_is_excluded():
+    """Rows 26 to 29: 1 = excluded in the chapter, True = may attend here."""
+    real = torch.tensor([[True, True, False, False]])
+    padding = ~MaskSpec(keys=real).dense(4, 4, real.device)
+    sequence = ~MaskSpec(causal=True).dense(4, 4, real.device)
+    both = ~MaskSpec(causal=True, keys=real).dense(4, 4, real.device)
+    assert padding.squeeze().tolist() == [False, False, True, True]
+    assert sequence.squeeze().tolist() == [[j > i for j in range(4)] for i in range(4)]
+    assert torch.equal(both, (padding | sequence))
+    scores = drawn(1, 1, 4, 4)
+    weights = plain.attention_weights(scores, torch.eye(4)[None, None], ~both)
+    assert (weights[both] == 0).all() and weights.sum(-1).allclose(torch.ones(4))
+
+
+def test_a_recurrent_decoder_attends_by_the_same_function():
+    """Rows 33 and 34: alpha = softmax(H^T s), c = H alpha, H the encoder's states as columns."""
+    states, query = drawn(6, 9, seed=1), drawn(6, seed=2)
+    alpha = torch.softmax(states.T @ query, 0)
+    context = states @ alpha
+    keys = states.T[None, None]  # (1, 1, 9, 6)
+    asked = (query * math.sqrt(6))[None, None, None]
+    for form in (kernels.attention, plain.attention):
+        torch.testing.assert_close(form(asked, keys, keys)[0, 0, 0], context)
+
+
+def test_a_tied_output_compares_states_with_embeddings():
+    """Row 35: P(y_t | x, y_<t) = softmax(E h)."""
+    model, batch = tiny(), Batch(torch.tensor([[0, 5, 9]]))
+    hidden = model(batch)
+    expected = torch.softmax(hidden @ model.embedding.weight.T, -1)
+    torch.testing.assert_close(model.logits(hidden).softmax(-1), expected)
+    assert model.head.weight is model.embedding.weight
+    untied = tiny(tie_embeddings=False)
+    assert untied.head.weight is not untied.embedding.weight
+
+
+def test_the_probability_of_a_text_is_the_product_over_its_words():
+    """Rows 37 and 38: cross-entropy, perplexity, and the product they come from."""
+    model, row = tiny(), np.array([[0, 5, 9, 33, 2]])
+    p = logits(model, torch.from_numpy(row)).softmax(-1)[0]
+    product = math.prod(p[t, row[0, t + 1]].item() for t in range(4))
+    nats = model.loss(causal(row)).item()
+    assert math.exp(-nats) == pytest.approx(product, rel=1e-4)
+    assert math.exp(nats / 4) == pytest.approx(product ** (-1 / 4), rel=1e-4)  # perplexity
+
+
+def test_a_words_vector_differs_by_its_context():
+    """Row 66: *great* is one vector below the first block, and another in each text above it."""
+    great, one, other = 7, [0, 3, 7], [0, 40, 7]
+    model = tiny(positions="rope")
+    same = [vectors[one.index(great)] for vectors in embeddings(model, [one, other], layer=0)]
+    np.testing.assert_array_equal(*same)
+    apart = [vectors[one.index(great)] for vectors in embeddings(model, [one, other])]
+    assert np.abs(apart[0] - apart[1]).max() > 0.1
+
+
+FORMULAS = {
+    "relu": lambda x: x.clamp(min=0),
+    "sigmoid": lambda x: 1 / (1 + (-x).exp()),
+    "tanh": lambda x: (x.exp() - (-x).exp()) / (x.exp() + (-x).exp()),
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x / (1 + (-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).exp()),
+}
+
+
+@pytest.mark.parametrize("activation", [*FORMULAS, "swiglu"])
+def test_activations_follow_their_formulas(activation):
+    """Row 71, in the layer where they stand."""
+    torch.manual_seed(0)
+    layer = FeedForward(ModelConfig(d_model=8, n_heads=2, activation=activation)).double()
+    x = drawn(3, 8).double()
+    inside = F.linear(x, layer.up.weight, layer.up.bias)
+    if activation == "swiglu":
+        gate, value = inside.chunk(2, -1)
+        expected = FORMULAS["silu"](gate) * value
+    else:
+        expected = FORMULAS[activation](inside)
+    torch.testing.assert_close(layer(x), F.linear(expected, layer.down.weight, layer.down.bias))
+
+
+def test_back_propagation_finds_the_slope_of_the_loss():
+    """Row 73: against the loss a little to either side, in ten random directions."""
+    model = tiny(activation="tanh", norm_position="post").double()
+    batch = causal(np.array([[0, 5, 9, 33, 2]]))
+    with plain.plain(model):  # the fast loss keeps float32
+        model.cross_entropy = exact
+        model.loss(batch).backward()
+        for seed in range(10):
+            slope, epsilon = 0.0, 1e-5
+            ways = [(p, drawn(*p.shape, seed=seed).double()) for p in model.parameters()]
+            slope = sum((p.grad * way).sum().item() for p, way in ways)
+            values = []
+            for factor in (1, -2, 1):  # there, to the other side, and back
+                with torch.no_grad():
+                    for p, way in ways:
+                        p += factor * epsilon * way
+                    values.append(model.loss(batch).item())
+            assert (values[0] - values[1]) / (2 * epsilon) == pytest.approx(slope, rel=1e-5)
+
+
+def exact(hidden, weight, bias, targets, weights, z_loss):
+    nats = F.cross_entropy(F.linear(hidden, weight, bias)[0], targets[0], reduction="none")
+    return (nats * weights[0]).sum()
