@@ -78,7 +78,7 @@ class Card:
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        blocks: list[Block] = [self.findings.verdict()]
+        blocks: list[Block] = [self.findings.verdict(), *self.findings.outdone()]
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
         elif not self.corpus:

@@ -31,6 +31,7 @@ BASELINES = {
     "gzip": "gzip -9",
     "bigram": "interpolated bigram",
     "fivegram": "interpolated 5-gram",
+    "recurrent": "small LSTM",
 }
 
 Finding = tuple[dict[str, Any], Figure]
@@ -89,6 +90,21 @@ class Findings:
             return Callout("bad", [text])
         text = f"All {len(verdicts)} controls of the audits came out as they must."
         return Callout("good", [text])
+
+    def outdone(self) -> list[Callout]:
+        """In words: the baselines whose cost of held-out text is below the model's."""
+        parts: list[Inline] = []
+        for row, figure in self.of("capability", "bits_per_byte_difference"):
+            name = row["slice"].removeprefix("model-")
+            if (row["value"] or 0) > 0:
+                parts += ["; " if parts else "", f"{BASELINES.get(name, name)}, by ", figure]
+        if not parts:
+            return []
+        said = (
+            "A byte of held-out text costs this model more than it costs what only counts or is "
+            "smaller: "
+        )
+        return [Callout("bad", [said, *parts, "."])]
 
     def controls(self) -> Grid:
         rows: list[list[Inline]] = []

@@ -278,11 +278,17 @@ PARTS = table(
 @stage(tables={"samples": PARTS, "findings": FINDINGS})
 def capability_findings(config: NoConfig, work: Work) -> None:
     work.table("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
-    values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 2.75}
+    values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 1.25}
     rows = [
         finding("capability", "bits_per_byte", value, slice=name, low=value - 0.25, n=2,
                 high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"})
         for name, value in values.items()
+    ]  # fmt: skip
+    rows += [
+        finding("capability", "bits_per_byte_difference", value, slice=f"model-{name}", n=2,
+                low=value - 0.125, high=value + 0.125, unit="bits", method="paired difference",
+                where={"part": "text"})
+        for name, value in (("bigram", -2.0), ("fivegram", 0.25))
     ]  # fmt: skip
     rows.append(
         finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
