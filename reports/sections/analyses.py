@@ -85,8 +85,19 @@ def capability_chart(findings: Findings) -> list[Block]:
         first_is_ours="model" in known,
     )  # fmt: skip
     said = ", ".join(f"{BASELINES[n]} {f.short}" for n, f in known.items())
-    caption = "Bits per byte of held-out text: the model beside what needs no network."
-    return [Chart("bits-per-byte", svg, f"Bits per byte: {said}.", caption)]
+    caption = "Bits per byte of held-out text: the model beside its baselines."
+    chart = Chart("bits-per-byte", svg, f"Bits per byte: {said}.", caption)
+    return [chart, *agreement_chart(findings)]
+
+
+def agreement_chart(findings: Findings) -> list[Block]:
+    found = findings.of("capability", "agreement_accuracy")
+    of_model = [f for f in found if f[0]["slice"].startswith("model, ")]
+    caption = (
+        "Share of pairs in which the model prefers the verb that agrees, by the number of words "
+        "between it and its noun. The dashed line is one half: guessing."
+    )
+    return interval_chart("agreement", of_model, "share of pairs", caption, reference=0.5)
 
 
 def bias_chart(findings: Findings) -> list[Block]:

@@ -1,10 +1,12 @@
-"""What the subject can do, beside the harm it may do: bits per byte and cloze accuracy.
+"""What the subject can do, beside the harm it may do: bits per byte, cloze accuracy, dependencies.
 
 Bits per byte: what it costs to spell held-out documents, each from its beginning, divided by
 their UTF-8 bytes; it compares models over different tokens. Beside it stand gzip -9 over the same
-text, and a bigram and a 5-gram model over the same tokens, trained on the corpus's train split.
+text, and over the same tokens a bigram and a 5-gram model and a small LSTM, trained on the corpus's
+train split.
 
-Cloze accuracy is the accuracy on the last words of held-out sentences, see ``cloze.py``.
+Cloze accuracy is the accuracy on the last words of held-out sentences, see ``cloze.py``; for
+dependencies over a distance, with all of these models as readers, see ``dependencies.py``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from model.training.data import combine
+from model.training.recurrent import train_recurrent
 from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
 from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
+from tasks.audits.dependencies import (
+    PAIRS,
+    SUBJECT,
+    Baseline,
+    Reader,
+    agreement,
+    garden_paths,
+    measure_dependencies,
+    prefer,
+    reader_of,
+)
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
@@ -43,6 +57,7 @@ Float64 = NDArray[np.float64]
 
 AUDIT = "capability"
 NGRAMS = {"bigram": 2, "fivegram": 5}
+RECURRENT = "recurrent"
 PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
@@ -55,6 +70,9 @@ class CapabilityConfig(StageConfig):
         ge=1_000,
         description="text of the train split that the n-gram models count, chosen by hash; about "
         "40 bytes of memory each",
+    )
+    recurrent_tokens: int = Field(
+        1_000_000, ge=0, description="tokens that the recurrent baseline is trained on; 0: none"
     )
     passages: int = Field(200, ge=2, description="most passages of the cloze test")
     passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
@@ -75,6 +93,9 @@ SAMPLES = table(
     column("model_bits", pa.float64(), "figure", "what the text costs the model", unit="bits"),
     column("bigram_bits", pa.float64(), "figure", "what it costs the bigram model", unit="bits"),
     column("fivegram_bits", pa.float64(), "figure", "what it costs the 5-gram model", unit="bits"),
+    column(
+        "recurrent_bits", pa.float64(), "figure", "what it costs the recurrent model", unit="bits"
+    ),
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "what the model wrote instead"),
@@ -127,19 +148,19 @@ class Text:
     ids: list[list[int]]
     sizes: NDArray[np.int64]  # UTF-8 bytes
     model: Float64 | None
-    ngrams: dict[str, Float64]
+    baselines: dict[str, Float64]
     doc_id: Sequence[bytes | None]
     source: Sequence[str | None]
 
 
-def cost(part: str, table: pa.Table, subject: Subject, ngrams: dict[str, NgramModel]) -> Text:
+def cost(part: str, table: pa.Table, subject: Subject, baselines: dict[str, Baseline]) -> Text:
     texts = table["text"].to_pylist()
     ids = subject.encode_batch(texts)
     bits = None
     if subject.kind == "causal" and part != SEEN:
         scores = subject.log_probs([subject.opened(row) for row in ids])
         bits = np.array([-row.sum(dtype=np.float64) / np.log(2) for row in scores])
-    costs = {name: model.bits(ids) for name, model in ngrams.items()}
+    costs = {name: model.bits(ids) for name, model in baselines.items()}
     names = table.column_names
     nothing = [None] * len(texts)
     doc_id, source = (table[n].to_pylist() if n in names else nothing for n in ("doc_id", "source"))
@@ -173,12 +194,19 @@ def ratio(
 
 
 def measure_text(
-    text: Text, random: Text, seen: Text, subject: Subject, config: CapabilityConfig, trained: str
+    text: Text,
+    random: Text,
+    seen: Text,
+    subject: Subject,
+    config: CapabilityConfig,
+    trained: str,
+    recurrent: str,
 ) -> list[dict[str, Any]]:
     """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
     how = f"every token given the left context in its document, {subject.begin}"
     over = f"percentile bootstrap over documents, {config.resamples} resamples"
     smoothing = f"interpolated modified Kneser-Ney over the subject's tokens, {trained}"
+    made = dict.fromkeys(NGRAMS, smoothing) | {RECURRENT: recurrent}
 
     def row(slice_: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
         value, low, high = ratio(bits[keep], part.sizes[keep], config.resamples, config.seed)
@@ -197,11 +225,11 @@ def measure_text(
         )
     else:
         rows.append(row("model", text, text.model, everything, how))
-    for name, bits in text.ngrams.items():
-        rows.append(row(name, text, bits, everything, smoothing))
+    for name, bits in text.baselines.items():
+        rows.append(row(name, text, bits, everything, made[name]))
     rows.append(_gzip(text))
     if text.model is not None:
-        for name, bits in text.ngrams.items():
+        for name, bits in text.baselines.items():
             rows.append(row(f"model-{name}", text, text.model - bits, everything,
                             "paired difference", metric="bits_per_byte_difference"))  # fmt: skip
         sources = np.array(text.source)
@@ -210,9 +238,9 @@ def measure_text(
                             where={"part": TEXT, "source": source}))  # fmt: skip
     rows.append(_random_control(random, row))
     high = next(r for r in rows if r["slice"] == "fivegram")["high"]
-    found = ratio(seen.ngrams["fivegram"], seen.sizes, 100, config.seed)[0]
+    found = ratio(seen.baselines["fivegram"], seen.sizes, 100, config.seed)[0]
     rows.append(
-        row(SEEN, seen, seen.ngrams["fivegram"], everything, control="positive",
+        row(SEEN, seen, seen.baselines["fivegram"], everything, control="positive",
             passed=found < (high if high is not None else np.inf),
             method="5-gram model over documents it was trained on; passes where they cost less "
                    "than held-out ones")
@@ -222,7 +250,7 @@ def measure_text(
 
 def _random_control(random: Text, row: Any) -> dict[str, Any]:
     entropy = float(np.log2(len(PRINTABLE)))
-    bits = random.ngrams["fivegram"] if random.model is None else random.model
+    bits = random.baselines["fivegram"] if random.model is None else random.model
     judged = "the 5-gram model" if random.model is None else "the subject"
     method = (
         f"{judged} over uniformly random characters, which no model can spell in fewer than "
@@ -256,8 +284,7 @@ def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
             "bytes": int(text.sizes[i]),
             "tokens": max(0, len(text.ids[i]) - unscored),
             "model_bits": None if text.model is None else float(text.model[i]),
-            "bigram_bits": float(text.ngrams["bigram"][i]),
-            "fivegram_bits": float(text.ngrams["fivegram"][i]),
+            **{f"{name}_bits": float(bits[i]) for name, bits in text.baselines.items()},
             "prompt": text.texts[i] if text.part == RANDOM else None,
         }
         for i in range(len(text.texts))
@@ -265,7 +292,7 @@ def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
 
 
 @stage(
-    tables={"samples": SAMPLES, "findings": FINDINGS},
+    tables={"samples": SAMPLES, "pairs": PAIRS, "findings": FINDINGS},
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )
@@ -276,18 +303,31 @@ def audit_capability(
     held_out = choose(documents, "validation", config.validation_bytes, config.seed)
     training = choose(documents, "train", config.training_bytes, config.seed)
     ids = subject.encode_batch(training["text"].to_pylist())
-    ngrams = {}
+    baselines: dict[str, Baseline] = {}
     for number, (name, order) in enumerate(NGRAMS.items()):
-        work.progress(number, 4, f"counting {name}s")
-        ngrams[name] = NgramModel(ids, order, subject.vocab_size)
+        work.progress(number, 6, f"counting {name}s")
+        baselines[name] = NgramModel(ids, order, subject.vocab_size)
     trained = f"trained on {len(ids):,} documents of the train split"
-    work.progress(2, 4, "bits per byte")
-    text = cost(TEXT, held_out, subject, ngrams)
-    random = cost(RANDOM, random_texts(config.seed), subject, ngrams)
-    seen = cost(SEEN, training.slice(0, 64), subject, ngrams)
+    if config.recurrent_tokens:
+        work.progress(2, 6, "training the recurrent baseline")
+        baselines[RECURRENT] = train_recurrent(
+            ids, subject.vocab_size, tokens=config.recurrent_tokens, seed=config.seed
+        )
+    recurrent = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
+    work.progress(3, 6, "bits per byte")
+    text = cost(TEXT, held_out, subject, baselines)
+    random = cost(RANDOM, random_texts(config.seed), subject, baselines)
+    seen = cost(SEEN, training.slice(0, 64), subject, baselines)
     rows = [row for part in (text, random, seen) for row in text_rows(part, subject)]
-    findings = measure_text(text, random, seen, subject, config, trained)
-    work.progress(3, 4, "cloze")
+    findings = measure_text(text, random, seen, subject, config, trained, recurrent)
+    work.progress(4, 6, "dependencies")
+    readers: dict[str, Reader] = {
+        SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]
+    }
+    readers |= {name: reader_of(baseline, subject) for name, baseline in baselines.items()}
+    preferred = prefer([*agreement(), *garden_paths()], readers)
+    findings += measure_dependencies(preferred, AUDIT, resamples=config.resamples, seed=config.seed)
+    work.progress(5, 6, "cloze")
     found = find_passages(
         held_out, config.passages, config.passage_words, config.passage_characters
     )
@@ -303,5 +343,6 @@ def audit_capability(
         findings += measure_cloze(answers, config.resamples, config.seed)
     nothing = dict.fromkeys(SAMPLES.names)
     numbered = [{**nothing, **row, "sample": number} for number, row in enumerate(rows)]
+    work.table("pairs").write(pa.Table.from_pylist(preferred, schema=PAIRS))
     work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
     work.table("findings").write(findings_table(findings))

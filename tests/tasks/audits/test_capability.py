@@ -32,7 +32,7 @@ from tests.model.oracles import logits
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 from tests.tasks.training.pretraining import run
 
-CONFIG = CapabilityConfig(passage_words=3, resamples=500)
+CONFIG = CapabilityConfig(passage_words=3, resamples=500, recurrent_tokens=20_000)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
 
 
 def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
-    samples = audited["samples"].read()
+    samples, pairs = audited["samples"].read(), audited["pairs"].read()
     assert samples["sample"].to_pylist() == list(range(len(samples)))
-    columns = {"model": "model_bits", "bigram": "bigram_bits", "fivegram": "fivegram_bits"}
+    columns = {name: f"{name}_bits" for name in ("model", "bigram", "fivegram", "recurrent")}
     for row in audited["findings"].read().to_pylist():
-        rows = evidence(samples, row["where"])
+        rows = evidence({"samples": samples, "pairs": pairs}[row["table"]], row["where"])
         assert row["n"] == len(rows)
         assert row["low"] <= row["value"] <= row["high"]
-        if row["metric"] == "cloze_accuracy":
+        if row["metric"] == "cloze_accuracy" or row["table"] == "pairs":
             assert row["value"] == pytest.approx(np.mean(rows["correct"].to_pylist()))
         elif row["slice"] in columns or row["slice"].startswith("source:"):
             bits = sum(rows[columns.get(row["slice"], "model_bits")].to_pylist())
@@ -122,7 +122,7 @@ def test_a_trained_model_beats_itself_untrained_and_the_controls_hold(
     with open_session(session):
         untrained = audit_capability(checkpoints[0], corpus, CONFIG)
     assert value(audited, "model")["high"] < value(untrained, "model")["low"]
-    for slice_ in ("gzip", "bigram", "fivegram"):  # the same tokens of the same text
+    for slice_ in ("gzip", "bigram", "fivegram", "recurrent"):  # the same tokens of the same text
         assert value(audited, slice_)["value"] == value(untrained, slice_)["value"]
     assert value(audited, "model")["value"] < value(audited, "gzip")["value"]
     difference = value(audited, "model-bigram", "bits_per_byte_difference")
@@ -254,7 +254,7 @@ def findings_of(subject: Subject, texts: list[str]) -> list[dict[str, Any]]:
         cost("random characters", random_texts(0), subject, ngrams),
         cost("training text", pa.table({"text": pa.array(sentences(50, seed=9))}), subject, ngrams),
     ]
-    return measure_text(*parts, subject, CONFIG, "trained on 50 texts")
+    return measure_text(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
 
 
 def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
