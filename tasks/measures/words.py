@@ -8,6 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: Texts of these characters alone: NFKC changes none of them, lower case some to others of them;
+#: none composes with its neighbour.
+SIMPLE = (
+    r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}-\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}\x{BF}-\x{FF}"
+    r"\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
+)
 NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 
 
@@ -17,17 +23,24 @@ def normalise(texts: pa.Array) -> pa.Array:
     Each text by itself: what stands beside it in a batch changes nothing.
     """
     plain = pc.utf8_lower(texts)
-    other = pc.invert(pc.string_is_ascii(texts))
+    other = pc.invert(pc.match_substring_regex(texts, SIMPLE))
     if pc.any(other).as_py():
         plain = pc.replace_with_mask(plain, other, _folded(texts.filter(other)))
     return _spaced_once(plain)
 
 
 def _folded(texts: pa.Array) -> pa.Array:
-    """NFKC and lower case, until neither changes a text: what is lower case may compose anew."""
-    while not (folded := pc.utf8_lower(pc.utf8_normalize(texts, "NFKC"))).equals(texts):
-        texts = folded
-    return texts
+    """NFKC and lower case, until neither changes a word: what is lower case may compose anew. Word
+    by word, as nothing composes with a space, and few words need it."""
+    words = pc.split_pattern(texts, " ")
+    values = pc.utf8_lower(words.values)
+    other = pc.invert(pc.match_substring_regex(words.values, SIMPLE))
+    odd = words.values.filter(other)
+    while not (folded := pc.utf8_lower(pc.utf8_normalize(odd, "NFKC"))).equals(odd):
+        odd = folded
+    values = pc.replace_with_mask(values, other, odd)
+    lists = pa.ListArray.from_arrays(words.offsets, values)
+    return pc.binary_join(lists, pa.scalar(" ", pa.large_string()))
 
 
 def _spaced_once(texts: pa.Array) -> pa.Array:
@@ -37,13 +50,20 @@ def _spaced_once(texts: pa.Array) -> pa.Array:
 
 def word_hashes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
-    spaceless = pc.match_substring_regex(texts, NO_SPACES)
-    if pc.any(spaceless).as_py():
-        spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
-        texts = pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
+    other = pc.invert(pc.string_is_ascii(texts))
+    if pc.any(other).as_py():
+        texts = pc.replace_with_mask(texts, other, _characters_apart(texts.filter(other)))
     words = pc.split_pattern(texts, " ")
     ends = words.offsets.to_numpy().astype(np.int64)
     return _hashed(words.values)[ends[0] : ends[-1]], ends - ends[0]
+
+
+def _characters_apart(texts: pa.Array) -> pa.Array:
+    spaceless = pc.match_substring_regex(texts, NO_SPACES)
+    if not pc.any(spaceless).as_py():
+        return texts
+    spaced = pc.replace_substring_regex(texts.filter(spaceless), NO_SPACES, r" \1 ")
+    return pc.replace_with_mask(texts, spaceless, _spaced_once(spaced))
 
 
 def _hashed(words: pa.Array) -> np.ndarray:

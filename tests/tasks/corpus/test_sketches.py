@@ -1,14 +1,17 @@
 """Sketches of texts against plain Python: normalisation, shingles, minima, and who meets whom."""
 
+import hashlib
 import unicodedata
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.copies.sketches import band_hashes, shingles
+from tasks.measures import words
 from tasks.measures.words import normalise
 
 
@@ -20,8 +23,8 @@ def plain(text):
 
 
 def shingle_set(text, length=5):
-    words = plain(text).split() or [""]
-    return {tuple(words[i : i + length]) for i in range(max(1, len(words) - length + 1))}
+    cut = plain(text).split() or [""]
+    return {tuple(cut[i : i + length]) for i in range(max(1, len(cut) - length + 1))}
 
 
 def similarity(left, right):
@@ -31,6 +34,54 @@ def similarity(left, right):
 #: Where Arrow and Python agree: of five letters here Arrow's lower case is the simple one or of
 #: a newer Unicode. Scripts without spaces, further up, have a test of their own.
 letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0558\u058b\u058c")
+
+
+SIMPLE_ONES = [
+    c
+    for c in map(chr, [*range(0x250), *range(0x2000, 0x2070)])
+    if pc.match_substring_regex(pa.array([c]), words.SIMPLE)[0].as_py()
+]
+
+
+@given(st.text(st.sampled_from(SIMPLE_ONES), max_size=40))
+def test_simple_texts_need_no_normal_form(text):
+    """What the short way makes of them is what the long way would, and Python."""
+    column = pa.array([text], pa.large_string())
+    [short] = normalise(column).to_pylist()
+    [long] = words._spaced_once(words._folded(column)).to_pylist()
+    assert short == long == " ".join(unicodedata.normalize("NFKC", text).lower().split())
+
+
+def test_more_than_ascii_is_simple():
+    assert {*map(chr, range(128)), *"éßÆ×÷“”–•Ã\x80"} <= {*SIMPLE_ONES}
+    assert not {*"\xa0ªµ½…ﬁ\u0301가\u212b"} & {*SIMPLE_ONES}
+
+
+def test_a_word_is_hashed_by_blake2():
+    texts = pa.array(["one two two", "zwei 三四"], pa.large_string())
+    expected = [
+        hashlib.blake2b(word.encode(), digest_size=8).digest()
+        for text in ("one two two", "zwei 三 四")
+        for word in text.split()
+    ]
+    hashes, ends = words.word_hashes(texts)
+    assert hashes.astype("<u8").tobytes() == b"".join(expected)
+    assert ends.tolist() == [0, 3, 6]
+
+
+def whole(text):
+    """NFKC and lower case of a text at once, by Arrow, until neither changes it."""
+    column = pa.array([text], pa.large_string())
+    while not (folded := pc.utf8_lower(pc.utf8_normalize(column, "NFKC"))).equals(column):
+        column = folded
+    return column[0].as_py()
+
+
+@settings(deadline=None)
+@given(st.text("aAÅ é\u0301\u0308¨\u0345ﬁ가\u1100\u1161\u11a8 \u0130Hh\u0331…", max_size=20))
+def test_words_are_folded_as_their_text_is(text):
+    column = pa.array([text, "x"], pa.large_string())
+    assert words._folded(column).to_pylist() == [whole(text), "x"]
 
 
 @settings(deadline=None)
