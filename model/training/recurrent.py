@@ -63,7 +63,7 @@ def train_recurrent(
     tokens: int,
     d_model: int = 128,
     context: int = 64,
-    batch_size: int = 16,
+    batch_size: int = 32,
     learning_rate: float = 1e-2,
     seed: int = 0,
     device: str = "cpu",
