@@ -39,7 +39,7 @@ from tasks.contract.session import Event, Finished, Session, Watcher, current_se
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.store import Store
 from tasks.contract.tombstones import as_read, denied, denied_digest
-from tasks.contract.work import Clock, Work
+from tasks.contract.work import Clock, Work, reason
 
 __all__ = [
     "STAGES", "Event", "Finished", "Session", "Stage", "current_session", "open_session", "stage",
@@ -262,6 +262,11 @@ class Call:
             if str(error).startswith("stage "):
                 raise
             raise type(error)(f"stage {self.label}: {error}") from error
+        except MemoryError as error:
+            raise HallmarkError(
+                f"stage {self.label}: too little memory ({reason(error)}); run again with fewer "
+                f"workers, or where there is more: it goes on, nothing is lost"
+            ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(

@@ -171,9 +171,9 @@ class Work(Tables):
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 if tries >= self.retries:
-                    raise HallmarkError(_reason(error)) from error
+                    raise HallmarkError(reason(error)) from error
                 tries += 1
-                log.warning("a part of %s failed (%s); trying again", name, _reason(error))
+                log.warning("a part of %s failed (%s); trying again", name, reason(error))
 
     def assemble(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Put the parts of each table into its folder under their numbers; the tables' entries.
@@ -227,8 +227,10 @@ def _run_item(
         parts = {name: writer.entry(name) for name, writer in out.written.items()}
     except (HallmarkError, OSError):
         raise
+    except MemoryError as error:
+        raise MemoryError(f"{item}: {reason(error)}") from error
     except Exception as error:
-        raise RuntimeError(f"{item}: {_reason(error)}") from error
+        raise RuntimeError(f"{item}: {reason(error)}") from error
     finally:
         out.abandon()
     (scratch / "done.json").write_text(json.dumps({"value": value, "parts": parts}))
@@ -239,7 +241,8 @@ def _run_item(
     os.rename(scratch, folder)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """The first line of what it says, else its name."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 

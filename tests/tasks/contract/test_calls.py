@@ -60,6 +60,7 @@ def fails(documents: Table, config: SayConfig, work: Work) -> None:
         "full": OSError(errno.ENOSPC, "No space left on device"),
         "quota": OSError(errno.EDQUOT, "Quota exceeded"),
         "denied": PermissionError(errno.EACCES, "Permission denied"),
+        "memory": MemoryError("part 3: malloc of size 7 failed"),
         "other": KeyError("x"),
     }[config.fault]
 
@@ -143,6 +144,11 @@ def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session
         ("told", HallmarkError, "^stage fails: part 3: say this$"),
         ("full", HallmarkError, r"^stage odd: no space left on the disk of .*; free some and run"),
         ("quota", HallmarkError, r"^stage odd: no space left on the disk of "),
+        (
+            "memory",
+            HallmarkError,
+            r"^stage odd: too little memory \(part 3: malloc of size 7 failed\); .* fewer workers",
+        ),
         ("denied", PermissionError, "Permission denied"),
         ("other", KeyError, "x"),
     ],

@@ -134,6 +134,20 @@ def test_what_no_second_try_can_mend_is_raised_at_once(tmp_path, error):
     assert [d.value for d in work.map(denied, ["it"])] == ["it"]
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "^it: MemoryError$"),
+        (pa.ArrowMemoryError("malloc of size 7 failed"), "^it: malloc of size 7 failed$"),
+    ],
+)
+def test_for_want_of_memory_an_item_is_not_tried_again(tmp_path, error, says):
+    flaky = Flaky(error, 9)
+    with pytest.raises(MemoryError, match=says):
+        Work(tmp_path, {"count": COUNT}, retries=3).map(flaky, ["it"])
+    assert flaky.begun == 1
+
+
 def test_hashes_are_keyed_by_the_secret(tmp_path):
     work = Work(tmp_path, {}, secret=b"k")
     expected = [hmac.new(b"k", v.encode(), "sha256").digest()[:16] for v in ("a", "é")]
