@@ -101,8 +101,13 @@ def _entries(name: str, given: tuple[str, ...] | str) -> list[str]:
 
 def _lines(name: str, path: str) -> list[str]:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        return Path(path).expanduser().read_bytes().decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"ingest.block.{name}: the file {path!r} is not UTF-8 text, at byte "
+            f"{error.start + 1}; save it as UTF-8"
+        ) from error
+    except (OSError, ValueError) as error:  # a path may have a null byte
         raise UsageError(
             f"ingest.block.{name}: the file {path!r} cannot be read ({error}); correct its path, "
             f"or give a list"

@@ -114,6 +114,28 @@ def test_wrong_entries_are_refused_before_anything_starts(hosts, tmp_path):
             content(IngestConfig(sources=[source(hosts)], block=block), "")
 
 
+def test_a_list_that_is_not_utf8_is_told_from_one_that_is_not_there(hosts, tmp_path):
+    listed = tmp_path / "domains.txt"
+    config = IngestConfig(sources=[source(hosts)], block={"domains": str(listed)})
+    listed.write_bytes("a.example\nfüße.example".encode("latin-1"))
+    says = r"block\.domains: .*domains\.txt' is not UTF-8 text, at byte 12; save it as UTF-8$"
+    with pytest.raises(UsageError, match=says):
+        content(config, "")
+    listed.write_bytes("a.example".encode("utf-16"))
+    with pytest.raises(UsageError, match="not UTF-8 text, at byte 1; save it"):
+        content(config, "")
+
+
+@pytest.mark.parametrize("name", ["sources", "domains"])
+def test_a_byte_order_mark_is_no_part_of_the_first_entry(hosts, session, tmp_path, name):
+    listed = tmp_path / "list.txt"
+    listed.write_text({"sources": "s", "domains": "example"}[name] + "\nother\n", "utf-8-sig")
+    made = make(source(hosts), source(write(tmp_path / "more", [{"text": "more"}]), "more"),
+                block={name: str(listed)})  # fmt: skip
+    gone = {"sources": HOSTS, "domains": HOSTS[:4] + HOSTS[5:]}[name]
+    assert not {f"on {host}" for host in gone} & set(texts(made)) and "more" in texts(made)
+
+
 def test_a_list_in_a_file_counts_by_its_content(hosts, tmp_path):
     listed = tmp_path / "domains.txt"
     config = IngestConfig(sources=[source(hosts)], block={"domains": str(listed)})
