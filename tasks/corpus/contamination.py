@@ -25,6 +25,7 @@ from tasks.contract import (
     StageConfig,
     Table,
     Tables,
+    UsageError,
     Work,
     column,
     stage,
@@ -100,11 +101,22 @@ def load(held: HeldOut, words: int, least: int) -> Index:
 def _load(held: HeldOut, words: int, least: int, changed: int) -> Index:
     """Read once in a process for as long as the file stays as it is."""
     items = [
-        text_field(place, item, field)
+        _text(held, place, item, field)
         for place, item in read_items(held.path, f"items of {held.name}")
         for field in held.fields
     ]
     return index(items, words, least)
+
+
+def _text(held: HeldOut, place: str, item: dict[str, Any], field: str) -> str:
+    try:
+        return text_field(place, item, field)
+    except UsageError as error:
+        names = ", ".join(repr(name)[:60] for name in list(item)[:20])
+        raise UsageError(
+            f"{error}; its fields are {names or 'none'}: correct the file, or the fields of "
+            f"{held.name!r} in contamination.sets"
+        ) from error
 
 
 def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, Any]:
