@@ -37,6 +37,7 @@ from tasks.corpus.reading.streams import BLOCK, Meter, blocks
 NO_HEADER = "no WARC header where a record should begin"
 NO_LENGTH = "a WARC header without one Content-Length"
 FALSE_LENGTH = "the record does not end where its Content-Length says"
+NOT_WARC = "its WARC header is of an unknown version, or longer than 32 KiB"  # to fastwarc
 NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
 HEADER = 1 << 16  # bytes that a record's header may take, and that are kept of a long record
 
@@ -106,13 +107,14 @@ def _page(record: Record, source: WarcSource, limit: int) -> str:
 
 
 def _parsed(raw: bytes) -> Any:
-    """The record of these bytes; its HTTP headers stay unread. Raises OSError."""
+    """The record of these bytes; its HTTP headers stay unread. Raises PageError."""
     from fastwarc.warc import ArchiveIterator
 
     records = ArchiveIterator(io.BytesIO(_spelled(raw)), parse_http=False, quirks_mode=True)
-    for found in records:
-        return found
-    raise OSError("no record")
+    try:
+        return next(iter(records))
+    except (OSError, StopIteration) as error:
+        raise PageError(NOT_WARC) from error
 
 
 def _spelled(raw: bytes) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.corpus.reading import pages
 from tasks.corpus.reading.readers import TOO_LONG
-from tasks.corpus.reading.warc import NO_HEADER
+from tasks.corpus.reading.warc import NO_HEADER, NOT_WARC
 from tests.tasks.corpus.reading import PACK, read, texts
 from tests.tasks.corpus.test_warc import archive, html, page, record
 
@@ -115,6 +115,29 @@ def test_long_headers_are_read(write, size, ending):
     good, bad, _ = archive(write, data, f"a.warc{ending}", limit=10**5)
     assert (texts(good), bad) == (["first", "long", "last"], [])
     assert good[1].raw_bytes == len(rows[1])
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("size", [32_000, 33_000, 60_000, 65_000])
+def test_a_header_that_is_too_long_is_told_as_that(write, size, ending):
+    """And costs no more than its record, whatever kind of record it is of."""
+    rows = [record(b"first"), record(b"long", WARC_Target_URI="x" * size), page(html("page")),
+            record(b"noted", "metadata", WARC_Target_URI="x" * size), record(b"last")]  # fmt: skip
+    data = b"".join(PACK[ending](row) if ending else row for row in rows)
+    good, bad, meter = archive(write, data, f"a.warc{ending}", limit=10**6)
+    assert meter.bytes == sum(map(len, rows))
+    if size < 32_768:
+        assert (texts(good), bad) == (["first", "long", "page", "last"], [])
+    else:
+        assert texts(good) == ["first", "page", "last"]
+        assert bad == [("record 2", NOT_WARC), ("record 4", NOT_WARC)]
+
+
+def test_a_header_of_a_version_that_nobody_knows_is_told_as_that(write):
+    two = page(html("two")).replace(b"WARC/1.0", b"WARC/7.0")
+    rows = [page(html("one")), two, record(b"three")]
+    good, bad, _ = archive(write, b"".join(rows))
+    assert (texts(good), bad) == (["one", "three"], [("record 2", NOT_WARC)])
 
 
 @pytest.mark.parametrize("left", [10, 40, 1500])
