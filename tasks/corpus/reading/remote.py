@@ -59,7 +59,12 @@ def remote_files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, 
             f"path, or check permissions, credentials and the network"
         ) from error
     if wild:
-        pattern = re.compile(_pattern(key))
+        try:
+            pattern = re.compile(_pattern(key))
+        except re.error as error:  # such as [z-a]
+            raise UsageError(
+                f"source {source!r}: {path!r} is no pattern ({error}); correct the source's path"
+            ) from error
         found = {name: file for name, file in found.items() if pattern.fullmatch(name)}
     else:
         ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
@@ -79,10 +84,19 @@ def _tag(meta: Any) -> str:
 def _pattern(glob: str) -> str:
     """A regular expression for a pattern as ``Path.glob`` reads it."""
     parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob)
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
     return "".join(
-        parts.get(p, p if p.startswith("[") and len(p) > 2 else re.escape(p)) for p in pieces
+        parts.get(p, _one_of(p) if p.startswith("[") and len(p) > 2 else re.escape(p))
+        for p in pieces
     )
+
+
+def _one_of(characters: str) -> str:
+    """[ab], or [!ab] for any other, as an expression: there ^ stands for the latter."""
+    negated = characters.startswith("[!") and len(characters) > 3
+    some = characters[2:-1] if negated else characters[1:-1]
+    escaped = re.sub(r"[\\^\[&|~]", r"\\\g<0>", some)
+    return f"[^/{escaped}]" if negated else f"[{escaped}]"
 
 
 @contextmanager

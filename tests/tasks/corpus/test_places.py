@@ -87,6 +87,47 @@ def test_objects_are_found_by_path_folder_and_pattern(put):
             remote_files("s", wrong, ends)
 
 
+NAMES = ["a.txt", "axtxt", "b/c.txt", "b/cc.txt", "b/cxtxt", "b/d.txt", "b/^.txt", "b/deep/c.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*", "*.txt", "?.txt", "b/*.txt", "b/c?.txt", "b/[c].txt", "b/[cd]*", "b/[b-d].txt",
+     "b/[!c].txt", "b/[!b-d].txt", "b/[^c].txt", "**/*.txt", "b/**/c.txt", "*/*", "[ab]/**/*.txt"],
+)  # fmt: skip
+def test_a_pattern_means_for_objects_what_it_means_for_files(put, tmp_path, pattern):
+    uri = put("patterns", dict.fromkeys(NAMES, b"x"))
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    here = sources.files("s", f"{tmp_path}/{pattern}", (".txt",))
+    there = remote_files("s", f"{uri}/{pattern}", (".txt",))
+    assert list(there) == list(here)
+    assert [file.uri.removeprefix(uri) for file in there.values()] == [
+        str(path).removeprefix(str(tmp_path)) for path in here.values()
+    ]
+
+
+def test_a_pattern_may_begin_with_the_first_folder_of_a_bucket(put):
+    put("rooted", {"a.txt": b"x"})
+    assert list(remote_files("s", "s3://hallmark/roote?/*.txt", (".txt",))) == ["rooted/a.txt"]
+
+
+def test_a_pattern_that_is_none_is_refused(put):
+    uri = put("wrong", {"a.txt": b"x"})
+    with pytest.raises(UsageError, match=r"\[z-a\]' is no pattern \(bad character range"):
+        remote_files("s", f"{uri}/[z-a]", (".txt",))
+
+
+@pytest.mark.parametrize("wrong", ["s3://no-such-bucket/x", "what://x/y"])
+def test_why_a_place_cannot_be_listed_is_said_in_a_line(bucket, wrong):
+    with pytest.raises(UsageError) as raised:
+        remote_files("s", wrong, (".txt",))
+    why = str(raised.value.__cause__).strip().splitlines()[0][:200]
+    said = str(raised.value)
+    assert f" cannot be listed ({why}); correct the source's path" in said and "\n" not in said
+
+
 def test_an_object_is_known_by_its_tag(put):
     uri = put("tags", {"a.jsonl": jsonl(["one"])})
     before = content(config(uri), "")
