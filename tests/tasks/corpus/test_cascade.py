@@ -205,6 +205,8 @@ def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     assert made["sample"].read()["doc_id"].to_pylist() == [ids[3].as_py()]
     assert made["sample"].read()["cheap"].to_pylist() == [None]
     assert made["cascade"].read()["documents"].to_pylist() == [5]
+    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
+    assert [told[name] for name in STATUS[1:]] == [1, 3, 1, 0]
 
 
 # The bound -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from tasks.corpus.reading.delimited import UNCLOSED, WIDTH
 from tests.tasks.corpus.reading import read, texts
 
 
@@ -28,6 +29,16 @@ def test_a_row_has_as_many_bytes_as_the_limit_says(write):
         good, bad, _ = read(path, "csv", limit=size - 1)
         why = "a quote is not closed" if lines > 1 else "longer than max_document_bytes"
         assert good == [] and bad[0] == ("line 2", why)
+
+
+def test_lines_within_quotes_are_rows_only_if_they_are_strict_csv(write):
+    """Else a row of too many fields would be taken apart, and its lines for rows."""
+    wide = b'1,"It began:\nsaid,""yes""\nsaid,""no""\nand ended",too,many\n'
+    good, bad, _ = read(write("a.csv", b"id,text\n" + wide + b"2,next\n"), "csv")
+    assert (texts(good), bad) == (["next"], [("line 2", WIDTH)])
+    rows = b"5,yes\n6,no\n"
+    good, bad, _ = read(write("b.csv", b'id,text\n4,"open\n' + rows + b'7,"x",y\n'), "csv")
+    assert (texts(good), bad[0]) == (["yes", "no"], ("line 2", UNCLOSED))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

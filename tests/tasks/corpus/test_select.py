@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given as given_values
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from flows.config import load
 from tasks.contract import HallmarkError, StageConfig, Table, UsageError, Work, column, stage
@@ -291,6 +292,14 @@ def test_a_rule_that_says_nothing_sound_is_refused_with_its_place(rules, words):
     with pytest.raises(UsageError, match=r"select_scored\.rules|select_scored: ") as error:
         config_of(rules)
     assert words in str(error.value)
+
+
+def test_a_seed_is_a_number_of_63_bits():
+    for seed in (0, (1 << 63) - 1):
+        assert SelectConfig(seed=seed).seed == seed
+    for seed in (-1, 1 << 63):
+        with pytest.raises(ValidationError):
+            SelectConfig(seed=seed)
 
 
 def test_no_value_breaks_no_rule():

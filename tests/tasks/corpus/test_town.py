@@ -18,6 +18,8 @@ from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.reading.readers import TOO_LONG
+from tasks.corpus.reading.streams import Meter
 from tasks.corpus.reading.town import TownSource, documents_of, read_town, town_blocks
 from tasks.corpus.town.compose import (
     BLOCK,
@@ -335,9 +337,30 @@ def test_a_town_of_nothing_but_long_documents_says_so(session):
 
 
 def test_records_are_read_one_by_one():
-    from tasks.corpus.reading.streams import Meter
-
     meter = Meter()
     source = TownSource(kind="town", documents=20)
     first = list(islice(read_town(source, "0", 1 << 20, meter), 5))
     assert [r.key for r in first] == ["0", "1", "2", "3", "4"] and meter.rows == 5
+    assert [r.place for r in first] == [f"document {n}" for n in range(1, 6)]
+
+
+def test_a_document_of_as_many_bytes_as_the_limit_is_read():
+    source = TownSource(kind="town", documents=20)
+    whole = list(read_town(source, "0", 1 << 20, Meter()))
+    limit = sorted(r.raw_bytes for r in whole)[10]
+    meter = Meter()
+    for before, found in zip(whole, read_town(source, "0", limit, meter), strict=True):
+        assert found.raw_bytes == before.raw_bytes == len(before.text.encode())
+        if found.raw_bytes > limit:
+            assert (found.error, found.text, found.raw) == (TOO_LONG, "", before.text.encode())
+        else:
+            assert (found.error, found.text) == ("", before.text)
+    assert (meter.rows, meter.bytes) == (20, sum(r.raw_bytes for r in whole))
+
+
+def test_a_town_has_one_to_ten_million_documents():
+    for count in (1, 10_000_000):
+        assert TownSource(kind="town", documents=count).documents == count
+    for count in (0, 10_000_001):
+        with pytest.raises(ValidationError):
+            TownSource(kind="town", documents=count)

@@ -23,7 +23,8 @@ def test_windows_cover_the_text_and_are_never_too_long(text, length):
     found = list(windows(text, length))
     assert "".join(text[start:end] for start, end in found) == text
     assert all(end - start <= length for start, end in found)
-    assert len(found) >= 1
+    assert all(start < end for start, end in found) or found == [(0, 0)]
+    assert (len(found) == 1) == (len(text) <= length)
     # A cut stands behind a space wherever the last fifth of the window has one.
     for start, end in found[:-1]:
         tail = text[start + length - length // 5 : start + length]

@@ -96,11 +96,15 @@ def test_a_share_without_spread_is_not_certain():
     assert st.bootstrap_share(mixed) == st.bootstrap_mean(mixed)
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (3, 10), (57, 200)])
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 10), (10, 10), (3, 10), (57, 200)])
 @pytest.mark.parametrize("level", [0.9, 0.95])
 def test_wilson_agrees_with_scipy(k, n, level):
     peer = scipy.stats.binomtest(k, n).proportion_ci(level, method="wilson")
     assert st.wilson(k, n, level) == pytest.approx((peer.low, peer.high))
+
+
+def test_of_nothing_there_is_no_share():
+    assert all(math.isnan(end) for end in st.wilson(0, 0))
 
 
 def test_paired_difference_sees_what_pairing_shows(rng):
@@ -265,3 +269,9 @@ def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
     copied = st.clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
     assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
     assert np.isnan(st.clustered_mean(values, [b"one"] * 30).low)
+
+
+@pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.25, 0.0), (-0.5, 0.0)])
+def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
+    found = st.clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
+    assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
