@@ -70,7 +70,7 @@ class Number:
 
     def _holds(self, number: str) -> bool:
         digits = [c for c in number if c.isdigit()]
-        if len(set(digits)) < 2:
+        if len(digits) > 5 and len(set(digits)) < 2:  # what fills a form; letters may be the rest
             return False
         return self._valid(number) or self._valid(re.sub("[ ./-]", "", number))
 

@@ -4,6 +4,7 @@ import unicodedata
 
 import pyarrow as pa
 import pytest
+from stdnum import iban
 
 from tasks.measures.personal.folding import fold, fold_all
 from tasks.measures.personal.types import COUNTRIES, TYPES, country, sought
@@ -86,7 +87,12 @@ def test_a_number_of_one_digit_again_and_again_is_none():
     assert not bsn.is_valid("000000000")
     assert found("NHS number 000 000 0000", ["GB"]) == []
     assert found("4444 4444 4444 4448") == [("CARD", "4444 4444 4444 4448")]
+    assert found("BSN 111111110", ["NL"]) == [("NL_BSN", "111111110")]
+    for size in range(13, 20):
+        assert found(" ".join(digit * size for digit in "0123456789")) == []
     assert found("individual number 0000 0000 0000", ["JP"]) == []
+    assert found("NINO AB 11 11 11 C", ["GB"]) == []
+    assert found("PAN ACUPA1111R", ["IN"]) == [("IN_PAN", "ACUPA1111R")]  # four may be the same
 
 
 def test_of_an_account_number_only_what_the_check_digits_confirm():
@@ -150,10 +156,14 @@ def test_a_column_is_folded_where_it_matters():
     assert fold_all(pa.array([], pa.large_string())).to_pylist() == []
 
 
+#: Of Qatar: letters for digits, which its structure allows.
+LETTERED = "DOHA" + "ABCDEFGHIJKLMNOPQRSTU"
+
+
 @pytest.mark.parametrize(
     "value",
     ["1.2.3.99", "amqp://app:Zkq-vQxw@queue.example", "x@corp.example", 'key = "bXdYfZhW"',
-     "NL02ABNA0123456789", "AKIA" + "IOSFODNN" + "7EXAMPLE"],
+     f"QA{iban.calc_check_digits('QA00' + LETTERED)}{LETTERED}", "AKIA" + "IOSFODNN" + "7EXAMPLE"],
 )  # fmt: skip
 def test_a_column_shows_what_has_few_digits_too(value):
     expected = find(f"see {value} there")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tasks.measures.languages import UNDETERMINED, languages
+from tasks.measures.languages import UNDETERMINED, estimate, languages
 
 TEXTS = {
     "en": "A letter came this morning; nobody in the house knew who had written it.",
@@ -36,3 +36,5 @@ def test_what_is_too_short_to_tell_is_undetermined() -> None:
 def test_the_beginning_of_a_long_text_decides() -> None:
     long = TEXTS["fr"] * 100 + TEXTS["ru"] * 1000
     assert languages(pa.array([long])).to_pylist() == ["fr"]
+    codes, _ = estimate(pa.array([long, "ж" + long, "ж", ""]), 1)
+    assert codes[0] == codes[3] != codes[1] == codes[2]  # of one character, and of none

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stdnum.it import codicefiscale
 
 from tasks.measures.personal.folding import fold, fold_all
 from tasks.measures.personal.national import NUMBERS
@@ -125,6 +126,17 @@ def test_folding_keeps_every_character_in_its_place(text):
         elif before.isascii():
             assert after == before
     assert fold(folded) == folded
+
+
+def test_a_column_shows_every_published_number():
+    """And one of Italy with letters for its digits, as those have whom others equal."""
+    lettered = "RCCMNL" + "UPSMUDVSV"
+    texts = [f"{word}: {number}." for word, number, _ in PUBLISHED.values()]
+    texts.append(f"cf {lettered}{codicefiscale.calc_check_digit(lettered)}")
+    assert ("IT_CF", texts[-1][3:]) in found(texts[-1])
+    assert find_all(pa.array(texts, pa.large_string()), TYPES, COUNTRIES) == {
+        row: find(text, TYPES, COUNTRIES) for row, text in enumerate(texts)
+    }
 
 
 PIECES = [n for _, n, _ in PUBLISHED.values()] + [w for w, *_ in PUBLISHED.values()]

@@ -15,6 +15,7 @@ from tasks.measures.planted_personal import (
     INNOCENT,
     OTHERS,
     SCRIPTS,
+    _credential,
     _fits,
     _in_script,
     _number,
@@ -171,6 +172,15 @@ def test_what_has_no_check_digits_is_drawn_in_every_form(kind):
     matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in found]
     assert all(matched), found[matched.index(set())]
     assert set().union(*matched) == FORMS[kind]
+
+
+def test_a_credential_is_assigned_in_every_form():
+    found = drawn(_credential, 400)
+    assert {len(value) for _, value in found} == {20, 32, 40}
+    assert all(re.fullmatch("[A-Za-z0-9]+", value) for _, value in found)
+    assert {text.replace(value, "") for text, value in found} == {
+        'api_key = ""', "SECRET_TOKEN=", "password: ''", '"authToken": ""',
+    }  # fmt: skip
 
 
 def test_internet_addresses_are_of_both_kinds_and_belong_to_somebody():
