@@ -154,12 +154,11 @@ def read_lexicon(path: Path) -> dict[str, list[str]]:
 
 def _never_found(terms: Sequence[str]) -> list[str]:
     """The terms that are not words as texts are cut into, with single spaces between them."""
-    whole = [term for term in terms if term.isprintable()]
-    texts = pa.array([term.lower() for term in whole], pa.large_string())
-    cut = pc.split_pattern_regex(texts, _BETWEEN).to_pylist()
-    words = [" ".join(word for word in found if word and word != ".") for found in cut]
-    found = {term for term, said in zip(whole, words, strict=True) if term and term == said}
-    return [term for term in terms if term not in found]
+    # What UTF-8 cannot spell becomes a "?", which is no letter.
+    texts = pa.array([term.encode(errors="replace") for term in terms]).cast(pa.large_string())
+    lower = pc.equal(pc.utf8_lower(texts), texts)
+    found = pc.and_(lower, pc.match_substring_regex(texts, _WORDS))
+    return [terms[row] for row in pc.indices_nonzero(pc.invert(found)).to_pylist()]
 
 
 # Finding ---------------------------------------------------------------------------------------
@@ -167,6 +166,8 @@ def _never_found(terms: Sequence[str]) -> list[str]:
 #: RE2 knows letters of all scripts; hyphens and apostrophes separate words. What ends a sentence or
 #: a clause stays, as a word of its own: no context reaches over it.
 _STOPS, _BETWEEN = r"[.!?;:]+", r"[^\pL\pN.]+"
+#: A term: words, and a space between one and the next.
+_WORDS = r"^[\pL\pN]+( [\pL\pN]+)*$"
 
 
 class _Codes:

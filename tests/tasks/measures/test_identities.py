@@ -3,9 +3,10 @@
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError
@@ -16,6 +17,7 @@ from tasks.measures.identities import (
     find_terms,
     lexicon,
     mentioned_groups,
+    outermost,
     plural,
     read_lexicon,
 )
@@ -152,6 +154,26 @@ def test_of_terms_within_each_other_the_longest_counts():
     ]  # fmt: skip
 
 
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 4)), max_size=8, unique=True
+    )
+)
+@example([(0, 5, 4), (1, 0, 1)])
+def test_of_stretches_the_outermost_of_each_group_stay(rows):
+    """As brute force has it: of one group none lies within another."""
+    columns = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    assert outermost(*columns).tolist() == [
+        not any(
+            (g, s, n) != (group, start, length)
+            and g == group and s <= start and start + length <= s + n
+            for g, s, n in rows
+        )
+        for group, start, length in rows
+    ]  # fmt: skip
+
+
 def test_dialect_markers():
     assert groups_in("They be talking all night", "dialects") == {"African-American English"}
     assert groups_in("Will they be talking all night?", "dialects") == set()
@@ -173,12 +195,23 @@ def test_a_lexicon_of_a_user(tmp_path):
     ]  # fmt: skip
 
 
+def test_the_name_of_a_group_has_200_characters_at_most(tmp_path):
+    path = tmp_path / "town.json"
+    path.write_text(json.dumps({"é" * 200: ["b"]}))
+    assert read_lexicon(path) == {"é" * 200: ["b"]}
+    path.write_text(json.dumps({"é" * 201: ["b"]}))
+    with pytest.raises(HallmarkError, match="of at most 200 characters"):
+        read_lexicon(path)
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [("[1]", "must be a JSON object of groups"), ("{", "is no JSON"), ('{"a": "b"}', "a list of"),
      ('{"a": ["B c"]}', "can never be found"), ('{"a": [""]}', "can never be found"),
      ('{"a": ["b-c"]}', "can never be found"), ('{"a": [1]}', "a list of terms"),
      ('{"a": ["b", "c", "\\ud800"]}', "can never be found"), ("[" * 100_000, "is no JSON"),
+     ('{"a": ["u.s"]}', "can never be found"), ('{"a": ["b  c"]}', "can never be found"),
+     ('{"a": ["b\\n"]}', "can never be found"), ('{"a": ["."]}', "can never be found"),
      ('{"a": []}', "has no terms"), ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
      ('{"\\ud800": ["b"]}', "cannot name a group")],
 )  # fmt: skip
