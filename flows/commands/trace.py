@@ -85,6 +85,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
         "run": run.id,
         "doc_id": wanted.hex(),
         "stages": stages,
+        "packed": "pack" in run.artifacts and run["pack"]["spans"].rows > 0,
         "spans": spans,
         "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
@@ -258,6 +259,8 @@ def _quoted(text: str) -> list[str]:
 
 
 def _trained(report: Report) -> list[str]:
+    if not report["packed"]:
+        return ["the run packed nothing"]
     if not report["spans"]:
         return ["its tokens stand in no packed sequence"]
     lines = [

@@ -12,13 +12,16 @@ import pytest
 
 from flows import open_run
 from flows.commands.batch import batch_of
-from flows.commands.trace import parsed, trace_of
+from flows.commands.trace import parsed, render, trace_of
 from flows.runs import Run
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.encoding import load_tokenizer
+from tasks.training.pack import PackConfig, pack
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.flows.test_purge import contents
+from tests.tasks.corpora import given
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +151,26 @@ def test_masked_tells_no_address_of_a_page(session, tmp_path):
             assert secret not in masked
         assert (url in clear) == ("[not shown: may hold personal data" in masked)
         assert "jane@corp.example" in clear and "[email masked]" in masked
+
+
+def test_a_run_that_packed_nothing_says_so(session):
+    """And not that the document is in none of its sequences, as one that left is."""
+    both = given(["held out", "a text to read"], splits=["holdout", "train"], kind="split")
+    alone = given(["held out"], splits=["holdout"], kind="split")
+    tokenizer = train_tokenizer(both, None, TokenizerConfig(vocab_size=300))
+
+    def told(documents, packs=True, row=0):
+        made = {"split": documents}
+        if packs:
+            made["pack"] = pack(documents, tokenizer, PackConfig(context=16))
+        stages = [{"label": n, "stage": n, "artifact": a.name} for n, a in made.items()]
+        run = Run(session.store, {"run": "one", "config": {}, "stages": stages})
+        doc_id = documents["documents"].read()["doc_id"][row].as_py().hex()
+        return render(trace_of(run, doc_id)).splitlines()[-1]
+
+    assert told(both, packs=False) == told(alone) == "the run packed nothing"
+    assert told(both) == "its tokens stand in no packed sequence"
+    assert told(both, row=1) == "read in no step"
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
