@@ -188,7 +188,7 @@ def duplicates(corpus: CorpusFigures) -> Section:
     else:
         section.add(Paragraph(["No pair of near copies was found."]))
     for label, artifact in corpus.history.items():
-        if "search" in artifact.tables:
+        if "search" in artifact.tables and "compared" in artifact["search"].columns:
             section.add(searched(corpus, label))
     return section
 

@@ -36,6 +36,7 @@ from tasks.contract import (
     column,
     ids,
     stage,
+    table,
     together,
 )
 from tasks.corpus.copies.duplicates import (
@@ -51,7 +52,7 @@ from tasks.corpus.copies.duplicates import (
     standing,
     write_part,
 )
-from tasks.corpus.copies.earlier import among, check_alike, met, signatures, tables
+from tasks.corpus.copies.earlier import MET, among, check_alike, met, signatures, tables
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.words import normalise
 
@@ -59,6 +60,12 @@ from tasks.measures.words import normalise
 class DeduplicateConfig(KeeperConfig):
     """Which of the copies stays."""
 
+
+SEARCH = table(
+    "What was looked at to find the copies; one row.",
+    column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
+    *MET,
+)
 
 SIGNATURES = signatures(column("exact", ID, "id", "hash of the normalised text"))
 
@@ -116,16 +123,18 @@ def judge(known: pa.Table, before: pa.Table) -> Verdict:
     del texts, rank
     twin = np.where(renewed, same_id, np.where(first == place, -1, first))
     none = np.empty(0, np.int64)
-    cluster, _ = clusters(known, before, twin, none, none)
-    return Verdict(twin, np.where(renewed, np.nan, 1.0), cluster)
+    cluster, joins = clusters(known, before, twin, none, none)
+    return Verdict(twin, np.where(renewed, np.nan, 1.0), cluster, joins)
 
 
 @stage(
-    tables={"documents": DOCUMENTS, "ledger": LEDGER, "signatures": SIGNATURES},
+    tables={
+        "documents": DOCUMENTS, "ledger": LEDGER, "search": SEARCH, "signatures": SIGNATURES,
+    },
     libraries=["numpy", "scipy"],
     determinism="exact",
     reads={"earlier": ("signatures",)},
-)
+)  # fmt: skip
 def deduplicate(
     documents: Table, earlier: dict[str, Artifact], config: DeduplicateConfig, work: Work
 ) -> None:
@@ -140,5 +149,8 @@ def deduplicate(
     tell(work, [part.value for part in sketched], documents.rows, "the search for copies")
     known = together(sketched, "sketches", SKETCHES)
     before = meet(known, tables(earlier, "signatures"))
-    ruled = rulings(parts, sketched, doc_ids_of(before, known), judge(known, before))
+    verdict = judge(known, before)
+    ruled = rulings(parts, sketched, doc_ids_of(before, known), verdict)
     work.parts(write_part, ruled, "exact duplicate", 1.0, SKETCHES)
+    found = {"documents": [len(known)], "earlier": [len(before)], "bridges": [verdict.bridges]}
+    work.table("search").write(found)

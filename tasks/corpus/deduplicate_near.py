@@ -69,7 +69,7 @@ from tasks.corpus.copies.duplicates import (
     standing,
     write_part,
 )
-from tasks.corpus.copies.earlier import among, check_alike, met, signatures, tables
+from tasks.corpus.copies.earlier import MET, among, check_alike, met, signatures, tables
 from tasks.corpus.copies.matching import Matches, UInt32, jaccard, match
 from tasks.corpus.copies.sketches import band_hashes, shingles
 from tasks.measures.faults import Noted, careful, noted, tell
@@ -125,10 +125,7 @@ SEARCH = table(
     column("copies", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
     column("limited", pa.int64(), "figure", "documents that stayed and for which candidate_limit "
            "left a candidate uncompared", unit="documents"),
-    column("earlier", pa.int64(), "figure", "documents of earlier corpora that were looked at",
-           unit="documents"),
-    column("bridges", pa.int64(), "figure", "documents that stayed and join clusters of earlier "
-           "corpora that are apart; they are in the first of these", unit="documents"),
+    *MET,
     column("chance", pa.float64(), "figure", "that two documents at threshold agree in a band, "
            "1 - (1 - threshold^rows)^bands", unit="share"),
 )  # fmt: skip
@@ -262,9 +259,9 @@ class Shelf:
 
 def judge(
     known: pa.Table, before: pa.Table, shelf: Shelf, config: DeduplicateNearConfig
-) -> tuple[Verdict, pa.Table, Matches, int]:
-    """Who stays, the rows of PAIRS, and how many join earlier clusters. known: SKETCHES of all
-    documents; before: signatures of the earlier ones that take part, whose shingles come first."""
+) -> tuple[Verdict, pa.Table, Matches]:
+    """Who stays, and the rows of PAIRS. known: SKETCHES of all documents; before: signatures of the
+    earlier ones that take part, whose shingles come first."""
     m = len(before)
     order = np.concatenate([np.arange(m), m + by_rank(known)])
     bands = bands_in_order([*before["bands"].chunks, *known["bands"].chunks], order, config.bands)
@@ -294,7 +291,7 @@ def judge(
             "similarity": found.similarity[shown],
         }
     )
-    return Verdict(twin, similarity, cluster), pairs, found, int((joins & (twin < 0)).sum())
+    return Verdict(twin, similarity, cluster, joins), pairs, found
 
 
 def twins(found: Matches, threshold: float) -> Int64:
@@ -349,7 +346,7 @@ def deduplicate_near(
     )
     again: Sequence[Done] = work.map(sketch_earlier, places, config)
     shelf = Shelf(together([*again, *sketched], "shingles", SHINGLES)["shingles"])
-    verdict, pairs, found, bridges = judge(known, before, shelf, config)
+    verdict, pairs, found = judge(known, before, shelf, config)
     ruled = rulings(parts, sketched, doc_ids_of(before, known), verdict)
     work.parts(write_part, ruled, "near duplicate", config.threshold, SKETCHES)
     work.table("pairs").write(pairs)
@@ -361,7 +358,7 @@ def deduplicate_near(
             "copies": [int((found.similarity >= config.threshold).sum())],
             "limited": [int(found.limited.sum())],
             "earlier": [len(before)],
-            "bridges": [bridges],
+            "bridges": [verdict.bridges],
             "chance": [1 - (1 - config.threshold**config.rows) ** config.bands],
         }
     )

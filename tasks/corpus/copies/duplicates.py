@@ -148,6 +148,12 @@ class Verdict:
     twin: Int64  # the place of the document that stays for it, earlier ones first; -1 of those kept
     similarity: NDArray[np.float64]  # to the twin; 1 of those kept; NaN where it has but its id
     cluster: pa.Array  # ids
+    joins: Bools  # whether it joins clusters of earlier corpora that are apart
+
+    @property
+    def bridges(self) -> int:
+        """How many that stay join such clusters."""
+        return int((self.joins & (self.twin < 0)).sum())
 
 
 @dataclass(frozen=True)

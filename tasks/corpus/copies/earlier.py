@@ -53,6 +53,15 @@ def signatures(*fields: pa.Field) -> pa.Schema:
     )
 
 
+#: Columns of the tables ``search``: what an addition met of the earlier ones.
+MET = (
+    column("earlier", pa.int64(), "figure", "documents of earlier corpora that were looked at",
+           unit="documents"),
+    column("bridges", pa.int64(), "figure", "documents that stayed and join clusters of earlier "
+           "corpora that are apart; they are in the first of these", unit="documents"),
+)  # fmt: skip
+
+
 def check_alike(earlier: Artifact, config: StageConfig) -> None:
     """HallmarkError where an earlier artifact of a stage was made by what does not go together with
     this config of it, or with the code as it is now."""

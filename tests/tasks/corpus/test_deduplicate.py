@@ -62,6 +62,23 @@ def test_clusters_that_come_in_are_carried_on_and_joined(session):
     assert lone["cluster"] == lone["doc_id"]  # named anew after a kept member
 
 
+def test_what_joins_clusters_that_are_apart_is_counted(session):
+    """After masking: kin of one earlier document, and one of them has another's text."""
+    texts = ["masked", "a text", "another"]
+    earlier = deduplicate(given(texts, clusters=[*"pqr"]), {}, DeduplicateConfig())
+    texts += ["kin of a text", "more kin", "kin of another", "lone"]
+    for clusters, bridges in (("qqrqqrs", 2), ("pqrqqrs", 0)):
+        made = deduplicate(
+            given(texts, clusters=[*clusters]), {"earlier": earlier}, DeduplicateConfig()
+        )
+        assert made["documents"].rows == 4
+        assert made["search"].read().to_pylist() == [
+            {"documents": 7, "earlier": 3, "bridges": bridges}
+        ]
+    (before,) = earlier["search"].read().to_pylist()
+    assert before == {"documents": 3, "earlier": 0, "bridges": 0}
+
+
 def test_alike_is_not_the_same(session):
     words = [f"w{i}" for i in range(60)]
     _, documents, ledger = run([" ".join(words), " ".join(words[1:]), "", "x", "X ", " "])
