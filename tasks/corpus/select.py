@@ -25,6 +25,7 @@ from tasks.contract import (
     HallmarkError,
     Part,
     PlainName,
+    Seed,
     StageConfig,
     Table,
     Tables,
@@ -138,7 +139,7 @@ class SelectConfig(StageConfig):
         description="Rules are applied in their order. For [[….rules]] with names one may write "
         "[….rules.NAME], a table each.",
     )
-    seed: int = Field(0, ge=0, lt=1 << 63, description="another seed, other documents under a cap")
+    seed: Seed = Field(0, description="another seed, other documents under a cap")
 
     @model_validator(mode="before")
     @classmethod

@@ -164,6 +164,8 @@ def test_a_column_is_worked_on_in_pieces_of_so_many_bytes_or_of_one_text(monkeyp
     assert all(len(here) == 1 or sum(here) <= most for here in sizes)
     assert all(sum(here) + behind[0] > most for here, behind in pairwise(sizes))
     assert list(blocks(texts[:0])) == []
+    ones = pa.array(["x"] * (most + 1), pa.large_string())
+    assert [len(piece) for piece in blocks(ones)] == [most, 1]
 
 
 def test_stop_words_and_short_lines_are_settings(session):

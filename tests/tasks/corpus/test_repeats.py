@@ -92,6 +92,23 @@ def test_nothing_and_less_than_a_window():
         assert not len(stretches(text, begins, 30)[0])
 
 
+@pytest.mark.parametrize("place", range(30))
+def test_windows_that_differ_in_one_byte_are_not_the_same(place):
+    window = bytes(range(97, 97 + 26)).decode() + "0123"
+    other = window[:place] + "-" + window[place + 1 :]
+    assert not repeated(joined([window, other]), 30).any()
+    assert np.flatnonzero(repeated(joined([window, other, window]), 30)).tolist() == [62]
+
+
+def test_stretches_that_touch_are_one():
+    chance = random.Random(8)
+    one, two = ("".join(chance.choices("abcdefgh", k=30)) for _ in range(2))
+    text = joined([one, two, one + two])
+    begins = repeated(text, 30)
+    assert np.flatnonzero(begins).tolist() == [62, 92]
+    assert [side.tolist() for side in stretches(text, begins, 30)] == [[62], [122]]
+
+
 def test_a_run_is_cut_to_its_first_window():
     text = joined(["x" + "-" * 100 + "y"])
     starts, stops = stretches(text, repeated(text, 30), 30)
