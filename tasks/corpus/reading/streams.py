@@ -106,11 +106,15 @@ def lines(path: Path, limit: int, meter: Meter) -> Iterator[Line]:
         for start in range(0, len(block), BLOCK):
             *ends, rest = block[start : start + BLOCK].split(b"\n")
             for end in ends:
-                line.add(end)
-                line.size += 1
-                yield _without_bom(line.end(), meter)
+                if line.begun or line.number == 1 or len(end) > limit:
+                    line.add(end)
+                    line.size += 1
+                    yield _without_bom(line.end(), meter)
+                else:  # nearly every line, and all of a bomb of blank ones
+                    yield Line(line.number, end, len(end) + 1)
+                    line.number += 1
             line.add(rest)
-    if line.size or line.error:
+    if line.begun:
         yield _without_bom(line.end(), meter)
 
 
@@ -120,6 +124,10 @@ class _Begun:
     def __init__(self, limit: int) -> None:
         self.limit, self.number = limit, 1
         self.data, self.size, self.error, self.cut = bytearray(), 0, "", False
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.size or self.error)
 
     def add(self, data: bytes) -> None:
         self.data += data[: max(0, self.limit + 1 - len(self.data))]
