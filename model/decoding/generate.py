@@ -11,7 +11,7 @@ the generator sees what the scorer would see.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.cache import Cache, LayerCache, new_cache, prompt_lengths, read
+from model.decoding.cache import Cache, new_cache
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.mode import asks
-from model.decoding.score import check_ids, check_numbers, padded
+from model.decoding.prompts import Window, check_prompts, read_windows
+from model.decoding.score import check_ids, check_numbers
 from model.decoding.stepping import Step, make_step
 from model.decoding.windows import default_stride, window_start
 from model.training.data import PAD
@@ -87,24 +87,14 @@ def generate(
     choice = Choice(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
     )
-    if model.decoder is None or (sources is None) != (model.encoder is None):
-        raise ValueError(
-            "Writing needs a decoder: a decoder-only model without sources, or an encoder-decoder "
-            "with one source for each prompt."
-        )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
         raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
     if temperature == 0.0 and samples > 1:
         raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
-    for i, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
-        check_ids(prompt, model.config.vocab_size, f"Prompt {i}")
+    check_prompts(model, prompts, sources, max_new_tokens)
     check_ids(list(forbid), model.config.vocab_size, "forbid")
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError("forbid names every token, and leaves none to write.")
-    if sources is not None:
-        _check_sources(model, prompts, sources, max_new_tokens)
     results: list[list[Continuation]] = [[] for _ in prompts]
     # Like lengths together, so that short prompts do not wait for long ones.
     jobs = [
@@ -119,27 +109,6 @@ def generate(
         for (p, _), continuation in zip(part, rows.continuations(), strict=True):
             results[p].append(continuation)
     return results
-
-
-def _check_sources(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]],
-    sources: Sequence[Sequence[int]],
-    max_new_tokens: int,
-) -> None:
-    """ValueError where a source or what is to be written does not fit: windows are for decoders."""
-    context = model.config.context
-    if len(sources) != len(prompts):
-        raise ValueError(f"{len(prompts)} prompts need as many sources, not {len(sources)}.")
-    for i, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
-        if not 0 < len(source) <= context:
-            raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
-        check_ids(source, model.config.vocab_size, f"Source {i}")
-        if len(prompt) + max_new_tokens > context:
-            raise ValueError(
-                f"Prompt {i} and {max_new_tokens} new tokens exceed the context of {context}: "
-                f"lower max_new_tokens."
-            )
 
 
 class _Rows:
@@ -241,51 +210,16 @@ class _Rows:
     def _read_prompts(self) -> tuple[Tensor, Cache]:
         """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
         lengths = np.array([len(p) for p in self.prompts])
-        windows = [p[s:] for p, s in zip(self.prompts, self._starts(lengths), strict=True)]
-        capacity = min(self.context, max(map(len, windows)) + self.max_new)
+        starts = self._starts(lengths)
+        windows = [Window(p[s:], len(p) - s) for p, s in zip(self.prompts, starts, strict=True)]
+        capacity = min(self.context, max(len(w.tokens) for w in windows) + self.max_new)
         cache = new_cache(self.model, len(windows), capacity)
-        sizes = list(map(len, windows))
-        groups = self._groups(windows)
-        logits = torch.cat([self._read(rows, windows, sizes, cache) for rows in groups])
+        logits = read_windows(self.model, windows, cache, self.sources)
         owner = torch.from_numpy(self.owner).to(self.device)
         if len(self.owner) > len(self.prompts):
             cache.select(owner)
             logits = logits[owner]
         return logits, cache
-
-    def _groups(self, windows: Sequence[Sequence[int]]) -> list[slice]:
-        """Rows to read together: of like length, so that little of what is read is padding. They
-        stand in the order of their lengths; those with sources are read in one go."""
-        groups = [slice(0, 0)]
-        for i, window in enumerate(windows):
-            first = windows[groups[-1].start]
-            if self.sources is None and not len(first) <= len(window) <= 8 + 1.25 * len(first):
-                groups.append(slice(i, i))
-            groups[-1] = slice(groups[-1].start, i + 1)
-        return groups
-
-    def _read(
-        self,
-        rows: slice,
-        windows: Sequence[Sequence[int]],
-        given: Sequence[int],
-        cache: Cache,
-    ) -> Tensor:
-        """Run some of the windows, of each of which so many tokens are ``given`` by its prompt,
-        through the model into their rows of the cache: logits after each, (n, V)."""
-        ids, _ = padded(windows[rows], self.device)
-        width = ids.shape[1]
-        batch = Batch(ids, prefix=prompt_lengths(self.model, given[rows]))
-        if self.sources is not None:
-            source, keys = padded(self.sources[rows], self.device)
-            batch = replace(batch, source=source, source_keys=keys)
-        views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
-        part = Cache(views, width, slice(0, width))
-        hidden = read(self.model, batch, part)
-        cache.memory, cache.memory_keys = part.memory, part.memory_keys
-        ends = torch.tensor([len(w) - 1 for w in windows[rows]], device=self.device)
-        lines = torch.arange(len(ends), device=self.device)
-        return self.model.logits(hidden[lines, ends]).float()
 
     def _advance(
         self, rows: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache, step: Step
@@ -317,11 +251,16 @@ class _Rows:
     ) -> None:
         """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
         lengths = self.prompt_lengths[rows] + self.counts[rows]
-        windows = [self.tokens[rows[r], starts[rows[r]] : lengths[r]].tolist() for r in moved]
+        begins, prompts = starts[rows[moved]], self.prompt_lengths[rows[moved]]
+        windows = [
+            Window(self.tokens[row, start:end].tolist(), max(0, prompt - start))
+            for row, start, end, prompt in zip(
+                rows[moved], begins, lengths[moved], prompts, strict=True
+            )
+        ]
         part = new_cache(self.model, len(windows), self.context)
         index = torch.from_numpy(moved).to(self.device)
-        given = (self.prompt_lengths[rows] - starts[rows])[moved].clip(min=0).tolist()
-        logits[index] = self._read(slice(None), windows, given, part)
+        logits[index] = read_windows(self.model, windows, part)
         for layer, new in zip(cache.layers, part.layers, strict=True):
             size = layer.keys.shape[2]
             layer.keys[index] = new.keys[:, :, :size]

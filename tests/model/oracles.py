@@ -73,6 +73,30 @@ def naive_generate(
     return tokens[len(prompt) :], scores
 
 
+class Tree:
+    """A scorer of beam search given as a table: for each search the probabilities behind each
+    history. ``frontiers`` are the histories that the search has gone on with, step by step."""
+
+    def __init__(self, *probabilities: Callable[[tuple[int, ...]], list[float]]) -> None:
+        self.probabilities = probabilities
+        self.live: list[tuple[int, tuple[int, ...]]] = []
+        self.frontiers: list[list[tuple[int, ...]]] = []
+
+    def start(self) -> torch.Tensor:
+        self.live = [(search, ()) for search in range(len(self.probabilities))]
+        return self._rows()
+
+    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        rows = [(self.live[p], t) for p, t in zip(parents, tokens, strict=True)]
+        self.live = [(search, (*history, token)) for (search, history), token in rows]
+        self.frontiers.append([history for _, history in self.live])
+        return self._rows()
+
+    def _rows(self) -> torch.Tensor:
+        table = [self.probabilities[search](history) for search, history in self.live]
+        return torch.tensor(table, dtype=torch.float64).log()
+
+
 def write_rows(path: Path, rows: NDArray[np.int32]) -> Path:
     """A packed table as the pack stage leaves it."""
     flat = pa.array(np.ascontiguousarray(rows, dtype=np.int32).ravel())

@@ -7,29 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import ModelScorer, beam_search, normaliser
-from tests.model.oracles import logits, naive_next, tiny
+from model.decoding.beam import ModelScorer, beam, beam_search, normaliser
+from tests.model.oracles import Tree, logits, naive_next, tiny
 
 YES, OK, END = range(3)
-
-
-class Tree:
-    """A scorer given as a table: the probabilities after each history."""
-
-    def __init__(self, probabilities):
-        self.probabilities = probabilities
-        self.live = [()]
-
-    def start(self):
-        return self._row([()])
-
-    def advance(self, parents, tokens):
-        self.live = [(*self.live[p], t) for p, t in zip(parents, tokens, strict=True)]
-        return self._row(self.live)
-
-    def _row(self, histories):
-        table = torch.tensor([self.probabilities(h) for h in histories], dtype=torch.float64)
-        return table.log()
 
 
 def textbook(history):
@@ -39,24 +20,24 @@ def textbook(history):
     return {(): [0.5, 0.4, 0.1], (OK,): [0.2, 0.7, 0.1], (YES,): [0.4, 0.3, 0.3]}[history]
 
 
+def search(probabilities, **settings):
+    """The one search over a table of probabilities."""
+    return beam_search(Tree(probabilities), **{"stop": {END}, **settings})[0]
+
+
 def test_a_scorer_serves_again_but_not_beyond_what_it_was_made_for():
-    model = tiny()
-    scorer = ModelScorer(model, [0, 5], max_new_tokens=3)
-    first = beam_search(scorer, width=2, max_new_tokens=3, end=2)
-    assert beam_search(scorer, width=2, max_new_tokens=3, end=2) == first
-    with pytest.raises(ValueError, match="made for 5 tokens"):
-        beam_search(scorer, width=2, max_new_tokens=12, end=60)
-    with pytest.raises(ValueError, match="decoder-only"):
-        ModelScorer(tiny(architecture="encoder"), [0], max_new_tokens=3)
-    with pytest.raises(ValueError, match="source has 0 tokens"):
-        ModelScorer(tiny(architecture="encoder_decoder"), [0], max_new_tokens=3, source=[])
+    scorer = ModelScorer(tiny(), [[0, 5]], max_new_tokens=3)
+    first = beam_search(scorer, width=2, max_new_tokens=3, stop={2})
+    assert beam_search(scorer, width=2, max_new_tokens=3, stop={2}) == first
+    with pytest.raises(ValueError, match="made for 3 new tokens"):
+        beam_search(scorer, width=2, max_new_tokens=12, stop={60})
 
 
 def test_greedy_misses_what_a_beam_of_two_finds():
-    greedy = beam_search(Tree(textbook), width=1, max_new_tokens=3, end=END)
+    greedy = search(textbook, width=1, max_new_tokens=3)
     assert greedy[0].ids == (YES, YES, END)
     assert math.exp(greedy[0].log_prob) == pytest.approx(0.20)
-    best = beam_search(Tree(textbook), width=2, max_new_tokens=3, end=END)[0]
+    best = search(textbook, width=2, max_new_tokens=3)[0]
     assert best.ids == (OK, OK, END)
     assert math.exp(best.log_prob) == pytest.approx(0.4 * 0.7 * 1.0)
 
@@ -87,14 +68,8 @@ def test_a_wide_beam_equals_exhaustive_search(normalisation, stopping):
 
     every = exhaustive(probabilities, 4, 4, normaliser(normalisation))
     assert len(every) == 1 + 3 + 9 + 27
-    found = beam_search(
-        Tree(probabilities),
-        width=40,
-        max_new_tokens=4,
-        end=END,
-        normalisation=normalisation,
-        stopping=stopping,
-    )
+    settings = {"normalisation": normalisation, "stopping": stopping}
+    found = search(probabilities, width=40, max_new_tokens=4, **settings)
     assert [h.ids for h in found] == [ids for _, ids in every]
     assert [h.score for h in found] == pytest.approx([score for score, _ in every])
     assert all(h.complete for h in found)
@@ -104,7 +79,7 @@ def test_a_complete_hypothesis_takes_its_place_in_the_beam():
     def probabilities(history):
         return [0.45, 0.05, 0.5] if not history else [0.9, 0.05, 0.05]
 
-    found = beam_search(Tree(probabilities), width=2, max_new_tokens=4, end=END)
+    found = search(probabilities, width=2, max_new_tokens=4)
     # </s> completes in the first step; the one place left follows yes, yes, … to the limit.
     assert [h.ids for h in found] == [(END,), (YES, YES, YES, YES)]
     assert [h.complete for h in found] == [True, False]
@@ -120,9 +95,7 @@ def test_length_normalisation_follows_its_formulas():
 def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
     model = tiny(**changes)
     prompt = [0, 5, 9]
-    for found in beam_search(
-        ModelScorer(model, prompt, max_new_tokens=8), width=4, max_new_tokens=8, end=0
-    ):
+    for found in beam(model, [prompt], width=4, max_new_tokens=8, forbid=())[0]:
         tokens = list(found.ids)
         total = sum(
             float(naive_next(model, prompt + tokens[:i])[token]) for i, token in enumerate(tokens)
@@ -133,19 +106,33 @@ def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
 def test_an_encoder_decoder_searches_given_its_source():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal")
     source = [5, 6, 7]
-    best = beam_search(
-        ModelScorer(model, [0], max_new_tokens=6, source=source), width=3, max_new_tokens=6, end=0
-    )[0]
+    ((best, *_),) = beam(model, [[0]], width=3, max_new_tokens=6, sources=[source])
     ids = torch.tensor([[0, *best.ids[:-1]]])
     log_p = logits(model, ids, source=torch.tensor([source])).log_softmax(-1)[0]
     total = log_p[torch.arange(len(best.ids)), list(best.ids)].sum().item()
     assert best.log_prob == pytest.approx(total, abs=1e-3)
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="more than the context"):
-        ModelScorer(tiny(), [0] * 10, max_new_tokens=7)
-    with pytest.raises(ValueError, match="empty"):
-        ModelScorer(tiny(), [], max_new_tokens=7)
-    with pytest.raises(ValueError, match="at least 1"):
-        beam_search(Tree(textbook), width=0, max_new_tokens=3, end=END)
+@pytest.mark.parametrize(
+    ("model", "prompts", "settings", "words"),
+    [
+        (
+            {},
+            [[0], [0] * 10],
+            {"max_new_tokens": 7},
+            "1 and 7 new tokens make 17, more than",
+        ),
+        ({}, [[0], []], {}, "Prompt 1 is empty"),
+        ({}, [[0, 61]], {}, "Token id 61"),
+        ({}, [[0]], {"forbid": [61]}, "Token id 61"),
+        ({}, [[0]], {"width": 0}, "at least 1"),
+        ({}, [[0]], {"max_new_tokens": 0}, "at least 1"),
+        ({}, [[0]], {"sources": [[0]]}, "decoder-only model without sources"),
+        ({"architecture": "encoder"}, [[0]], {}, "needs a decoder"),
+        ({"architecture": "encoder_decoder"}, [[0]], {"sources": [[]]}, "Source 0 has 0 tokens"),
+        ({"architecture": "encoder_decoder"}, [[0]], {"sources": []}, "need as many sources"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(model, prompts, settings, words):
+    with pytest.raises(ValueError, match=words):
+        beam(tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings})

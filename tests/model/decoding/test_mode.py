@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model.decoding.beam import ModelScorer, beam_search
+from model.decoding.beam import ModelScorer, beam, beam_search
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights, embeddings
 from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
@@ -15,9 +15,16 @@ from tests.model.oracles import tiny
 TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]
 
 
-def beam(model):
-    scorer = ModelScorer(model, TEXTS[0], max_new_tokens=5)
-    return [h.log_prob for h in beam_search(scorer, width=3, max_new_tokens=5, end=60)]
+def searched(model):
+    found = beam(model, TEXTS, width=3, max_new_tokens=5)
+    return [[h.log_prob for h in hypotheses] for hypotheses in found]
+
+
+def scored(model):
+    """By the scorer alone."""
+    scorer = ModelScorer(model, TEXTS, max_new_tokens=5)
+    found = beam_search(scorer, width=3, max_new_tokens=5, stop={0})
+    return [[h.log_prob for h in hypotheses] for hypotheses in found]
 
 
 def written(model):
@@ -34,7 +41,8 @@ ENTRIES = {
     "next_log_probs": (tiny, lambda m: next_log_probs(m, TEXTS)),
     "embeddings": (tiny, lambda m: embeddings(m, TEXTS)),
     "attention_weights": (tiny, lambda m: attention_weights(m, TEXTS[0])["decoder"]),
-    "beam": (tiny, beam),
+    "beam": (tiny, searched),
+    "scorer": (tiny, scored),
     "generate": (tiny, written),
     "predict": (
         lambda **changes: SequenceClassifier(tiny(**changes), 2).eval(),

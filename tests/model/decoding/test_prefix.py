@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import ModelScorer, beam_search
+from model.decoding.beam import beam
 from model.decoding.generate import generate
 from model.decoding.score import next_log_probs, token_log_probs
 from tests.model.oracles import logits, naive_next, naive_start, tiny
@@ -47,15 +47,15 @@ def test_it_writes_as_one_token_at_a_time_under_its_own_mask(changes):
 
 
 def test_beams_are_scored_under_its_own_mask():
-    model, prompt = prefix_model(), PROMPTS[2]
-    for found in beam_search(
-        ModelScorer(model, prompt, max_new_tokens=6), width=3, max_new_tokens=6, end=60
-    ):
-        steps = enumerate(found.ids)
-        total = sum(
-            float(next_of(model, [*prompt, *found.ids[:i]], len(prompt))[t]) for i, t in steps
-        )
-        assert found.log_prob == pytest.approx(total, abs=1e-3)
+    model, prompts = prefix_model(), PROMPTS[:3]
+    searched = beam(model, prompts, width=3, max_new_tokens=6, stop={60}, forbid=())
+    for prompt, hypotheses in zip(prompts, searched, strict=True):
+        for found in hypotheses:
+            steps = enumerate(found.ids)
+            total = sum(
+                float(next_of(model, [*prompt, *found.ids[:i]], len(prompt))[t]) for i, t in steps
+            )
+            assert found.log_prob == pytest.approx(total, abs=1e-3)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from model.decoding.beam import ModelScorer, beam_search
+from model.decoding.beam import beam
 from model.decoding.generate import generate
 from model.interchange.checkpoint import CheckpointError
 from model.interchange.convert import export_transformers, import_transformers
@@ -86,16 +86,13 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
     with torch.no_grad():  # make the end symbol likely, so that hypotheses do complete
         for owner in (model.embedding.weight, theirs.get_input_embeddings().weight):
             owner[0] *= 2.0
-    for prompt in ([0, 5, 9], [7], [3, 3, 8, 2]):
-        for width in (2, 4):
-            ours = beam_search(
-                ModelScorer(model, prompt, max_new_tokens=9),
-                width=width,
-                max_new_tokens=9,
-                end=0,
-                normalisation=normalisation,
-                stopping="transformers",
-            )
+    prompts = [[0, 5, 9], [7], [3, 3, 8, 2]]
+    for width in (2, 4):
+        together = beam(
+            model, prompts, width=width, max_new_tokens=9, normalisation=normalisation,
+            stopping="transformers", forbid=(),
+        )  # fmt: skip
+        for prompt, ours in zip(prompts, together, strict=True):
             ids = torch.tensor([prompt])
             expected = theirs.generate(
                 ids,
@@ -217,15 +214,15 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
     together = generate(
         model, [[0]] * 3, sources=sources, max_new_tokens=9, temperature=0.0, forbid=()
     )
-    for source, (ours,) in zip(sources, together, strict=True):
+    searched = beam(
+        model, [[0]] * 3, sources=sources, width=3, max_new_tokens=9, normalisation="mean",
+        stopping="transformers", forbid=(),
+    )  # fmt: skip
+    for source, (ours,), found in zip(sources, together, searched, strict=True):
         options = {"do_sample": False, "max_new_tokens": 9}
         ids = torch.tensor([source])
         greedy = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
         assert ours.ids == greedy[0, 1:].tolist()
-        found = beam_search(
-            ModelScorer(model, [0], source=source, max_new_tokens=9),
-            width=3, max_new_tokens=9, end=0, normalisation="mean", stopping="transformers",
-        )  # fmt: skip
         expected = theirs.generate(
             ids, attention_mask=torch.ones_like(ids), num_beams=3, num_return_sequences=3,
             length_penalty=1.0, early_stopping=False, return_dict_in_generate=True,

@@ -1,0 +1,139 @@
+"""Many searches side by side give what each gives alone, on every path that a model has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.batch import Batch
+from model.decoding.beam import beam, beam_search
+from tests.model.oracles import Tree, tiny
+
+PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]
+SOURCES = [[5, 6, 7], [9], [3] * 16, [8, 2], [4, 4, 4, 9, 9], [60, 2, 2]]
+KINDS = {
+    "learned": {},
+    "rotary": {"positions": "rope", "norm": "rmsnorm", "n_kv_heads": 2},
+    "post-norm": {"norm_position": "post", "positions": "sinusoidal"},
+    "prefix": {"positions": "rope"},
+    "encoder-decoder": {"architecture": "encoder_decoder", "positions": "sinusoidal"},
+}
+
+
+def made(kind):
+    """A model whose texts end now and then, and what it is asked."""
+    model = tiny(head_bias=True, **KINDS[kind])
+    with torch.no_grad():
+        model.head.bias[[0, 11]] += 3.0 if kind in ("learned", "rotary") else 1.0
+    if kind == "prefix":
+        model.objective = "prefix"
+    return model, SOURCES if kind == "encoder-decoder" else None
+
+
+def naive_scores(model, prompt, ids, source):
+    """The log-probability of each id behind a prompt, of a text read anew, without a cache."""
+    totals = []
+    for i, token in enumerate(ids):
+        batch = Batch(torch.tensor([[*prompt, *ids[:i]]]))
+        if source is not None:
+            batch = replace(batch, source=torch.tensor([source]))
+        if model.objective == "prefix":
+            batch = replace(batch, prefix=torch.tensor([len(prompt)]))
+        with torch.no_grad():
+            totals.append(float(model.logits(model(batch))[0, -1].log_softmax(-1)[token]))
+    return totals
+
+
+@pytest.mark.parametrize("stopping", ["textbook", "transformers"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_together_they_are_what_each_is_alone(kind, stopping):
+    model, sources = made(kind)
+    settings = {
+        "width": 4, "max_new_tokens": 8, "stop": {0, 11}, "normalisation": "gnmt",
+        "stopping": stopping,
+    }  # fmt: skip
+    together = beam(model, PROMPTS, sources=sources, **settings)
+    few = beam(model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings)
+    lengths = set()
+    for i, prompt in enumerate(PROMPTS):
+        source = sources and sources[i]
+        (alone,) = beam(model, [prompt], sources=sources and [source], **settings)
+        assert len(together[i]) == 4
+        for other in (alone, few[::-1][i]):
+            assert [h.ids for h in together[i]] == [h.ids for h in other]
+            assert [h.complete for h in together[i]] == [h.complete for h in other]
+            for name in ("score", "log_prob"):
+                values = [[getattr(h, name) for h in found] for found in (together[i], other)]
+                assert values[0] == pytest.approx(values[1], abs=1e-4)
+        for h in together[i]:
+            expected = naive_scores(model, prompt, h.ids, source)
+            assert h.log_probs == pytest.approx(expected, abs=1e-3)
+            assert h.log_prob == pytest.approx(sum(h.log_probs))
+            assert h.complete == (h.ids[-1] in (0, 11)) and not {0, 11} & set(h.ids[:-1])
+            lengths.add(len(h.ids))
+    assert len(lengths) > 3  # searches have ended at different steps
+
+
+def naive_search(log_probs, width, longest, stop):
+    """Jurafsky & Martin's algorithm, word for word, over one history at a time."""
+    frontier, complete = [((), 0.0)], []
+    while width and frontier:
+        extended = [
+            ((*ids, token), total + value)
+            for ids, total in frontier
+            for token, value in enumerate(log_probs(ids))
+        ]
+        extended = sorted(extended, key=lambda h: -h[1])[:width]
+        ended = [h for h in extended if h[0][-1] in stop]
+        complete += ended
+        width -= len(ended)
+        frontier = [h for h in extended if h[0][-1] not in stop]
+        if frontier and len(frontier[0][0]) == longest:
+            complete, frontier = complete + frontier, []
+    return sorted(complete, key=lambda h: -h[1])
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_the_published_algorithm_word_for_word_and_side_by_side(width):
+    tables = [{}, {}, {}, {}]
+
+    def probabilities(i):
+        random = np.random.default_rng(i)
+        sharp = np.ones(5) * (0.3, 1.0, 3.0, 0.1)[i]
+
+        def of(history):
+            return tables[i].setdefault(history, random.dirichlet(sharp).tolist())
+
+        return of
+
+    together = beam_search(
+        Tree(*map(probabilities, range(4))), width=width, max_new_tokens=6, stop={3, 4}
+    )
+    ends = set()
+    for table, found in zip(tables, together, strict=True):
+        expected = naive_search(
+            lambda ids, table=table: [math.log(p) for p in table[ids]], width, 6, {3, 4}
+        )
+        assert [h.ids for h in found] == [ids for ids, _ in expected]
+        assert [h.log_prob for h in found] == pytest.approx([total for _, total in expected])
+        ends.add(max(len(h.ids) for h in found))
+    assert len(ends) > 1 or width == 5
+
+
+def test_what_is_forbidden_is_in_no_hypothesis_and_the_rest_keep_their_scores():
+    model, _ = made("learned")
+    (free,) = beam(model, [[0, 5]], width=4, max_new_tokens=5, forbid=())
+    best = free[0].ids[0]
+    (found,) = beam(model, [[0, 5]], width=4, max_new_tokens=5, forbid=(best,))
+    assert all(best not in h.ids for h in found)
+    for h in found:
+        expected = naive_scores(model, [0, 5], h.ids, None)
+        assert h.log_probs == pytest.approx(expected, abs=1e-3)
+
+
+def test_no_prompts_are_no_results():
+    assert beam(tiny(), [], width=2, max_new_tokens=3) == []
