@@ -69,10 +69,13 @@ def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
     assert model.decoder is not None
     shape = (rows, model.config.kv_heads, capacity, model.config.head_dim)
     weight = model.embedding.weight
-    layers = [
-        LayerCache(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.decoder.blocks
+    kind, dtype = weight.device.type, weight.dtype
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+    empty = [
+        torch.zeros(2, *shape, dtype=dtype, device=weight.device) for _ in model.decoder.blocks
     ]
-    return Cache(layers, 0, slice(0, 0))
+    return Cache([LayerCache(*pair) for pair in empty], 0, slice(0, 0))
 
 
 def prompt_lengths(model: Transformer, lengths: Sequence[int]) -> Tensor | None:

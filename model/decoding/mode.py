@@ -1,14 +1,17 @@
-"""What every question to a trained model begins with: no dropout, no gradients."""
+"""What every question to a trained model begins with: no dropout, no gradients, a precision."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+
+from model.config import Precision
+from model.training.machine import choose_precision
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
@@ -39,3 +42,21 @@ def asks(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P]
             return function(model, *args, **kwargs)
 
     return asked
+
+
+@contextmanager
+def computing(model: nn.Module, precision: Precision = "auto") -> Iterator[Literal["fp32", "bf16"]]:
+    """Within, questions to the model are answered in this precision; gives which it is, to be
+    recorded beside the answers.
+
+    bf16 is autocast: products of matrices and the cache of decoding in bf16, sums and softmax in
+    fp32; scores then differ in the second or third digit, and texts where two words are about as
+    likely. "auto" is bf16 on a GPU that multiplies bf16 in hardware, and fp32 on the CPU, whose
+    answers are the same bits each time.
+    """
+    device = next(model.parameters()).device
+    if precision == "auto" and device.type == "cpu":
+        precision = "fp32"
+    dtype = choose_precision(precision, device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        yield "bf16" if dtype == torch.bfloat16 else "fp32"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from model.decoding.beam import ModelScorer, beam, beam_search
+from model.decoding.cache import new_cache
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights, embeddings
+from model.decoding.mode import computing
 from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
 from model.training.classify import SequenceClassifier, predict
 from tests.model.oracles import tiny
@@ -69,3 +72,50 @@ def test_it_is_on_again_where_the_question_was_refused():
     with pytest.raises(ValueError, match="vocabulary"):
         token_log_probs(model, [[0, 61]])
     assert all(module.training for module in model.modules())
+
+
+TOLERANCE = 0.25  # nats: a token's score from products that are rounded to 8 bits
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in ("beam", "scorer")])
+def test_in_bf16_answers_are_near_those_in_fp32(name):
+    make, ask = ENTRIES[name]
+    model = make()
+    exact = ask(model)
+    with computing(model, "bf16") as used:
+        near = ask(model)
+    assert used == "bf16"
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(exact, near, strict=True)]
+    if name == "generate":  # behind a word that is another one, all differs
+        pairs = [(a[:1], b[:1]) for a, b in pairs]
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, atol=TOLERANCE)
+    assert any((one != other).any() for one, other in pairs)  # it was computed otherwise
+
+
+def test_the_cache_of_decoding_is_kept_in_the_precision():
+    model = tiny()
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with computing(model, precision) as used:
+            assert used == precision
+            assert new_cache(model, 2, 4).layers[0].keys.dtype == dtype
+
+
+def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
+    model = tiny()
+    exact = token_log_probs(model, TEXTS)
+    with computing(model) as used:
+        assert used == "fp32"
+        for one, other in zip(token_log_probs(model, TEXTS), exact, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_beams_in_bf16_have_the_scores_of_bf16():
+    """With their cache, and of the whole text anew: the same precision, nearly the same sums."""
+    model = tiny()
+    with computing(model, "bf16"):
+        for prompt, found in zip(TEXTS, beam(model, TEXTS, width=3, max_new_tokens=5), strict=True):
+            for h in found:
+                (scores,) = token_log_probs(model, [[*prompt, *h.ids]])
+                assert h.log_probs == pytest.approx(scores[len(prompt) - 1 :], abs=TOLERANCE)
