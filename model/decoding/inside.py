@@ -68,21 +68,28 @@ def watched(stack: Stack) -> Iterator[list[Tensor]]:
 
 
 @asks
-def attention_weights(model: Transformer, sequence: Sequence[int]) -> dict[str, list[Float32]]:
-    """Attention weights by stack, one (H, T, T) per layer: heads, queries, keys.
+def attention_weights(
+    model: Transformer, sequence: Sequence[int], *, source: Sequence[int] | None = None
+) -> dict[str, list[Float32]]:
+    """Attention weights by stack, one (H, Tq, Tk) per layer: heads, queries, keys.
 
     A row sums to 1 over its keys; in a decoder it is 0 behind its query. The stacks are those that
-    the model has: "encoder", "decoder", and of an encoder-decoder "cross" too. There the encoder
-    reads the sequence, and the decoder the same sequence as its target. An empty sequence and one
-    longer than the context are a ValueError.
+    the model has: "encoder", "decoder", and of an encoder-decoder "cross" too, from the target to
+    its source. There the encoder reads ``source``, and the decoder the sequence as its target,
+    which begins with the start symbol; without a source both read the sequence. What is empty or
+    longer than the context is a ValueError, and a source that nothing reads.
     """
-    if not len(sequence):
-        raise ValueError("An empty sequence has nothing to attend to.")
-    tokens = check_ids(sequence, model.config.vocab_size, "The sequence")
-    ids = torch.from_numpy(tokens[None]).to(model.embedding.weight.device)  # (1, T)
     both = model.encoder is not None and model.decoder is not None
+    if source is not None and not both:
+        raise ValueError("Only an encoder-decoder reads a source.")
+    device, rows = model.embedding.weight.device, []
+    for name, given in (("The sequence", sequence), ("The source", source)):
+        if given is not None and not len(given):
+            raise ValueError(f"{name} is empty: there is nothing to attend to.")
+        tokens = check_ids(sequence if given is None else given, model.config.vocab_size, name)
+        rows.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
     with plain(model) as seen:
-        model.states(Batch(ids, source=ids if both else None))
+        model.states(Batch(rows[0], source=rows[1] if both else None))
     layers: dict[str, list[torch.nn.Module]] = {}
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:

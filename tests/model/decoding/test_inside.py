@@ -119,6 +119,50 @@ def test_a_look_leaves_nothing_behind():
     assert torch.equal(model(batch), before)
 
 
+def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
+    """(H, T, S) of every layer, as transformers has them on the same weights."""
+    transformers = pytest.importorskip("transformers")
+    model = tiny(**MARIAN)
+    tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
+    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "theirs", attn_implementation="eager"
+    ).eval()
+    source, target = SEQUENCE[:7], [0, *SEQUENCE[7:], 5]
+    found = attention_weights(model, target, source=source)
+    with torch.no_grad():
+        out = theirs(
+            input_ids=torch.tensor([source]),
+            decoder_input_ids=torch.tensor([target]),
+            output_attentions=True,
+        )
+    expected = {
+        "encoder": out.encoder_attentions,
+        "decoder": out.decoder_attentions,
+        "cross": out.cross_attentions,
+    }
+    for stack, shape in (("encoder", (7, 7)), ("decoder", (6, 6)), ("cross", (6, 7))):
+        for ours, layer in zip(found[stack], expected[stack], strict=True):
+            assert ours.shape == (4, *shape)
+            np.testing.assert_allclose(ours, layer[0].numpy(), atol=1e-5)
+    other = attention_weights(model, target, source=[*source[:-1], 9])
+    assert abs(other["cross"][0] - found["cross"][0]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "source", "words"),
+    [
+        ("decoder", [2, 3], "Only an encoder-decoder reads a source"),
+        ("encoder_decoder", [], "The source is empty"),
+        ("encoder_decoder", [2] * 17, "context of 16"),
+        ("encoder_decoder", [61], "vocabulary"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_named(architecture, source, words):
+    with pytest.raises(ValueError, match=words):
+        attention_weights(tiny(architecture=architecture), [2, 3], source=source)
+
+
 @pytest.mark.parametrize(
     ("sequence", "words"), [([2] * 17, "exceeds the context"), ([0.5], "no list of token ids")]
 )

@@ -1,0 +1,1 @@
+"""What a trained model knows, asked without training it: answers, gaps, layers, positions."""
