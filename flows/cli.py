@@ -28,6 +28,8 @@ app = App(
 COMMANDS = {
     "run": "Run a config end to end: curate, train, audit, report.",
     "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
+    "generate": "Let a checkpoint write, by every decoding method side by side, with "
+    "log-probabilities.",
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
     "report": "Build the site of all runs and print where RUN's cards are.",
     "trace": "Follow a document through a run: what each stage made of it, which steps read it.",

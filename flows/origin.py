@@ -37,31 +37,11 @@ def resolve(store: Store, text: str) -> Subject:
     RUN or RUN@STEP (RUN may be "latest"), the name of an artifact ("checkpoint/0123…"), or a
     folder: of a checkpoint in the store, or of any Hugging Face model.
     """
-    if not text.strip():
-        raise UsageError(
-            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
-        )
-    path = Path(text).expanduser()
-    if text.startswith("checkpoint/") and not path.exists():
+    subject = resolve_folder(text)
+    if subject is not None:
+        return subject
+    if text.startswith("checkpoint/"):
         return _ours(store, find_artifact(store, text))
-    if path.is_dir():
-        for folder in (path.resolve(), path.resolve().parent):
-            if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
-                home = Store(folder.parents[2])
-                return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
-        if not any(path.iterdir()):
-            raise UsageError(
-                f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
-                f"and its tokenizer"
-            )
-        if not (path / "config.json").is_file():  # before all that lies below it is read
-            raise UsageError(
-                f"{text}: the folder holds no config.json; a checkpoint holds config.json, "
-                f"model.safetensors and its tokenizer"
-            )
-        return Subject(external(path.resolve(), "checkpoint"))
-    if path.exists():
-        raise UsageError(f"{text}: is a file; give the folder of a checkpoint")
     name, _, step = text.partition("@")
     if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
         raise UsageError(
@@ -81,6 +61,35 @@ def resolve(store: Store, text: str) -> Subject:
         steps = ", ".join(str(row["step"]) for row in table)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
     return _ours(store, find_artifact(store, wanted[-1]["artifact"]), run)
+
+
+def resolve_folder(text: str) -> Subject | None:
+    """The checkpoint in the folder that is named, of whatever store it is; None where there is no
+    such path, as for the name of a run."""
+    if not text.strip():
+        raise UsageError(
+            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
+        )
+    path = Path(text).expanduser()
+    if path.is_dir():
+        for folder in (path.resolve(), path.resolve().parent):
+            if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
+                home = Store(folder.parents[2])
+                return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
+        if not any(path.iterdir()):
+            raise UsageError(
+                f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
+                f"and its tokenizer"
+            )
+        if not (path / "config.json").is_file():  # before all that lies below it is read
+            raise UsageError(
+                f"{text}: the folder holds no config.json; a checkpoint holds config.json, "
+                f"model.safetensors and its tokenizer"
+            )
+        return Subject(external(path.resolve(), "checkpoint"))
+    if path.exists():
+        raise UsageError(f"{text}: is a file; give the folder of a checkpoint")
+    return None
 
 
 def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subject:

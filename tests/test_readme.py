@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
     "run", "audit", "status", "report", "trace", "purge", "batch", "replay", "serve", "settings",
-    "tables", "doctor",
+    "tables", "doctor", "generate",
 )  # fmt: skip
 
 

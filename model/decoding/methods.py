@@ -1,0 +1,107 @@
+"""One prompt, written on by every decoding method, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.architecture import Transformer
+from model.decoding.beam import beam
+from model.decoding.choice import Choice
+from model.decoding.generate import generate
+from model.training.data import END_OF_TEXT, PAD
+
+
+@dataclass(frozen=True)
+class Methods:
+    """What each method takes; ValueError, one sentence, where a value is out of range."""
+
+    width: int = 5
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.05
+    repetition_penalty: float = 1.3
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"width must be at least 1, not {self.width}.")
+        for settings in self.choices().values():
+            Choice(**settings)
+
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """The settings of ``Choice`` by method: all but beam search."""
+        return {
+            "greedy": {"temperature": 0.0},
+            "greedy, repetition penalised": {
+                "temperature": 0.0,
+                "repetition_penalty": self.repetition_penalty,
+            },
+            "sampling": {"temperature": 1.0},
+            "temperature": {"temperature": self.temperature},
+            "top-k": {"top_k": self.top_k},
+            "nucleus": {"top_p": self.top_p},
+            "min-p": {"min_p": self.min_p},
+        }
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a method wrote.
+
+    ids end with the token that ended the text, if one did (``stopped``). log_probs: of each id
+    under the model itself, temperature 1 and no filter, in nats. score: what beam search ranks by.
+    """
+
+    method: str
+    settings: dict[str, Any]
+    ids: list[int]
+    log_probs: NDArray[np.float32]
+    stopped: bool
+    score: float | None = None
+
+
+def by_every_method(
+    model: Transformer,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    methods: Methods | None = None,
+    seed: int = 0,
+    stop: Collection[int] = (END_OF_TEXT,),
+    forbid: Collection[int] = (PAD,),
+    source: Sequence[int] | None = None,
+) -> list[Written]:
+    """The prompt written on by beam search and by each of ``choices``.
+
+    Beams are ranked by the mean of their log-probabilities, and the best is given. Those that draw
+    draw with the same numbers, position by position, so that their texts part where the methods do.
+
+    Raises:
+        ValueError: as ``generate`` and ``beam``: prompt and text must fit the context.
+    """
+    methods = methods or Methods()
+    sources = None if source is None else [source]
+    how: dict[str, Any] = {"stop": stop, "forbid": forbid, "sources": sources}
+    how["max_new_tokens"] = max_new_tokens
+    width = methods.width
+    ((best, *_),) = beam(model, [prompt], width=width, normalisation="mean", **how)
+    scores = np.array(best.log_probs, dtype=np.float32)
+    found = {}
+    for name, settings in methods.choices().items():
+        ((text,),) = generate(model, [prompt], seed=seed, **settings, **how)
+        found[name] = Written(name, settings, text.ids, text.log_probs, text.stopped)
+    searched = Written(
+        "beam search",
+        {"width": width, "normalisation": "mean"},
+        list(best.ids),
+        scores,
+        best.complete,
+        best.score,
+    )
+    greedy = found.pop("greedy")
+    return [greedy, searched, *found.values()]

@@ -1,0 +1,264 @@
+"""What the command line lets a checkpoint write, against the model asked directly."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from flows.commands.generate import _encoded, _masking
+from flows.origin import Subject
+from model.batch import Batch
+from model.decoding.beam import beam
+from model.decoding.generate import generate
+from model.interchange.checkpoint import load
+from model.probing.cloze import mask_log_probs
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import external
+from tests.flows.conftest import Hallmark
+from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
+
+METHODS = {
+    "greedy": {"temperature": 0.0},
+    "beam search": None,
+    "greedy, repetition penalised": {"temperature": 0.0, "repetition_penalty": 1.3},
+    "sampling": {},
+    "temperature": {"temperature": 0.7},
+    "top-k": {"top_k": 40},
+    "nucleus": {"top_p": 0.9},
+    "min-p": {"min_p": 0.05},
+}
+PROMPT = "The nurse said"
+SENTINELS = ["<|sentinel_0|>", "<|sentinel_1|>"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A checkpoint of each kind; none of them in a store."""
+    kinds = {
+        "decoder": ([], None, {}),
+        "prefix": ([], "prefix", {"positions": "rope"}),
+        "encoder": (["<|mask|>"], "mlm", {"architecture": "encoder"}),
+        "both": (SENTINELS, "span_corruption", {"architecture": "encoder_decoder"}),
+    }
+    return {
+        kind: make_own(tmp_path_factory.mktemp(kind), special, objective, **config)
+        for kind, (special, objective, config) in kinds.items()
+    }
+
+
+@pytest.fixture
+def hallmark(tmp_path):
+    """The command line over a store that is not there, and must not be made."""
+    yield Hallmark(tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def by_method(report):
+    return {row["method"]: row for row in report["written"]}
+
+
+@pytest.mark.parametrize("kind", ["decoder", "prefix"])
+def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind):
+    report = hallmark.json("generate", str(folders[kind]), PROMPT, "--tokens", "9", "--seed", "4")
+    model, subject = load(folders[kind]), open_subject(folders[kind], "cpu")
+    prompt = subject.opened(subject.encode(PROMPT))
+    assert report["prompt_tokens"] == len(prompt) and report["precision"] == "fp32"
+    assert model.objective == ("prefix" if kind == "prefix" else "causal")
+    found = by_method(report)
+    assert list(found) == list(METHODS)
+    for method, row in found.items():
+        ids = [step["id"] for step in row["steps"]]
+        if method == "beam search":
+            ((best, *_),) = beam(model, [prompt], width=5, max_new_tokens=9, normalisation="mean")
+            expected, stopped = list(best.ids), best.complete
+        else:
+            ((one,),) = generate(model, [prompt], max_new_tokens=9, seed=4, **METHODS[method])
+            expected, stopped = one.ids, one.stopped
+        assert ids == expected and row["ended"] == stopped and row["tokens"] == len(ids)
+        assert row["text"] == subject.decode(ids[:-1] if stopped else ids)
+        scores = behind(model, Batch(torch.tensor([[*prompt, *ids]])), len(prompt))
+        assert [step["log_prob"] for step in row["steps"]] == pytest.approx(scores, abs=1e-4)
+        assert row["log_prob"] == pytest.approx(sum(scores), abs=1e-3)
+        assert row["log_prob_per_token"] == pytest.approx(sum(scores) / len(ids), abs=1e-4)
+    assert len({row["text"] for row in found.values()}) > 4
+
+
+@torch.no_grad()
+def behind(model, batch, given):
+    """log p of each token behind the first ``given``: the whole text at once."""
+    prefix = torch.tensor([given]) if model.objective == "prefix" else None
+    read = Batch(batch.ids[:, :-1], prefix=prefix, source=batch.source)
+    log_p = model.logits(model(read))[0].log_softmax(-1)
+    targets = batch.ids[0, 1:]
+    return log_p[torch.arange(len(targets)), targets][given - 1 :].tolist()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "begins"),
+    [(PROMPT, True), ("The nurse <|sentinel_0|> that she <|sentinel_1|> late.", False)],
+)
+def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, prompt, begins):
+    """A text goes on behind a sentinel, or the sentinels in it are what is written."""
+    report = hallmark.json("generate", str(folders["both"]), prompt, "--tokens", "7")
+    model, subject = load(folders["both"]), open_subject(folders["both"], "cpu")
+    first, second = map(subject.special, SENTINELS)
+    if begins:
+        source, start = [*subject.encode(prompt), first], [0, first]
+        stop, forbid = (0, second), (1, first)
+    else:
+        parts = [subject.encode(part) for part in ("The nurse", " that she", " late.")]
+        source, start = [*parts[0], first, *parts[1], second, *parts[2]], [0]
+        stop, forbid = (0,), (1,)
+    assert report["prompt_tokens"] == len(source)
+    found = by_method(report)
+    settings = {"max_new_tokens": 7, "stop": stop, "forbid": forbid, "sources": [source]}
+    for method in ("greedy", "nucleus"):
+        ((one,),) = generate(model, [start], **settings, **METHODS[method])
+        assert [step["id"] for step in found[method]["steps"]] == one.ids
+    for row in found.values():
+        ids = [step["id"] for step in row["steps"]]
+        batch = Batch(torch.tensor([[*start, *ids]]), source=torch.tensor([source]))
+        assert row["log_prob"] == pytest.approx(sum(behind(model, batch, len(start))), abs=1e-3)
+
+
+def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
+    prompt = "The nurse said <|mask|> she would <|mask|> late."
+    report = hallmark.json("generate", str(folders["encoder"]), prompt)
+    model, subject = load(folders["encoder"]), open_subject(folders["encoder"], "cpu")
+    mask = subject.mask
+    parts = [subject.encode(part) for part in ("The nurse said", " she would", " late.")]
+    ids = [0, *parts[0], mask, *parts[1], mask, *parts[2]]
+    (scores,) = mask_log_probs(model, [ids], mask)
+    assert [m["position"] for m in report["masks"]] == [i for i, t in enumerate(ids) if t == mask]
+    for told, line in zip(report["masks"], scores, strict=True):
+        best = np.argsort(-line)[:10]
+        assert [found["id"] for found in told["likeliest"]] == best.tolist()
+        for found in told["likeliest"]:
+            assert found["log_prob"] == pytest.approx(line[found["id"]], abs=1e-4)
+            assert found["probability"] == pytest.approx(math.exp(found["log_prob"]))
+    said = hallmark("generate", str(folders["encoder"]), prompt).stdout
+    assert "mask 1, token" in said and "mask 2, token" in said and "probability" in said
+
+
+def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, bert_folder):  # noqa: F811
+    transformers = pytest.importorskip("transformers")
+    found = by_method(hallmark.json("generate", str(gpt2_folder), PROMPT, "--tokens", "8"))
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2_folder).eval()
+    subject = open_subject(gpt2_folder, "cpu")
+    ids = torch.tensor([subject.opened(subject.encode(PROMPT))])
+    options = {"max_new_tokens": 8, "attention_mask": torch.ones_like(ids), "do_sample": False}
+    expected = theirs.generate(ids, **options)[0, ids.shape[1] :].tolist()
+    assert [step["id"] for step in found["greedy"]["steps"]] == expected
+    (told,) = hallmark.json("generate", str(bert_folder), "The nurse [MASK] late.")["masks"]
+    bert = transformers.BertForMaskedLM.from_pretrained(bert_folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_folder)
+    read = tokenizer("The nurse [MASK] late.", return_tensors="pt")
+    place = read["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    with torch.no_grad():
+        log_p = bert(**read).logits[0, place].log_softmax(-1)
+    assert told["position"] == place
+    values, best = log_p.topk(10)
+    assert [one["log_prob"] for one in told["likeliest"]] == pytest.approx(
+        values.tolist(), abs=1e-4
+    )
+    assert told["likeliest"][0]["id"] == best[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "code", "words"),
+    [
+        ("decoder", [" \n"], 2, "the prompt is empty; give the beginning of a text"),
+        ("decoder", ["word " * 60], 2, "must fit the context of 48; shorten it or lower --tokens"),
+        ("decoder", [PROMPT, "--tokens", "48"], 2, "shorten it or lower --tokens"),
+        ("decoder", [PROMPT, "--tokens", "0"], 2, "at least one must be written"),
+        ("decoder", [PROMPT, "--top-p", "0"], 2, "top_p must be above 0"),
+        ("decoder", [PROMPT, "--width", "0"], 2, "width must be at least 1, not 0"),
+        ("both", ["word " * 60], 2, "must fit the context of 48"),
+        ("both", ["a <|sentinel_7|> b"], 2, "has no token <|sentinel_7|>"),
+        ("encoder", [PROMPT], 2, "put <|mask|> where a word is to be found"),
+        ("encoder", ["word <|mask|>" * 40], 2, "more than the context of 48; shorten it"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence(hallmark, folders, kind, arguments, code, words):
+    error = hallmark("generate", str(folders[kind]), *arguments, code=code).stderr
+    assert words in error and len(error.strip().splitlines()) == 1
+
+
+def test_there_must_be_a_checkpoint(hallmark, tmp_path):
+    assert "there is no store at" in hallmark("generate", "latest", PROMPT, code=2).stderr
+    (tmp_path / "empty").mkdir()
+    error = hallmark("generate", str(tmp_path / "empty"), PROMPT, code=2).stderr
+    assert "the folder is empty; a checkpoint holds config.json" in error
+
+
+def test_damaged_weights_are_named_and_nothing_is_written(hallmark, folders, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(folders["decoder"], broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["embedding.weight"][:] = torch.nan
+    save_file(weights, broken / "model.safetensors")
+    done = hallmark("generate", str(broken), PROMPT, code=1)
+    assert "not numbers (NaN)" in done.stderr and not done.stdout
+
+
+def test_names_of_special_tokens_stand_for_them_and_take_the_space_before(folders):
+    subject = open_subject(folders["encoder"], "cpu")
+    names = {"<|mask|>": subject.mask}
+    alone = [subject.mask]
+    assert _encoded(subject, "<|mask|>", names) == alone
+    assert _encoded(subject, "a <|mask|> b ", names) == [
+        *subject.encode("a"), subject.mask, *subject.encode(" b "),
+    ]  # fmt: skip
+    assert _encoded(subject, "a <|mask|>", {}) == subject.encode("a <|mask|>")
+
+
+def test_masked_texts_are_shown_as_the_pages_show_them(folders):
+    shown = _masking(Subject(external(folders["decoder"], "checkpoint")))
+    assert shown(" late, as always.", PROMPT) == " late, as always."
+    assert shown("\u202eabc", "") == "‹U+202E›abc"
+    assert "jane" not in shown("Write to jane.doe@example.com now.", "")
+    assert "█" in shown("you fucking bitch, go to hell", "")
+    # What only stands there together with the prompt.
+    assert shown("ple.com now", "Write to jane.doe@exam").startswith("[not shown: borders on")
+    assert shown(" is hers", "jane.doe@example.com") == " is hers"
+
+
+def test_masked_reports_tell_no_tokens(hallmark, folders):
+    told = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--masked", "--tokens", "5")
+    assert told["masked"] and all("steps" not in row for row in told["written"])
+    plain = hallmark.json("generate", str(folders["decoder"]), PROMPT, "--tokens", "5")
+    for row, other in zip(told["written"], plain["written"], strict=True):
+        assert row["log_prob"] == other["log_prob"]
+
+
+def contents(store):
+    return sorted(str(path) for path in store.rglob("*"))
+
+
+@pytest.mark.slow
+def test_a_run_writes_and_the_store_stays_as_it_is(smoke):
+    before = contents(smoke.store)
+    said = smoke("generate", smoke.first, "Return the", "--tokens", "12").stdout
+    assert said.startswith(f"{smoke.first}@")
+    for method in METHODS:
+        assert f"\n{method} (" in said
+    assert said.count("per token") == len(METHODS)
+    again = smoke("generate", smoke.first, "Return the", "--tokens", "12").stdout
+    assert again == said
+    other = smoke("generate", smoke.first, "Return the", "--tokens", "12", "--seed", "1").stdout
+    assert other != said
+    first = smoke.json("generate", f"{smoke.first}@0", "Return the", "--tokens", "12")
+    assert first["checkpoint"] == f"{smoke.first}@0"
+    # An untrained model finds every word about as likely.
+    untrained = by_method(first)["sampling"]["log_prob_per_token"]
+    trained = by_method(smoke.json("generate", smoke.first, "Return the", "--tokens", "12"))
+    assert trained["greedy"]["log_prob_per_token"] > untrained + 1
+    masked = smoke("generate", smoke.first, "Return the", "--tokens", "12", "--masked").stdout
+    assert "per token" in masked
+    assert smoke.json("generate", "latest", "Return the", "--tokens", "3")["seed"] == 0
+    assert contents(smoke.store) == before
