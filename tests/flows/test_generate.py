@@ -243,22 +243,17 @@ def contents(store):
 @pytest.mark.slow
 def test_a_run_writes_and_the_store_stays_as_it_is(smoke):
     before = contents(smoke.store)
-    said = smoke("generate", smoke.first, "Return the", "--tokens", "12").stdout
+    asked = ("generate", smoke.first, "Return the", "--tokens", "12")
+    said = smoke(*asked).stdout
     assert said.startswith(f"{smoke.first}@")
-    for method in METHODS:
-        assert f"\n{method} (" in said
+    assert all(f"\n{method} (" in said for method in METHODS)
     assert said.count("per token") == len(METHODS)
-    again = smoke("generate", smoke.first, "Return the", "--tokens", "12").stdout
-    assert again == said
-    other = smoke("generate", smoke.first, "Return the", "--tokens", "12", "--seed", "1").stdout
-    assert other != said
-    first = smoke.json("generate", f"{smoke.first}@0", "Return the", "--tokens", "12")
-    assert first["checkpoint"] == f"{smoke.first}@0"
+    trained = smoke.json(*asked)  # the same texts again
+    for row in trained["written"]:
+        assert f"{row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token" in said
     # An untrained model finds every word about as likely.
-    untrained = by_method(first)["sampling"]["log_prob_per_token"]
-    trained = by_method(smoke.json("generate", smoke.first, "Return the", "--tokens", "12"))
-    assert trained["greedy"]["log_prob_per_token"] > untrained + 1
-    masked = smoke("generate", smoke.first, "Return the", "--tokens", "12", "--masked").stdout
-    assert "per token" in masked
-    assert smoke.json("generate", "latest", "Return the", "--tokens", "3")["seed"] == 0
+    untrained = smoke.json("generate", f"{smoke.first}@0", *asked[2:], "--masked", "--seed", "1")
+    assert untrained["checkpoint"] == f"{smoke.first}@0" and untrained["seed"] == 1
+    chance = by_method(untrained)["sampling"]["log_prob_per_token"]
+    assert by_method(trained)["greedy"]["log_prob_per_token"] > chance + 1
     assert contents(smoke.store) == before

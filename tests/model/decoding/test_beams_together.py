@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.beam import beam, beam_search
-from tests.model.oracles import Tree, tiny
+from model.decoding.beam import ModelScorer, beam, beam_search
+from tests.model.oracles import Tree, naive_next, tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]
 SOURCES = [[5, 6, 7], [9], [3] * 16, [8, 2], [4, 4, 4, 9, 9], [60, 2, 2]]
@@ -122,6 +122,56 @@ def test_the_published_algorithm_word_for_word_and_side_by_side(width):
         assert [h.log_prob for h in found] == pytest.approx([total for _, total in expected])
         ends.add(max(len(h.ids) for h in found))
     assert len(ends) > 1 or width == 5
+
+
+def naive_rule_of_transformers(log_probs, width, longest, stop):
+    """Ended texts leave the beam to a list of the best, which the rest must still be able to beat;
+    scores are means."""
+    live, ended = [((), 0.0)], []
+    for length in range(1, longest + 1):
+        extended = [
+            ((*ids, token), total + value)
+            for ids, total in live
+            for token, value in enumerate(log_probs(ids))
+        ]
+        extended.sort(key=lambda h: -h[1])
+        out = [h for h in extended[:width] if h[0][-1] in stop or length == longest]
+        ended = sorted(ended + [(ids, total / length) for ids, total in out], key=lambda h: -h[1])
+        ended = ended[:width]
+        live = [h for h in extended if h[0][-1] not in stop][:width]
+        if length == longest or (len(ended) == width and live[0][1] / length <= ended[-1][1]):
+            return ended
+
+
+@pytest.mark.parametrize("likely", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("width", [1, 3, 4])
+def test_the_rule_of_transformers_word_for_word(width, likely):
+    """The end may be the likeliest word everywhere: then all of the best end at once."""
+    random, table = np.random.default_rng(width), {}
+    shape = [1.0, 1.0, 1.0, 1.0, 1.0, likely]
+
+    def probabilities(history):
+        return table.setdefault(history, random.dirichlet(shape).tolist())
+
+    (found,) = beam_search(
+        Tree(probabilities), width=width, max_new_tokens=6, stop={5}, normalisation="mean",
+        stopping="transformers",
+    )  # fmt: skip
+    expected = naive_rule_of_transformers(
+        lambda ids: [math.log(p) for p in probabilities(ids)], width, 6, {5}
+    )
+    assert [h.ids for h in found] == [ids for ids, _ in expected]
+    assert [h.score for h in found] == pytest.approx([score for _, score in expected])
+
+
+def test_a_scorer_reads_as_many_tokens_as_it_was_made_for():
+    scorer = ModelScorer(tiny(), [[0, 5], [0]], max_new_tokens=3)
+    scorer.start()
+    for token in (7, 8, 9):
+        scores = scorer.advance([0, 1], [token, token])
+    assert scores[1].tolist() == pytest.approx(naive_next(tiny(), [0, 7, 8, 9]).tolist(), abs=1e-4)
+    with pytest.raises(ValueError, match="made for 3 new tokens"):
+        scorer.advance([0, 1], [4, 4])
 
 
 def test_what_is_forbidden_is_in_no_hypothesis_and_the_rest_keep_their_scores():
