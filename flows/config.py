@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from model.config import OBJECTIVES
+from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
 from tasks.audits.attention_maps import AttentionMapsConfig
@@ -108,7 +108,7 @@ class Config(StageConfig):
     @model_validator(mode="after")
     def _tokens_for_the_objective(self) -> Config:
         wanted, made = self.pretrain.train.objective, self.train_tokenizer.objective
-        if made != wanted and {made, wanted} & OF_OBJECTIVE.keys():
+        if made != wanted and {made, wanted} & OF_OBJECTIVE:
             raise ValueError(
                 f"train_tokenizer.objective is {made}, pretrain.train.objective {wanted}: they "
                 f"have tokens of their own, set both to the same"
@@ -118,6 +118,12 @@ class Config(StageConfig):
             raise ValueError(
                 f"pretrain.train.objective {wanted} trains the architecture {architecture}, and "
                 f"pretrain.model.architecture is {trained}: set one of them to fit the other"
+            )
+        spans, sentinels = span_count(self.pack.context), self.train_tokenizer.sentinels
+        if wanted == "span_corruption" and spans > sentinels:
+            raise ValueError(
+                f"train_tokenizer.sentinels is {sentinels}, and of pack.context = "
+                f"{self.pack.context} tokens span_corruption hides {spans} spans: set it to {spans}"
             )
         return self
 

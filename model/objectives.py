@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.batch import Batch
-from model.config import Objective
+from model.config import CORRUPTED, MEAN_SPAN, Objective, span_count
 from model.training.data import END_OF_TEXT, PAD
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
@@ -89,21 +89,25 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
 
 
 def span_corruption(
-    rows: Rows, key: int, *, sentinels: Sequence[int], rate: float = 0.15, mean_span: float = 3.0
+    rows: Rows,
+    key: int,
+    *,
+    sentinels: Sequence[int],
+    rate: float = CORRUPTED,
+    mean_span: float = MEAN_SPAN,
 ) -> Batch:
     """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
     row ``rate`` of the tokens fall into spans of ``mean_span`` tokens on average, never two spans
-    side by side; at most as many spans as there are sentinels.
+    side by side. ValueError where there are fewer sentinels than spans.
     """
     random = generator(key)
     sources, targets = [], []
     for row in rows:
         tokens = row[: int((row != PAD).sum())]
-        source, target = corrupt(
-            tokens, _spans(len(tokens), random, len(sentinels), rate, mean_span), sentinels
-        )
+        spans = _spans(len(tokens), random, rate, mean_span)
+        source, target = corrupt(tokens, spans, sentinels)
         sources.append(source)
         targets.append(target)
     return seq2seq(sources, targets)
@@ -113,6 +117,8 @@ def corrupt(
     tokens: Sequence[int] | Rows, spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Source and target of one sequence whose ``spans`` [begin, end) are cut out, in order."""
+    if len(spans) > len(sentinels):
+        raise ValueError(f"{len(spans)} spans need as many sentinels, not {len(sentinels)}.")
     source: list[int] = []
     target: list[int] = []
     done = 0
@@ -145,12 +151,17 @@ def generator(key: int) -> np.random.Generator:
 
 
 def make_objective(
-    name: Objective, *, document_mask: bool, vocab_size: int, token_id: Callable[[str], int | None]
+    name: Objective,
+    *,
+    document_mask: bool,
+    context: int,
+    vocab_size: int,
+    token_id: Callable[[str], int | None],
 ) -> Callable[[Rows, int], Batch]:
-    """The function (rows, key) -> Batch that a config names.
+    """The function (rows, key) -> Batch that a config names, for rows of ``context`` tokens.
 
     ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
-    and so on; ValueError where the tokenizer lacks them.
+    and so on, one for each span of a row; ValueError where the tokenizer lacks them.
     """
     if name == "causal":
         return lambda rows, key: causal(rows, document_mask=document_mask)
@@ -163,19 +174,25 @@ def make_objective(
         if mask is None:
             raise ValueError("Masked LM needs a tokenizer with the special token <|mask|>.")
         return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
-    found = [token_id(f"<|sentinel_{i}|>") for i in range(100)]
+    needed = span_count(context)
+    found = [token_id(f"<|sentinel_{i}|>") for i in range(needed)]
     sentinels = [token for token in found if token is not None]
-    if not sentinels:
-        raise ValueError("Span corruption needs a tokenizer with <|sentinel_0|>, <|sentinel_1|> …")
+    if len(sentinels) < needed:
+        most = max((t for t in range(context) if span_count(t) <= len(sentinels)), default=0)
+        raise ValueError(
+            f"Span corruption of {context} tokens needs a tokenizer with the {needed} special "
+            f"tokens <|sentinel_0|> to <|sentinel_{needed - 1}|>, and it has {len(sentinels)}"
+            + (f", enough for a context of {most}." if sentinels else ".")
+        )
     return lambda rows, key: span_corruption(rows, key, sentinels=sentinels)
 
 
 def _spans(
-    length: int, random: np.random.Generator, most: int, rate: float, mean_span: float
+    length: int, random: np.random.Generator, rate: float, mean_span: float
 ) -> list[tuple[int, int]]:
     """Random disjoint spans, with at least one token before, between and after them."""
     noise = max(1, round(length * rate))
-    spans = min(max(1, round(noise / mean_span)), most, noise, length - noise - 1)
+    spans = min(span_count(length, rate, mean_span), noise, length - noise - 1)
     if spans < 1:
         return []
     inside, outside = _parts(noise, spans, random), _parts(length - noise, spans + 1, random)

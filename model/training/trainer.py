@@ -68,6 +68,7 @@ class Trainer:
         self.objective = make_objective(
             config.objective,
             document_mask=config.document_mask,
+            context=job.model.context,
             vocab_size=job.model.vocab_size,
             token_id=self.words.token_to_id,
         )

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
 
-#: What objectives need beside them (model/objectives.py).
-OF_OBJECTIVE = {
-    "mlm": ["<|mask|>"],
-    "span_corruption": [f"<|sentinel_{i}|>" for i in range(32)],
-}
+#: Objectives that need others beside them, see ``special_tokens``.
+OF_OBJECTIVE = {"mlm", "span_corruption"}
 
 
 class TokenizerConfig(StageConfig):
@@ -53,10 +50,22 @@ class TokenizerConfig(StageConfig):
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
         "causal", description="what the model is trained for; it decides the special tokens"
     )
+    sentinels: int = Field(
+        32,
+        ge=2,
+        le=100_000,
+        description="special tokens that stand for the spans that span_corruption hides: 32 are "
+        "enough for sequences of 649 tokens, 51 for 1,024",
+    )
 
     @model_validator(mode="after")
     def _room_for_the_letters(self) -> TokenizerConfig:
-        special = len(SPECIAL_TOKENS) + len(OF_OBJECTIVE.get(self.objective, []))
+        special = len(special_tokens(self))
+        if self.vocab_size < special + BYTES:
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}; {special} special tokens and the {BYTES} bytes "
+                f"need {special + BYTES}"
+            )
         least = special + 2 * BYTES
         if self.kind == "wordpiece" and self.vocab_size < least:
             raise ValueError(
@@ -64,6 +73,15 @@ class TokenizerConfig(StageConfig):
                 f"beginning of a word and inside it"
             )
         return self
+
+
+def special_tokens(config: TokenizerConfig) -> list[str]:
+    """The special tokens, in the order of their ids; for what: model/objectives.py."""
+    own = {
+        "mlm": ["<|mask|>"],
+        "span_corruption": [f"<|sentinel_{i}|>" for i in range(config.sentinels)],
+    }
+    return [*SPECIAL_TOKENS, *own.get(config.objective, [])]
 
 
 FERTILITY = table(
@@ -82,7 +100,7 @@ FERTILITY = table(
 
 def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
     """A tokenizer from batches of texts."""
-    special = [*SPECIAL_TOKENS, *OF_OBJECTIVE.get(config.objective, [])]
+    special = special_tokens(config)
     match config.kind:
         case "bpe":
             made = train_bpe(texts, config.vocab_size, config.min_frequency, special)

@@ -61,6 +61,17 @@ def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
         load("smoke", overrides)
 
 
+def test_sentinels_must_reach_for_the_context():
+    spans = [f"{name}.objective=span_corruption" for name in ("pretrain.train", "train_tokenizer")]
+    spans += ["pretrain.model.architecture=encoder_decoder"]
+    load("smoke", [*spans, "pack.context=649"])
+    long = [*spans, "pack.context=1024"]
+    with pytest.raises(UsageError, match=r"1024 tokens .* hides 51 spans: set it to 51"):
+        load("smoke", long)
+    load("smoke", [*long, "train_tokenizer.sentinels=51"])
+    load("smoke", ["pack.context=1024"])
+
+
 def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
     sets = f'contamination.sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
     assert load("smoke", [sets]).contamination.sets

@@ -88,7 +88,7 @@ def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
 @given(
     rows=st.lists(st.integers(1, 60), min_size=1, max_size=4),
     key=st.integers(0, 2**64 - 1),
-    sentinels=st.integers(1, 8),
+    sentinels=st.integers(3, 8),
 )
 @settings(max_examples=80, deadline=None)
 def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, sentinels):
@@ -123,6 +123,35 @@ def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
     assert marks == [20] * 20
 
 
+@pytest.mark.parametrize(("context", "sentinels"), [(8, 1), (256, 13), (649, 32), (1024, 51)])
+def test_sentinels_reach_for_the_context_or_are_asked_for(context, sentinels):
+    rows = np.tile(np.arange(2, 2 + context), (4, 1))
+
+    def made(count):
+        marks = {f"<|sentinel_{i}|>": 5000 + i for i in range(count)}
+        how = {"document_mask": False, "vocab_size": 6000, "token_id": marks.get}
+        return make_objective("span_corruption", context=context, **how)
+
+    batch = made(sentinels)(rows, 3)
+    hidden = ((batch.targets < 5000) & (batch.targets > PAD)).sum(1)
+    spans = (batch.targets >= 5000).sum(1)
+    assert spans.tolist() == [sentinels] * 4 and hidden.tolist() == [round(0.15 * context)] * 4
+    assert made(100)(rows, 3).ids.equal(batch.ids)
+    with pytest.raises(ValueError, match=rf"{context} tokens needs .* the {sentinels} special"):
+        made(sentinels - 1)
+
+
+def test_too_few_sentinels_say_for_which_context_they_are_enough():
+    marks = {f"<|sentinel_{i}|>": 50 + i for i in range(32)}
+    how = {"document_mask": False, "context": 1024, "vocab_size": 90}
+    with pytest.raises(ValueError, match=r"and it has 32, enough for a context of 649\.$"):
+        make_objective("span_corruption", token_id=marks.get, **how)
+    with pytest.raises(ValueError, match=r"and it has 0\.$"):
+        make_objective("span_corruption", token_id={}.get, **how)
+    with pytest.raises(ValueError, match="2 spans need as many sentinels, not 1"):
+        corrupt(range(2, 12), [(1, 3), (5, 7)], [50])
+
+
 def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     vocab_size, mask = 500, 499
     rows = np.random.default_rng(0).integers(2, 499, (400, 256))
@@ -147,7 +176,11 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
 @pytest.mark.parametrize("name", ["causal", "prefix", "mlm", "span_corruption"])
 def test_a_batch_is_a_function_of_rows_and_key(name):
     objective = make_objective(
-        name, document_mask=False, vocab_size=50, token_id=lambda token: hash(token) % 3 + 47
+        name,
+        document_mask=False,
+        context=32,
+        vocab_size=50,
+        token_id={"<|mask|>": 47, "<|sentinel_0|>": 48, "<|sentinel_1|>": 49}.get,
     )
     rows = toy_rows(8, 32, 40).astype(np.int64)
     first, again, other = (objective(rows.copy(), key) for key in (3, 3, 4))

@@ -12,9 +12,9 @@ from tasks.contract import HallmarkError, Session, Store, open_session
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.training.encoding import load_tokenizer
 from tasks.training.train_tokenizer import (
-    OF_OBJECTIVE,
     SPECIAL_TOKENS,
     TokenizerConfig,
+    special_tokens,
     train,
     train_tokenizer,
 )
@@ -43,7 +43,8 @@ def tokenizer(
 def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objective: str) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=546, objective=objective)
     made = train(iter([TEXTS]), config)
-    special = [*SPECIAL_TOKENS, *OF_OBJECTIVE.get(objective, [])]
+    special = special_tokens(config)
+    assert special[:2] == list(SPECIAL_TOKENS)
     assert [made.token_to_id(token) for token in special] == list(range(len(special)))
     assert made.token_to_id("<|endoftext|>") == 0 and made.token_to_id("<|pad|>") == 1
     assert sorted(made.get_added_tokens_decoder()) == list(range(len(special)))
@@ -63,6 +64,15 @@ def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
         TokenizerConfig(kind="wordpiece", vocab_size=513)
     with pytest.raises(ValueError, match="wordpiece needs 546"):
         TokenizerConfig(kind="wordpiece", vocab_size=545, objective="span_corruption")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_there_are_as_many_sentinels_as_asked_for_and_room_for_them(kind: str) -> None:
+    wanted = {"kind": kind, "objective": "span_corruption", "sentinels": 51}
+    made = train(iter([TEXTS]), TokenizerConfig(vocab_size=330, **wanted))
+    assert [made.token_to_id(f"<|sentinel_{i}|>") for i in range(52)] == [*range(2, 53), None]
+    with pytest.raises(ValueError, match="308; 53 special tokens and the 256 bytes need 309"):
+        TokenizerConfig(vocab_size=308, **wanted)
 
 
 def test_special_tokens_written_in_a_text_are_text(tokenizer: Tokenizer) -> None:
