@@ -148,7 +148,8 @@ class TrainConfig:
     matrix units, else fp32. The ``objective`` must suit the architecture (see OBJECTIVES).
     ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves the number to torch.
     ``recompute`` keeps only the blocks' inputs for the backward pass and computes the rest again
-    (Chen et al. 2016): a third more work, far less memory.
+    (Chen et al. 2016): a third more work, far less memory. With ``document_mask`` the causal
+    objective keeps the documents of a row apart, as mlm and span_corruption always do.
 
     ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
     machine, or one on the CPU. With ``ddp`` each holds the whole model, with ``fsdp`` (FSDP2) a

@@ -71,20 +71,29 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     """Masked LM (Devlin et al. 2019): predict the chosen 15 % of the text tokens.
 
     Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text
-    and padding are never chosen.
+    and padding are never chosen. No attention crosses the start of a document, and positions count
+    from there, as in the texts that the model is asked about later; these begin with the
+    begin-of-text token, and so does every row: where it goes on with the previous row's document
+    it loses its first token for it, one of T.
     """
     random = generator(key)
+    rows = rows.copy()
+    rows[:, 0] = END_OF_TEXT
     text = (rows >= FIRST_TEXT) & (rows != mask)
     chosen = (random.random(rows.shape) < rate) & text
     fate = random.random(rows.shape)
     others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
     ids = np.where(chosen & (fate < 0.8), mask, rows)
     ids = np.where(chosen & (fate >= 0.8) & (fate < 0.9), others, ids)
+    targets = torch.from_numpy(rows)
+    segments, positions = documents(targets)
     return Batch(
         torch.from_numpy(ids),
-        targets=torch.from_numpy(rows),
+        targets=targets,
         weights=torch.from_numpy(chosen.astype(np.float32)),
-        keys=torch.from_numpy(rows != PAD),
+        segments=segments,
+        positions=positions,
+        keys=targets != PAD,
     )
 
 

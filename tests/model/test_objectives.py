@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.batch import Batch
 from model.objectives import causal, corrupt, make_objective, mlm, prefix, seq2seq, span_corruption
 from model.training.data import END_OF_TEXT, PAD
 from tests.model.oracles import tiny, toy_rows
@@ -171,6 +172,33 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     assert abs(masked - 0.8) < deviations
     assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
     assert (batch.keys.numpy() == (rows != PAD)).all()
+
+
+def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():
+    rows = np.array([[7, 8, 9, END_OF_TEXT, 5, 6], [END_OF_TEXT, 4, END_OF_TEXT, 7, PAD, PAD]])
+    batch = mlm(rows, 1, mask=60, vocab_size=61, rate=0.9)
+    assert rows[0, 0] == 7  # what is given stays as it is
+    assert batch.ids[:, 0].tolist() == [END_OF_TEXT] * 2 and not batch.weights[:, 0].any()
+    assert batch.targets[0].tolist() == [END_OF_TEXT, 8, 9, END_OF_TEXT, 5, 6]
+    assert batch.segments.tolist() == [[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 2]]
+    assert batch.positions[0].tolist() == [0, 1, 2, 0, 1, 2]
+    assert batch.keys[1].tolist() == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_packed_documents_are_masked_and_filled_in_as_each_alone(positions):
+    model = tiny(architecture="encoder", positions=positions)
+    batch = mlm(toy_rows(6, 16, 50).astype(np.int64), 5, mask=60, vocab_size=61, rate=0.3)
+    together = model(batch)
+    lengths = []
+    for row, ids in enumerate(batch.ids):
+        begins = [*torch.nonzero(batch.targets[row] == END_OF_TEXT).flatten().tolist(), 16]
+        assert begins[0] == 0
+        for begin, end in pairwise(begins):
+            alone = model(Batch(ids[None, begin:end]))[0]
+            torch.testing.assert_close(together[row, begin:end], alone, atol=1e-5, rtol=0)
+            lengths.append(end - begin)
+    assert len(lengths) > 8  # more documents than rows
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "mlm", "span_corruption"])
