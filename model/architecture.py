@@ -85,8 +85,8 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         real: Mask = None,
     ) -> Tensor:
-        """x (B, T, d) to (B, T, d); ``memory`` (B, Tk, d) is the encoder's output, ``real`` its
-        padding mask."""
+        """x (B, T, d) to (B, T, d); ``memory`` (B, Tk, d) is the encoder's output, ``real`` what
+        of it may be seen."""
         x = self.residual(x, self.attention_norm, lambda h: self.attention(h, mask, rotation))
         if memory is not None:
             x = self.residual(x, self.cross_norm, lambda h: self.cross(h, real, None, memory))
@@ -117,15 +117,16 @@ class Stack(nn.Module):
         mask: MaskSpec,
         rotation: Rotation | None = None,
         memory: Tensor | None = None,
-        memory_keys: Tensor | None = None,
+        memory_mask: MaskSpec | None = None,
     ) -> Tensor:
         """x (B, T, d) to (B, T, d); the masks are lowered once for all layers.
 
-        ``memory`` (B, Tk, d) is the encoder's output and ``memory_keys`` the padding mask of its
-        source.
+        ``memory`` (B, Tk, d) is the encoder's output, ``memory_mask`` what may be seen of it.
         """
         lowered = mask.lower(x, self.blocks_fit)
-        real = None if memory_keys is None else memory_keys[:, None, None]  # (B, 1, 1, Tk)
+        real: Mask = None
+        if memory is not None and memory_mask is not None:
+            real = memory_mask.dense(x.shape[1], memory.shape[1], x.device)
         for block in self.blocks:
             run: Callable[..., Tensor] = block
             if self.recompute and torch.is_grad_enabled():
@@ -188,7 +189,13 @@ class Transformer(nn.Module):
             return self._read(self.encoder, batch)
         if self.encoder is None and batch.source is None:
             return self._read(self.decoder, batch)
-        return self._read(self.decoder, batch, self.encode(batch), batch.source_keys)
+        own = batch.source_segments is not None  # a target sees the source of its own segment
+        seen = MaskSpec(
+            keys=batch.source_keys,
+            segments=batch.segments if own else None,
+            key_segments=batch.source_segments,
+        )
+        return self._read(self.decoder, batch, self.encode(batch), seen)
 
     def encode(self, batch: Batch) -> Tensor:
         """The encoder's states of the batch's source, (B, S, d)."""
@@ -196,13 +203,25 @@ class Transformer(nn.Module):
             raise ValueError("A decoder-only model reads no source: it has no encoder.")
         if batch.source is None:
             raise ValueError("An encoder-decoder needs a source.")
-        return self._read(self.encoder, Batch(batch.source, keys=batch.source_keys))
+        source = Batch(
+            batch.source,
+            keys=batch.source_keys,
+            segments=batch.source_segments,
+            positions=batch.source_positions,
+        )
+        return self._read(self.encoder, source)
 
-    def _read(self, stack: Stack | None, batch: Batch, *memory: Tensor | None) -> Tensor:
+    def _read(
+        self,
+        stack: Stack | None,
+        batch: Batch,
+        memory: Tensor | None = None,
+        memory_mask: MaskSpec | None = None,
+    ) -> Tensor:
         assert stack is not None
         x, rotation = self.embed(batch.ids, batch.positions)
         mask = MaskSpec(stack.causal, batch.prefix, batch.keys, batch.segments)
-        return stack(x, mask, rotation, *memory)  # type: ignore[no-any-return]
+        return stack(x, mask, rotation, memory, memory_mask)  # type: ignore[no-any-return]
 
     def embed(self, ids: Tensor, positions: Tensor | None) -> tuple[Tensor, Rotation | None]:
         """Embeddings (B, T, d) of tokens at ``positions``, by default 0 ... T-1, and the rotation

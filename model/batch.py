@@ -18,7 +18,8 @@ class Batch:
     positions: of the tokens in their sequence, 0 ... T-1 if not given.
     prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
     keys: the padding mask, True where ``ids`` is a real token.
-    source: (B, S) what the encoder of an encoder-decoder reads. source_keys: its real tokens.
+    source: (B, S) what the encoder of an encoder-decoder reads. source_keys, source_segments,
+        source_positions: (B, S), of its tokens; a target sees of the source its own segment.
     """
 
     ids: Tensor
@@ -31,6 +32,8 @@ class Batch:
     keys: Tensor | None = None
     source: Tensor | None = None
     source_keys: Tensor | None = None
+    source_segments: Tensor | None = None
+    source_positions: Tensor | None = None
 
     def answers(self) -> tuple[Tensor, Tensor]:
         """Targets and weights; ValueError where it has none."""

@@ -249,14 +249,13 @@ OBJECTIVES: dict[Objective, Architecture] = {
     "span_corruption": "encoder_decoder",
 }
 
-#: Span corruption hides this share of a text, in spans of so many tokens on average (Raffel et al.
-#: 2020, section 3.3.4).
+#: The share of a text that span corruption hides, and the mean span (Raffel et al. 2020, 3.3.4).
 CORRUPTED, MEAN_SPAN = 0.15, 3.0
 
 
-def span_count(length: int, rate: float = CORRUPTED, mean_span: float = MEAN_SPAN) -> int:
-    """Into how many spans the hidden tokens of ``length`` fall; each needs a sentinel."""
-    return max(1, round(max(1, round(length * rate)) / mean_span))
+def span_count(length: int) -> int:
+    """How many spans are hidden in ``length`` tokens; each needs a sentinel."""
+    return max(1, round(max(1, round(length * CORRUPTED)) / MEAN_SPAN))
 
 
 Config = TypeVar("Config", ModelConfig, TrainConfig)

@@ -25,6 +25,7 @@ class MaskSpec:
         ``causal`` (prefix LM: full attention within the prefix, causal after it).
     keys: (B, Tk) bool, the padding mask: True where the key is a real token.
     segments: (B, Tq) int, queries see the keys of their own segment only (documents in a row).
+    key_segments: (B, Tk) int, those of the keys where they are not the queries' (cross-attention).
     query_positions: (B, Tq) int, where queries stand among the keys (decoding with a cache);
         default 0 ... Tq-1.
     """
@@ -33,6 +34,7 @@ class MaskSpec:
     prefix: Tensor | None = None
     keys: Tensor | None = None
     segments: Tensor | None = None
+    key_segments: Tensor | None = None
     query_positions: Tensor | None = None
 
     @property
@@ -71,7 +73,8 @@ class MaskSpec:
             visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
             mask = visible if mask is None else mask & visible
         if self.segments is not None:
-            same = self.segments.unsqueeze(-1) == self.segments.unsqueeze(1)  # (B, Tq, Tk)
+            of_keys = self.segments if self.key_segments is None else self.key_segments
+            same = self.segments.unsqueeze(-1) == of_keys.unsqueeze(1)  # (B, Tq, Tk)
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
 

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.batch import Batch
-from model.config import CORRUPTED, MEAN_SPAN, Objective, span_count
+from model.config import CORRUPTED, Objective, span_count
 from model.training.data import END_OF_TEXT, PAD
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
 Rows = NDArray[np.int64]
+Pair = tuple[Sequence[int], Sequence[int]]  # source and target
 
 
 def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
@@ -97,29 +98,22 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     )
 
 
-def span_corruption(
-    rows: Rows,
-    key: int,
-    *,
-    sentinels: Sequence[int],
-    rate: float = CORRUPTED,
-    mean_span: float = MEAN_SPAN,
-) -> Batch:
+def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
     """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
-    row ``rate`` of the tokens fall into spans of ``mean_span`` tokens on average, never two spans
-    side by side. ValueError where there are fewer sentinels than spans.
+    document 15 % of the tokens fall into spans of 3 on average, never two of them side by side.
+    The documents of a row are pairs of their own, without their begin-of-text tokens. ValueError
+    where there are fewer sentinels than spans.
     """
     random = generator(key)
-    sources, targets = [], []
+    pairs = []
     for row in rows:
-        tokens = row[: int((row != PAD).sum())]
-        spans = _spans(len(tokens), random, rate, mean_span)
-        source, target = corrupt(tokens, spans, sentinels)
-        sources.append(source)
-        targets.append(target)
-    return seq2seq(sources, targets)
+        texts = np.split(row, np.flatnonzero(row == END_OF_TEXT))
+        texts = [text[(text != END_OF_TEXT) & (text != PAD)] for text in texts]
+        texts = [text for text in texts if len(text)] or [row[:0]]
+        pairs.append([corrupt(text, _spans(len(text), random), sentinels) for text in texts])
+    return packed_pairs(pairs)
 
 
 def corrupt(
@@ -144,14 +138,23 @@ def seq2seq(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
     Start and end are both <|endoftext|>, as at the two ends of a packed document. Each side is
     padded to its longest sequence; empty sources get one start symbol, so that there is a key.
     """
-    source = _pad([list(s) or [END_OF_TEXT] for s in sources])
-    ids = _pad([[END_OF_TEXT, *t] for t in targets])
-    ends = _pad([[*t, END_OF_TEXT] for t in targets])
-    lengths = torch.tensor([len(t) + 1 for t in targets])
-    real = torch.arange(ids.shape[1]) < lengths[:, None]
-    source_lengths = torch.tensor([max(1, len(s)) for s in sources])
-    source_keys = torch.arange(source.shape[1]) < source_lengths[:, None]
-    return Batch(ids, targets=ends, weights=real.float(), source=source, source_keys=source_keys)
+    batch = packed_pairs([[pair] for pair in zip(sources, targets, strict=True)])
+    batch = replace(batch, segments=None, positions=None)
+    return replace(batch, source_segments=None, source_positions=None)
+
+
+def packed_pairs(rows: Sequence[Sequence[Pair]]) -> Batch:
+    """As ``seq2seq``, of the pairs of a row side by side: each is predicted as it would be alone,
+    positions count from its own beginnings."""
+    source = _side_by_side([[list(s) or [END_OF_TEXT] for s, _ in row] for row in rows])
+    target = _side_by_side([[[END_OF_TEXT, *t] for _, t in row] for row in rows])
+    ends = _side_by_side([[[*t, END_OF_TEXT] for _, t in row] for row in rows])
+    assert target.keys is not None
+    return Batch(
+        target.ids, targets=ends.ids, weights=target.keys.float(), segments=target.segments,
+        positions=target.positions, source=source.ids, source_keys=source.keys,
+        source_segments=source.segments, source_positions=source.positions,
+    )  # fmt: skip
 
 
 def generator(key: int) -> np.random.Generator:
@@ -196,12 +199,10 @@ def make_objective(
     return lambda rows, key: span_corruption(rows, key, sentinels=sentinels)
 
 
-def _spans(
-    length: int, random: np.random.Generator, rate: float, mean_span: float
-) -> list[tuple[int, int]]:
+def _spans(length: int, random: np.random.Generator) -> list[tuple[int, int]]:
     """Random disjoint spans, with at least one token before, between and after them."""
-    noise = max(1, round(length * rate))
-    spans = min(span_count(length, rate, mean_span), noise, length - noise - 1)
+    noise = max(1, round(length * CORRUPTED))
+    spans = min(span_count(length), noise, length - noise - 1)
     if spans < 1:
         return []
     inside, outside = _parts(noise, spans, random), _parts(length - noise, spans + 1, random)
@@ -215,6 +216,18 @@ def _parts(total: int, parts: int, random: np.random.Generator) -> NDArray[np.in
     return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
 
 
-def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+def _side_by_side(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
+    """The sequences of each row, none of them empty, with their segments, positions and padding
+    mask. Padding belongs to a row's last sequence: what sees nothing has no state."""
+    lengths = [[len(sequence) for sequence in row] for row in rows]
+    shape = len(rows), max(map(sum, lengths))
+    ids, segments, positions = np.full(shape, PAD), *np.zeros((2, *shape), np.int64)
+    for i, row in enumerate(rows):
+        size = sum(lengths[i])
+        ids[i, :size] = np.concatenate(row)
+        positions[i, :size] = np.concatenate([np.arange(n) for n in lengths[i]])
+        segments[i, :size] = np.repeat(np.arange(len(row)), lengths[i])
+        segments[i, size:] = len(row) - 1
+    keys = np.arange(shape[1]) < np.array([[sum(row)] for row in lengths])
+    given = {"segments": segments, "positions": positions, "keys": keys}
+    return Batch(torch.from_numpy(ids), **{k: torch.from_numpy(v) for k, v in given.items()})

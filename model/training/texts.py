@@ -36,13 +36,15 @@ def write_samples(
     """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
 
     A decoder begins at the begin-of-text token; an encoder-decoder answers the sources of
-    ``batch``. The draws depend on the seed alone, so that steps compare.
+    ``batch``, of each row the longest. The draws depend on the seed alone, so that steps compare.
     """
     prompts, sources, samples = [[END_OF_TEXT]], None, count
     if model.encoder is not None:
         assert batch is not None and batch.source is not None and batch.source_keys is not None
-        pairs = zip(batch.source, batch.source_keys, strict=True)
-        sources = [ids[real].tolist() for ids, real in pairs]
+        assert batch.source_segments is not None
+        rows = zip(batch.source, batch.source_keys, batch.source_segments, strict=True)
+        # Of the documents in a row the longest.
+        sources = [ids[real & (own == own[real].mode()[0])].tolist() for ids, real, own in rows]
         prompts, samples = prompts * len(sources), 1
     most = min(tokens, model.config.context - 1)
     if not most:

@@ -113,6 +113,70 @@ def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, senti
         assert not any(a >= 100 and b >= 100 for a, b in pairwise(source))
 
 
+def documents_of(row):
+    """The texts of a packed row, without begin-of-text tokens and padding."""
+    texts = [list(group) for end, group in groupby(row, lambda t: t == END_OF_TEXT) if not end]
+    return [[t for t in text if t != PAD] for text in texts if text[0] != PAD]
+
+
+def pairs_of(batch, row):
+    """Source and target of each document, as the batch lays them side by side."""
+    for segment in range(int(batch.segments[row].max()) + 1):
+        source = batch.source_keys[row] & (batch.source_segments[row] == segment)
+        target = (batch.weights[row] > 0) & (batch.segments[row] == segment)
+        yield source, target
+
+
+def test_no_span_leaves_its_document_or_holds_its_begin():
+    rows = toy_rows(20, 64, 40).astype(np.int64)
+    rows[-1, 50:] = PAD
+    batch, documents = span_corruption(rows, 1, sentinels=range(100, 110)), 0
+    for i, row in enumerate(rows):
+        texts = documents_of(row)
+        pairs = list(pairs_of(batch, i))
+        assert len(pairs) == len(texts)
+        documents += len(texts)
+        for text, (source, target) in zip(texts, pairs, strict=True):
+            *hidden, end = batch.targets[i][target].tolist()
+            assert end == END_OF_TEXT == batch.ids[i][target].tolist()[0]
+            assert batch.ids[i][target].tolist()[1:] == hidden
+            spans = {}
+            for token in hidden:
+                if token >= 100:
+                    mark = token
+                else:
+                    spans.setdefault(mark, []).append(token)
+            assert list(spans) == list(range(100, 100 + len(spans)))
+            found = [t for s in batch.source[i][source].tolist() for t in spans.get(s, [s])]
+            assert found == text
+    assert documents > 60
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(positions):
+    model = tiny(architecture="encoder_decoder", positions=positions, context=32)
+    rows = toy_rows(3, 32, 50).astype(np.int64)
+    rows[-1, 20:] = PAD
+    batch = span_corruption(rows, 2, sentinels=range(55, 60))
+    together, documents = model.token_losses(batch), 0
+    for i in range(3):
+        for source, target in pairs_of(batch, i):
+            pair = batch.source[i][source].tolist(), batch.ids[i][target].tolist()[1:]
+            alone = seq2seq([pair[0]], [pair[1]])
+            losses = model.token_losses(alone)[0]
+            torch.testing.assert_close(together[i][target], losses, atol=1e-4, rtol=0)
+            documents += 1
+    assert documents > 6 and together.isfinite().all()
+
+
+def test_a_row_without_text_still_has_something_to_read():
+    rows = np.array([[END_OF_TEXT, PAD, PAD, PAD], [END_OF_TEXT, 5, 6, END_OF_TEXT]])
+    batch = span_corruption(rows, 1, sentinels=[50])
+    assert batch.source.tolist() == [[END_OF_TEXT, PAD], [5, 6]]
+    assert batch.source_keys.tolist() == [[True, False], [True, True]]
+    assert batch.targets[0, 0] == END_OF_TEXT and batch.weights[0].sum() == 1
+
+
 def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
     rows = np.tile(np.arange(2, 402), (20, 1))
     batch = span_corruption(rows, 1, sentinels=range(1000, 1100))

@@ -95,7 +95,7 @@ def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
         )
         memory = encoder(source, MaskSpec(keys=keys))
         mask = MaskSpec(causal=True, keys=target_keys)
-        got = decoder(target, mask, memory=memory, memory_keys=keys)
+        got = decoder(target, mask, memory=memory, memory_mask=MaskSpec(keys=keys))
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
