@@ -174,14 +174,19 @@ class Transformer(nn.Module):
     def loss(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
         """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
         hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
-        output = self.head.weight, self.head.bias
-        return self.cross_entropy(hidden, *output, *batch.answers(), z_loss)
+        hidden, *answers = map(batch.where_predicted, (hidden, *batch.answers()))
+        return self.cross_entropy(hidden, self.head.weight, self.head.bias, *answers, z_loss)
 
     @torch.no_grad()
     def token_losses(self, batch: Batch) -> Tensor:
-        """The cross-entropy of each target, (B, T), in nats, unweighted and without gradient."""
+        """The cross-entropy of each target, (B, T), in nats, unweighted and without gradient; 0
+        where none is predicted."""
         hidden, (targets, _) = self(batch), batch.answers()
-        return token_cross_entropy(hidden, self.head.weight, self.head.bias, targets)
+        asked, answers = batch.where_predicted(hidden), batch.where_predicted(targets)
+        found = token_cross_entropy(asked, self.head.weight, self.head.bias, answers)
+        if batch.predicted is None:
+            return found
+        return found.new_zeros(targets.shape).scatter_(1, batch.predicted, found)
 
     def states(self, batch: Batch) -> Tensor:
         """States of the last layer, (B, T, d)."""
@@ -189,12 +194,8 @@ class Transformer(nn.Module):
             return self._read(self.encoder, batch)
         if self.encoder is None and batch.source is None:
             return self._read(self.decoder, batch)
-        own = batch.source_segments is not None  # a target sees the source of its own segment
-        seen = MaskSpec(
-            keys=batch.source_keys,
-            segments=batch.segments if own else None,
-            key_segments=batch.source_segments,
-        )
+        segments = {"segments": batch.segments, "key_segments": batch.source_segments}
+        seen = MaskSpec(False, keys=batch.source_keys, **segments)
         return self._read(self.decoder, batch, self.encode(batch), seen)
 
     def encode(self, batch: Batch) -> Tensor:
@@ -203,21 +204,13 @@ class Transformer(nn.Module):
             raise ValueError("A decoder-only model reads no source: it has no encoder.")
         if batch.source is None:
             raise ValueError("An encoder-decoder needs a source.")
-        source = Batch(
-            batch.source,
-            keys=batch.source_keys,
-            segments=batch.source_segments,
-            positions=batch.source_positions,
-        )
-        return self._read(self.encoder, source)
+        given = {"segments": batch.source_segments, "positions": batch.source_positions}
+        return self._read(self.encoder, Batch(batch.source, keys=batch.source_keys, **given))
 
     def _read(
-        self,
-        stack: Stack | None,
-        batch: Batch,
-        memory: Tensor | None = None,
+        self, stack: Stack | None, batch: Batch, memory: Tensor | None = None,
         memory_mask: MaskSpec | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         assert stack is not None
         x, rotation = self.embed(batch.ids, batch.positions)
         mask = MaskSpec(stack.causal, batch.prefix, batch.keys, batch.segments)

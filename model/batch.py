@@ -14,18 +14,21 @@ class Batch:
 
     ids: what the decoder reads, or an encoder-only model.
     targets: what to predict at each position. weights: float, 0 where nothing is predicted.
+    predicted: (B, K) places, no two of a row alike, outside which all weights are 0; None: all.
     segments: which document a token belongs to, where attention must not cross documents.
     positions: of the tokens in their sequence, 0 ... T-1 if not given.
     prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
     keys: the padding mask, True where ``ids`` is a real token.
     source: (B, S) what the encoder of an encoder-decoder reads. source_keys, source_segments,
-        source_positions: (B, S), of its tokens; a target sees of the source its own segment.
+        source_positions: (B, S), of its tokens. It has segments where the target has: a token
+        of the target sees of the source its own segment.
     """
 
     ids: Tensor
     _: KW_ONLY
     targets: Tensor | None = None
     weights: Tensor | None = None
+    predicted: Tensor | None = None
     segments: Tensor | None = None
     positions: Tensor | None = None
     prefix: Tensor | None = None
@@ -40,6 +43,14 @@ class Batch:
         if self.targets is None or self.weights is None:
             raise ValueError("A batch without targets and weights has no loss.")
         return self.targets, self.weights
+
+    def where_predicted(self, x: Tensor) -> Tensor:
+        """x (B, T, ...) at the places ``predicted``, (B, K, ...); where that is None x itself."""
+        if self.predicted is None:
+            return x
+        first = x.shape[1] * torch.arange(len(x), device=x.device).unsqueeze(1)  # of each row
+        places = (first + self.predicted).flatten()
+        return x.flatten(0, 1).index_select(0, places).unflatten(0, self.predicted.shape)
 
     def split(self, parts: int) -> list[Batch]:
         """Equal micro-batches, in order."""

@@ -69,7 +69,7 @@ def random_prefix(rows: Rows, key: int) -> Batch:
 
 
 def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
-    """Masked LM (Devlin et al. 2019): predict the chosen 15 % of the text tokens.
+    """Masked LM (Devlin et al. 2019): predict 15 % of each row's text, chosen at random.
 
     Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text
     and padding are never chosen. No attention crosses the start of a document, and positions count
@@ -81,7 +81,12 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     rows = rows.copy()
     rows[:, 0] = END_OF_TEXT
     text = (rows >= FIRST_TEXT) & (rows != mask)
-    chosen = (random.random(rows.shape) < rate) & text
+    chances = np.where(text, random.random(rows.shape), 1.0)  # what is no text comes last
+    # As many places for each row, so that shapes are static; where there is less text, not all.
+    predicted = chances.argsort(1)[:, : max(1, round(rate * rows.shape[1]))]  # (B, K)
+    counts = np.maximum(np.rint(rate * text.sum(1)), text.any(1))
+    chosen = np.zeros(rows.shape, bool)
+    np.put_along_axis(chosen, predicted, np.arange(predicted.shape[1]) < counts[:, None], 1)
     fate = random.random(rows.shape)
     others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
     ids = np.where(chosen & (fate < 0.8), mask, rows)
@@ -92,6 +97,7 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
         torch.from_numpy(ids),
         targets=targets,
         weights=torch.from_numpy(chosen.astype(np.float32)),
+        predicted=torch.from_numpy(predicted),
         segments=segments,
         positions=positions,
         keys=targets != PAD,
@@ -190,11 +196,11 @@ def make_objective(
     found = [token_id(f"<|sentinel_{i}|>") for i in range(needed)]
     sentinels = [token for token in found if token is not None]
     if len(sentinels) < needed:
-        most = max((t for t in range(context) if span_count(t) <= len(sentinels)), default=0)
+        most = max(t for t in range(context + 1) if span_count(t) <= max(1, len(sentinels)))
         raise ValueError(
-            f"Span corruption of {context} tokens needs a tokenizer with the {needed} special "
-            f"tokens <|sentinel_0|> to <|sentinel_{needed - 1}|>, and it has {len(sentinels)}"
-            + (f", enough for a context of {most}." if sentinels else ".")
+            f"Span corruption of {context} tokens needs a tokenizer with {needed} special tokens, "
+            f"<|sentinel_0|> and so on, and it has {len(sentinels)}; {span_count(most)} are enough "
+            f"for a context of {most}."
         )
     return lambda rows, key: span_corruption(rows, key, sentinels=sentinels)
 

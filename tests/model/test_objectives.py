@@ -202,16 +202,16 @@ def test_sentinels_reach_for_the_context_or_are_asked_for(context, sentinels):
     spans = (batch.targets >= 5000).sum(1)
     assert spans.tolist() == [sentinels] * 4 and hidden.tolist() == [round(0.15 * context)] * 4
     assert made(100)(rows, 3).ids.equal(batch.ids)
-    with pytest.raises(ValueError, match=rf"{context} tokens needs .* the {sentinels} special"):
+    with pytest.raises(ValueError, match=rf"{context} tokens needs .* with {sentinels} special"):
         made(sentinels - 1)
 
 
 def test_too_few_sentinels_say_for_which_context_they_are_enough():
     marks = {f"<|sentinel_{i}|>": 50 + i for i in range(32)}
     how = {"document_mask": False, "context": 1024, "vocab_size": 90}
-    with pytest.raises(ValueError, match=r"and it has 32, enough for a context of 649\.$"):
+    with pytest.raises(ValueError, match=r"it has 32; 32 are enough for a context of 649\.$"):
         make_objective("span_corruption", token_id=marks.get, **how)
-    with pytest.raises(ValueError, match=r"and it has 0\.$"):
+    with pytest.raises(ValueError, match="it has 0; 1 are enough for a context of 30"):
         make_objective("span_corruption", token_id={}.get, **how)
     with pytest.raises(ValueError, match="2 spans need as many sentinels, not 1"):
         corrupt(range(2, 12), [(1, 3), (5, 7)], [50])
@@ -232,10 +232,30 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     masked = (seen == mask)[chosen].mean()
     kept = (seen == rows)[chosen].mean()
     deviations = 4 / np.sqrt(n)  # four standard errors at most
-    assert abs(chosen.sum() / text.sum() - 0.15) < deviations
+    assert chosen.sum(1).tolist() == [round(0.15 * count) for count in text.sum(1).tolist()]
+    shares = chosen[:, text[0]].mean(0)  # every place of a row is as likely
+    assert abs(shares - 0.15).max() < 4.5 * np.sqrt(0.15 * 0.85 / 400)
     assert abs(masked - 0.8) < deviations
     assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
     assert (batch.keys.numpy() == (rows != PAD)).all()
+
+
+def test_all_that_masked_lm_predicts_is_among_the_places_it_names():
+    rows = toy_rows(6, 32, 40).astype(np.int64)
+    rows[-1, 4:] = PAD
+    batch = mlm(rows, 2, mask=60, vocab_size=61)
+    assert batch.predicted.shape == (6, 5)  # 15 % of 32
+    assert all(len(set(places)) == 5 for places in batch.predicted.tolist())
+    assert (
+        batch.where_predicted(batch.weights).sum()
+        == batch.weights.sum()
+        == (batch.weights > 0).sum()
+    )
+    assert mlm(np.full((1, 8), PAD + 1), 2, mask=60, vocab_size=61).weights.sum() == 1
+    assert batch.weights[-1].sum() == 1 and (batch.weights.sum(1) > 0).all()
+    assert torch.equal(
+        batch.where_predicted(batch.ids), torch.gather(batch.ids, 1, batch.predicted)
+    )
 
 
 def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():

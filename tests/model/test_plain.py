@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,36 @@ def test_loss_and_gradients_are_those_of_the_plain_forms(kind, z_loss):
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=0)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_the_loss_of_a_few_places_is_that_of_all_with_weight_0_elsewhere(z_loss):
+    model = tiny(**KINDS["masked"][0])
+    few = mlm(ROWS, 1, mask=60, vocab_size=61)
+    seen, results = [], []
+
+    def counted(hidden, *rest):
+        seen.append(hidden.shape[:-1].numel())
+        return linear_cross_entropy(hidden, *rest)
+
+    model.cross_entropy = counted
+    for batch in (few, replace(few, predicted=None)):
+        model.zero_grad()
+        loss = model.loss(batch, z_loss)
+        loss.backward()
+        results.append((loss, [p.grad for p in model.parameters()]))
+    assert seen == [4 * 2, 4 * 16]
+    torch.testing.assert_close(results[0][0], results[1][0])
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    losses = [model.token_losses(b) * few.weights for b in (few, replace(few, predicted=None))]
+    torch.testing.assert_close(*losses)
+    assert losses[0].count_nonzero() == few.weights.sum()
+
+
+def test_where_all_is_predicted_nothing_is_copied():
+    batch, hidden = causal(ROWS), torch.zeros(4, 16, 3)
+    assert batch.predicted is None and batch.where_predicted(hidden) is hidden
 
 
 @pytest.mark.parametrize("form", [kernels.attention, plain.attention])
