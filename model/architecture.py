@@ -141,7 +141,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding = nn.Embedding(config.table_size, config.d_model)
         if config.positions == "learned":
             self.position_embedding = nn.Embedding(config.context, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
@@ -155,7 +155,7 @@ class Transformer(nn.Module):
             matrix = nn.Linear(config.d_model, config.d_model, bias=config.bias)
             kind = ACTIVATIONS[config.activation]
             self.transform = nn.Sequential(matrix, kind, make_norm(config))
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=config.head_bias)
+        self.head = nn.Linear(config.d_model, config.table_size, bias=config.head_bias)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
@@ -169,13 +169,14 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The output layer: scores of the next token, (..., V), from ``hidden`` (..., d)."""
-        return self.head(hidden)  # type: ignore[no-any-return]
+        return self.head(hidden)[..., : self.config.vocab_size]  # type: ignore[no-any-return]
 
     def loss(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
         """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
         hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
         hidden, *answers = map(batch.where_predicted, (hidden, *batch.answers()))
-        return self.cross_entropy(hidden, self.head.weight, self.head.bias, *answers, z_loss)
+        output = self.head.weight, self.head.bias
+        return self.cross_entropy(hidden, *output, *answers, z_loss, self.config.vocab_size)
 
     @torch.no_grad()
     def token_losses(self, batch: Batch) -> Tensor:
@@ -183,7 +184,8 @@ class Transformer(nn.Module):
         where none is predicted."""
         hidden, (targets, _) = self(batch), batch.answers()
         asked, answers = batch.where_predicted(hidden), batch.where_predicted(targets)
-        found = token_cross_entropy(asked, self.head.weight, self.head.bias, answers)
+        output = self.head.weight, self.head.bias
+        found = token_cross_entropy(asked, *output, answers, self.config.vocab_size)
         if batch.predicted is None:
             return found
         return found.new_zeros(targets.shape).scatter_(1, batch.predicted, found)

@@ -27,7 +27,7 @@ FORBID_UNKNOWN = {"extra": "forbid"}
 
 #: Beyond any transformer there is: what is larger is a slip of the pen, and no machine holds it.
 LARGEST = {"vocab_size": 2**24, "context": 2**22, "d_model": 2**17, "n_layers": 4096,
-           "n_heads": 4096}  # fmt: skip
+           "n_heads": 4096, "vocab_multiple": 4096}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,9 @@ class ModelConfig:
     attention, Ainslie et al. 2023). ``d_head`` is the size of a head's queries, keys and values;
     None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
     third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
-    longest sequence the model attends over, in tokens. As in BERT, ``embedding_norm`` normalises
+    longest sequence the model attends over, in tokens. ``vocab_multiple`` pads the tables of
+    embeddings and output to a multiple of it, which a GPU multiplies faster (64); no token is
+    behind the padding, and none is predicted. As in BERT, ``embedding_norm`` normalises
     the embeddings' sum, ``head_transform`` puts a matrix, the activation and a norm before the
     output layer, and ``head_bias`` gives that a bias. ``attention_dropout`` is the share of
     attention's weights that training leaves out, ``dropout`` of all else. ``scale_embeddings``
@@ -49,6 +51,7 @@ class ModelConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
 
     vocab_size: int = 4096
+    vocab_multiple: int = 1
     context: int = 256
     d_model: int = 128
     n_layers: int = 4
@@ -101,6 +104,11 @@ class ModelConfig:
             _between(self, name, 0.0, 1.0, open_right=True)
         _positive(self, "rope_theta")
         _positive(self, "norm_eps")
+
+    @property
+    def table_size(self) -> int:
+        """Rows of the tables of embeddings and output."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def head_dim(self) -> int:

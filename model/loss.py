@@ -30,6 +30,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         weights: Tensor,
         z_loss: float,
+        words: int,
         gradient: bool,
     ) -> Tensor:
         device = hidden.device.type
@@ -58,6 +59,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits = torch.mm(x[part], w.t(), out=products[:n]).float()  # (n, V)
                 if bias is not None:
                     logits += bias.detach()
+                if words < len(w):
+                    logits[:, words:] = -torch.inf  # padding of the vocabulary: chance 0
                 chosen, largest = logits.gather(1, y), logits.amax(1, keepdim=True)
                 p = torch.softmax(logits, 1, out=chances[:n])
                 # log Z from the likeliest word's p, which cannot underflow: no second exponential.
@@ -90,16 +93,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_x.to(hidden_dtype) * scale,
             (grad_w * scale).to(weight_dtype),
             None if grad_b is None else grad_b * scale,
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
         )
 
 
 @torch.no_grad()
 def token_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, words: int | None = None
 ) -> Tensor:
     """Cross-entropy of each target, (...) float32 in nats, for ``hidden`` (..., d); see below."""
     x, y = hidden.flatten(0, -2), targets.flatten()
@@ -107,7 +107,7 @@ def token_cross_entropy(
     rows = chunk_rows(weight.shape[0], x.device.type)
     for start in range(0, len(y), rows):
         part = slice(start, start + rows)
-        logits = functional.linear(x[part], weight, bias).float()  # (n, V)
+        logits = functional.linear(x[part], weight, bias)[:, :words].float()  # (n, words)
         losses[part] = functional.cross_entropy(logits, y[part], reduction="none")
     return losses.view(targets.shape)
 
@@ -119,6 +119,7 @@ def linear_cross_entropy(
     targets: Tensor,
     weights: Tensor,
     z_loss: float = 0.0,
+    words: int | None = None,
 ) -> Tensor:
     """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
 
@@ -128,13 +129,14 @@ def linear_cross_entropy(
         targets: (...) token ids.
         weights: (...) float; 0 leaves a position out.
         z_loss: weight of log^2 Z, which keeps the logits' scale in bounds (Chowdhery et al. 2022).
+        words: rows of the output layer that are words, by default all; the rest is padding.
 
     Returns:
         float32 scalar. Memory is that of one chunk of logits, not of all.
     """
     learnt = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
     gradient = torch.is_grad_enabled() and learnt
-    loss: Tensor = _LinearCrossEntropy.apply(
-        hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten(), z_loss, gradient
-    )
+    flat = hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten()
+    words = len(weight) if words is None else words
+    loss: Tensor = _LinearCrossEntropy.apply(*flat, z_loss, words, gradient)
     return loss

@@ -63,10 +63,10 @@ def visible(mask: Mask, scores: Tensor) -> Tensor:
 
 def cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
-    z_loss: float = 0.0,
+    z_loss: float = 0.0, words: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The loss by its definition; arguments as in ``model.loss.linear_cross_entropy``."""
-    logits = F.linear(hidden, weight, bias).float()
+    logits = F.linear(hidden, weight, bias).float()[..., :words]
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     penalty = z_loss * logits.logsumexp(-1).square().flatten()
     return ((nats + penalty) * weights.flatten()).sum()

@@ -158,7 +158,7 @@ def check_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     if found != vocab_size:
         raise CheckpointError(
             f"{path} has {found} tokens, the model's vocab_size is {vocab_size}: "
-            "they must be equal."
+            "they must be equal; what pads the model's tables is vocab_multiple."
         )
     return tokenizer
 

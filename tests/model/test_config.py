@@ -28,6 +28,7 @@ from model.config import ModelConfig, TrainConfig, from_dict, to_dict
         ({"scale_embeddings": 2}, "scale_embeddings must be bool"),
         ({"d_model": 6, "n_heads": 2, "positions": "rope"}, "even"),
         ({"d_model": 7, "n_heads": 1, "positions": "sinusoidal"}, "even"),
+        ({"vocab_multiple": 0}, "vocab_multiple must be between 1 and 4096"),
         ({"d_modle": 4}, "no key 'd_modle'"),
     ],
 )

@@ -19,12 +19,17 @@ from tests.model.training.training import log, run, write_job
     [
         ({"learning_rate": 1e30}, "between"),
         ({"model": {"d_model": 33}}, "not divisible"),
-        ({"model": {"vocab_size": 41}}, "40 tokens"),
+        ({"model": {"vocab_size": 41}}, "40 tokens, the model's vocab_size is 41"),
+        ({"model": {"vocab_size": 39}}, "40 tokens, the model's vocab_size is 39: they must be"),
         ({"model": {"context": 8}}, "rows of 8"),
         ({"learning_rat": 1.0}, "no key 'learning_rat'"),
         ({"device": "cuda"}, "no CUDA device"),
         ({"objective": "mlm"}, "architecture encoder"),
         ({"objective": "mlm", "model": {"architecture": "encoder"}}, "<|mask|>"),
+        (
+            {"objective": "span_corruption", "model": {"architecture": "encoder_decoder"}},
+            "<|sentinel_0|>",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, capsys, changes, word):

@@ -1,0 +1,149 @@
+"""A vocabulary padded to a multiple of 64, against the same model without the padding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from model.architecture import Transformer
+from model.config import ModelConfig
+from model.decoding.beam import ModelScorer, beam_search
+from model.decoding.generate import generate
+from model.decoding.score import next_log_probs, token_log_probs, token_moments
+from model.interchange.checkpoint import load, save
+from model.interchange.convert import export_transformers, import_transformers
+from model.objectives import causal, mlm
+from model.plain import plain
+from tests.model.oracles import tiny, toy_rows, write_tokenizer
+
+WORDS, TABLE = 61, 64
+TABLES = ("embedding.weight", "head.weight", "head.bias")
+PROMPTS = [[0], [0, 5, 9], [4] * 16]
+
+
+def padded(**changes: object) -> Transformer:
+    """A model whose padding would win everywhere if it counted."""
+    model = tiny(vocab_multiple=TABLE, **changes)
+    with torch.no_grad():
+        model.embedding.weight[WORDS:] = 50.0
+        model.head.weight[WORDS:] = 50.0
+        if model.head.bias is not None:
+            model.head.bias[WORDS:] = 1e4
+    return model
+
+
+def cut(model: Transformer) -> Transformer:
+    """The same model without the padding."""
+    one = Transformer(replace(model.config, vocab_multiple=1)).eval()
+    state = model.state_dict()
+    one.load_state_dict({k: v[:WORDS] if k in TABLES else v for k, v in state.items()})
+    return one
+
+
+def test_tables_are_padded_to_the_next_multiple():
+    for words, multiple, rows in [(61, 64, 64), (64, 64, 64), (65, 64, 128), (61, 1, 61)]:
+        config = ModelConfig(vocab_size=words, vocab_multiple=multiple)
+        assert config.table_size == rows
+    assert padded().embedding.num_embeddings == padded().head.out_features == TABLE
+
+
+VARIANTS = [
+    {},
+    {"tie_embeddings": False},
+    {"architecture": "encoder", "head_transform": True, "head_bias": True},
+]
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
+    model = padded(**changes)
+    without = cut(model)
+    rows = toy_rows(4, 16, 50).astype(np.int64)
+    batch = mlm(rows, 1, mask=60, vocab_size=61) if "architecture" in changes else causal(rows)
+    logits = model.logits(model(batch))
+    assert logits.shape == (4, 16, WORDS)
+    torch.testing.assert_close(logits, without.logits(without(batch)), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.token_losses(batch), without.token_losses(batch))
+    expected = without.loss(batch, z_loss)
+    expected.backward()
+    theirs = {name: p.grad for name, p in without.named_parameters()}
+    losses = []
+    for run_plain in (False, True):
+        model.zero_grad()
+        if run_plain:
+            with plain(model):
+                losses.append(model.loss(batch, z_loss))
+        else:
+            losses.append(model.loss(batch, z_loss))
+        losses[-1].backward()
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            if name in TABLES:
+                assert not gradient[WORDS:].any()
+                gradient = gradient[:WORDS]
+            torch.testing.assert_close(gradient, theirs[name], rtol=1e-3, atol=1e-4)
+    for loss in losses:
+        torch.testing.assert_close(loss, expected)
+
+
+def test_padding_is_never_written_and_takes_no_probability():
+    model = padded()
+    without = cut(model)
+    for settings in ({"temperature": 0.0}, {"samples": 3, "top_p": 0.9}, {"temperature": 2.0}):
+        how = {"max_new_tokens": 24, "seed": 3, "forbid": (1,), **settings}
+        pairs = zip(generate(model, PROMPTS, **how), generate(without, PROMPTS, **how), strict=True)
+        for one, other in pairs:
+            assert [text.ids for text in one] == [text.ids for text in other]
+    log_probs = next_log_probs(model, PROMPTS)
+    assert log_probs.shape == (3, WORDS)
+    assert np.exp(log_probs.astype(np.float64)).sum(1) == pytest.approx([1] * 3, abs=1e-5)
+    rows = toy_rows(3, 20, 50).tolist()
+    scores = zip(token_log_probs(model, rows), token_log_probs(without, rows), strict=True)
+    for one, other in scores:
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    moments = token_moments(model, rows)[0], token_moments(without, rows)[0]
+    np.testing.assert_allclose(moments[0].std, moments[1].std, atol=1e-4)
+    assert moments[0].rank.max() < WORDS
+    best = [
+        beam_search(ModelScorer(m, [0, 5], max_new_tokens=6), width=4, max_new_tokens=6, end=0)
+        for m in (model, without)
+    ]
+    assert [list(h.ids) for h in best[0]] == [list(h.ids) for h in best[1]]
+
+
+def test_a_checkpoint_keeps_the_padding_and_an_older_one_has_none(tmp_path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
+    model, rows = padded(), toy_rows(2, 16, 50).astype(np.int64)
+    save(model, tmp_path / "padded", tokenizer=tokenizer)
+    loaded = load(tmp_path / "padded")
+    assert loaded.config.vocab_multiple == TABLE
+    assert torch.equal(loaded.loss(causal(rows)), model.loss(causal(rows)))
+    save(tiny(), tmp_path / "older", tokenizer=tokenizer)
+    path = tmp_path / "older" / "config.json"
+    config = json.loads(path.read_text())
+    del config["model"]["vocab_multiple"]
+    path.write_text(json.dumps(config))
+    assert torch.equal(load(tmp_path / "older").loss(causal(rows)), tiny().loss(causal(rows)))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_exported_has_no_padding(tmp_path, tied):
+    model = padded(activation="gelu_tanh", tie_embeddings=tied)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
+    export_transformers(model, tmp_path / "gpt2", tokenizer=tokenizer)
+    assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["vocab_size"] == WORDS
+    tensors = load_file(tmp_path / "gpt2" / "model.safetensors")
+    assert tensors["transformer.wte.weight"].shape == (WORDS, 32)
+    back, batch = (
+        import_transformers(tmp_path / "gpt2"),
+        causal(toy_rows(2, 16, 50).astype("int64")),
+    )
+    torch.testing.assert_close(
+        back.logits(back(batch)), model.logits(model(batch)), atol=1e-4, rtol=1e-4
+    )
