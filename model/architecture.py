@@ -215,7 +215,10 @@ class Transformer(nn.Module):
     ) -> Tensor:  # fmt: skip
         assert stack is not None
         x, rotation = self.embed(batch.ids, batch.positions)
-        mask = MaskSpec(stack.causal, batch.prefix, batch.keys, batch.segments)
+        # Padding stands behind the text, where no real token of a causal stack looks: without a
+        # mask of its own attention keeps the kernel that is causal by itself.
+        keys = None if stack.causal else batch.keys
+        mask = MaskSpec(stack.causal, batch.prefix, keys, batch.segments)
         return stack(x, mask, rotation, memory, memory_mask)  # type: ignore[no-any-return]
 
     def embed(self, ids: Tensor, positions: Tensor | None) -> tuple[Tensor, Rotation | None]:

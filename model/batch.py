@@ -18,7 +18,7 @@ class Batch:
     segments: which document a token belongs to, where attention must not cross documents.
     positions: of the tokens in their sequence, 0 ... T-1 if not given.
     prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
-    keys: the padding mask, True where ``ids`` is a real token.
+    keys: the padding mask, True where ``ids`` is a real token; padding stands behind the text.
     source: (B, S) what the encoder of an encoder-decoder reads. source_keys, source_segments,
         source_positions: (B, S), of its tokens. It has segments where the target has: a token
         of the target sees of the source its own segment.

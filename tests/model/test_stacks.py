@@ -110,6 +110,30 @@ def test_padding_changes_nothing_for_the_encoder(positions):
         torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("changes", [{}, {"positions": "rope", "n_kv_heads": 2}])
+def test_a_causal_stack_needs_no_mask_for_padding(changes, monkeypatch):
+    """It keeps the kernel that is causal by itself, and says of real tokens what each row says
+    alone."""
+    model, masks = tiny(**changes), []
+    lower = MaskSpec.lower
+
+    def watched(*given):
+        masks.append(lower(*given))
+        return masks[-1]
+
+    monkeypatch.setattr(MaskSpec, "lower", watched)
+    rows = [[5, 6, 7, 8, 9], [3, 4]]
+    ids = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
+    prefix = torch.tensor([3, 1])
+    for given in ({}, {"prefix": prefix}):
+        hidden = model(Batch(ids, keys=ids != 1, **given))
+        for i, row in enumerate(rows):
+            own = {name: value[i : i + 1] for name, value in given.items()}
+            alone = model(Batch(torch.tensor([row]), **own))[0]
+            torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
+    assert masks[:3] == ["causal"] * 3
+
+
 def test_the_encoder_sees_both_sides():
     model = tiny(architecture="encoder")
     before = model(Batch(torch.tensor([[2, 3, 4, 5]])))
