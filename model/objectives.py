@@ -54,7 +54,12 @@ def documents(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def prefix(rows: Rows, lengths: NDArray[np.int64]) -> Batch:
-    """Prefix LM: the first ``lengths`` (B,) tokens are seen in full, the rest predicted."""
+    """Prefix LM: the first ``lengths`` (B,) tokens are seen in full, the rest predicted. ValueError
+    where a prefix is longer than its row."""
+    wrong = (lengths < 0) | (lengths > rows.shape[1])
+    if wrong.any():
+        i = wrong.argmax()
+        raise ValueError(f"Row {i} has {rows.shape[1]} tokens, its prefix {lengths[i]}.")
     batch = causal(rows)
     given = torch.from_numpy(lengths)
     predicted = torch.arange(rows.shape[1]) + 1  # position t predicts token t + 1
@@ -190,7 +195,9 @@ def make_objective(
     if name == "mlm":
         mask = token_id("<|mask|>")
         if mask is None:
-            raise ValueError("Masked LM needs a tokenizer with the special token <|mask|>.")
+            raise ValueError(
+                "Masked LM needs a tokenizer with the special token <|mask|>: train one for mlm."
+            )
         return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
     needed = span_count(context)
     found = [token_id(f"<|sentinel_{i}|>") for i in range(needed)]

@@ -52,6 +52,12 @@ def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
     assert batch.prefix.tolist() == [len(given)]
 
 
+@pytest.mark.parametrize("length", [-1, 7])
+def test_a_prefix_longer_than_its_row_is_refused(length):
+    with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, its prefix {length}"):
+        prefix(np.full((2, 6), 5), np.array([6, length]))
+
+
 def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
     model = tiny()
     rows = np.array([[2, 3, 4, 5, 6, 7]])
