@@ -23,16 +23,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        weights: Tensor,
-        z_loss: float,
-        words: int,
-        gradient: bool,
-    ) -> Tensor:
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
+        weights: Tensor, z_loss: float, words: int, gradient: bool,
+    ) -> Tensor:  # fmt: skip
         device = hidden.device.type
         matmul_dtype = hidden.dtype
         if torch.is_autocast_enabled(device):
@@ -113,14 +106,9 @@ def token_cross_entropy(
 
 
 def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    weights: Tensor,
-    z_loss: float = 0.0,
-    words: int | None = None,
-) -> Tensor:
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
+    z_loss: float = 0.0, words: int | None = None,
+) -> Tensor:  # fmt: skip
     """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
 
     Args:

@@ -43,6 +43,11 @@ class MaskSpec:
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
 
+    @property
+    def _of_keys(self) -> Tensor:
+        assert self.segments is not None
+        return self.segments if self.key_segments is None else self.key_segments
+
     def lower(self, x: Tensor, blocks: bool) -> Mask:
         """The mask of the tokens x (B, T, d) over themselves, as is fastest on their device;
         ``blocks``: whether FlexAttention could take it."""
@@ -73,8 +78,7 @@ class MaskSpec:
             visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
             mask = visible if mask is None else mask & visible
         if self.segments is not None:
-            of_keys = self.segments if self.key_segments is None else self.key_segments
-            same = self.segments.unsqueeze(-1) == of_keys.unsqueeze(1)  # (B, Tq, Tk)
+            same = self.segments.unsqueeze(-1) == self._of_keys.unsqueeze(1)  # (B, Tq, Tk)
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
 
@@ -91,7 +95,7 @@ class MaskSpec:
             if self.keys is not None:
                 allowed = allowed & self.keys[b, key]
             if self.segments is not None:
-                allowed = allowed & (self.segments[b, query] == self.segments[b, key])
+                allowed = allowed & (self.segments[b, query] == self._of_keys[b, key])
             return allowed
 
         return create_block_mask(visible, batch, None, length, length, device=str(device))

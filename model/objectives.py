@@ -37,18 +37,17 @@ def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
     batch = Batch(ids, targets=targets, weights=weights)
     if not document_mask:
         return batch
-    segments, positions = documents(ids)
+    segments, positions = documents(ids == END_OF_TEXT)
     return replace(batch, segments=segments, positions=positions)
 
 
-def documents(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Segment ids and positions within the document, (B, T) each, from the begin-of-text tokens.
+def documents(starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Segment ids and positions within the document, (B, T) each; ``starts``: where one begins.
 
     A row that goes on with the previous row's document begins with segment 0, at position 0.
     """
-    starts = ids == END_OF_TEXT
     segments = starts.cumsum(1)
-    index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    index = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     begin = torch.where(starts, index, 0).cummax(1).values
     return segments, index - begin
 
@@ -97,16 +96,12 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     ids = np.where(chosen & (fate < 0.8), mask, rows)
     ids = np.where(chosen & (fate >= 0.8) & (fate < 0.9), others, ids)
     targets = torch.from_numpy(rows)
-    segments, positions = documents(targets)
+    segments, positions = documents(targets == END_OF_TEXT)
     return Batch(
-        torch.from_numpy(ids),
-        targets=targets,
-        weights=torch.from_numpy(chosen.astype(np.float32)),
-        predicted=torch.from_numpy(predicted),
-        segments=segments,
-        positions=positions,
+        torch.from_numpy(ids), targets=targets, weights=torch.from_numpy(chosen).float(),
+        predicted=torch.from_numpy(predicted), segments=segments, positions=positions,
         keys=targets != PAD,
-    )
+    )  # fmt: skip
 
 
 def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
@@ -234,13 +229,11 @@ def _side_by_side(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
     mask. Padding belongs to a row's last sequence: what sees nothing has no state."""
     lengths = [[len(sequence) for sequence in row] for row in rows]
     shape = len(rows), max(map(sum, lengths))
-    ids, segments, positions = np.full(shape, PAD), *np.zeros((2, *shape), np.int64)
+    ids, (starts, keys) = np.full(shape, PAD), np.zeros((2, *shape), bool)
     for i, row in enumerate(rows):
-        size = sum(lengths[i])
-        ids[i, :size] = np.concatenate(row)
-        positions[i, :size] = np.concatenate([np.arange(n) for n in lengths[i]])
-        segments[i, :size] = np.repeat(np.arange(len(row)), lengths[i])
-        segments[i, size:] = len(row) - 1
-    keys = np.arange(shape[1]) < np.array([[sum(row)] for row in lengths])
-    given = {"segments": segments, "positions": positions, "keys": keys}
-    return Batch(torch.from_numpy(ids), **{k: torch.from_numpy(v) for k, v in given.items()})
+        ids[i, : sum(lengths[i])] = np.concatenate(row)
+        keys[i, : sum(lengths[i])] = True
+        starts[i, np.cumsum([0, *lengths[i][:-1]])] = True
+    segments, positions = documents(torch.from_numpy(starts))
+    given = {"segments": segments, "positions": positions, "keys": torch.from_numpy(keys)}
+    return Batch(torch.from_numpy(ids), **given)

@@ -55,6 +55,25 @@ MASKS = {
             else j <= i and (1, 1, 1, 1, 2)[i] == (1, 1, 1, 1, 2)[j]
         ),
     ),
+    "documents read both ways, and padding": (
+        MaskSpec(
+            keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool(),
+            segments=torch.tensor([[1, 1, 2, 2, 2], [1, 2, 2, 3, 3]]),
+        ),
+        lambda b, i, j: (
+            j < (3, 5)[b]
+            and ((1, 1, 2, 2, 2), (1, 2, 2, 3, 3))[b][i] == ((1, 1, 2, 2, 2), (1, 2, 2, 3, 3))[b][j]
+        ),
+    ),
+    "a document's own source": (
+        MaskSpec(
+            segments=torch.tensor([[1, 1, 2, 2, 2], [1, 2, 2, 3, 3]]),
+            key_segments=torch.tensor([[1, 2, 2, 2, 2], [1, 1, 1, 2, 3]]),
+        ),
+        lambda b, i, j: (
+            ((1, 1, 2, 2, 2), (1, 2, 2, 3, 3))[b][i] == ((1, 2, 2, 2, 2), (1, 1, 1, 2, 3))[b][j]
+        ),
+    ),
 }
 
 
@@ -84,6 +103,18 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
     for form in (kernels.attention, plain.attention):
         flex = form(q, k, v, spec.blocks(2, 5, q.device))
         torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
+
+
+def test_where_blocks_of_flex_attention_save_something():
+    """Of rows of a multiple of 128 tokens, packed documents and prefixes; a padding mask or
+    causality alone have kernels of their own."""
+    ones = torch.ones(1, 256, dtype=torch.long)
+    assert MaskSpec(causal=True, segments=ones).is_blockwise(256)
+    assert MaskSpec(keys=ones.bool(), segments=ones).is_blockwise(256)  # masked LM
+    assert MaskSpec(causal=True, prefix=ones[:, 0]).is_blockwise(256)
+    assert not MaskSpec(causal=True, segments=ones).is_blockwise(250)
+    assert not MaskSpec(keys=ones.bool()).is_blockwise(256)
+    assert not MaskSpec(causal=True).is_blockwise(256)
 
 
 def test_plain_attention_in_bf16_agrees_with_the_kernel():

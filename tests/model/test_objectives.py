@@ -127,7 +127,7 @@ def documents_of(row):
 
 def pairs_of(batch, row):
     """Source and target of each document, as the batch lays them side by side."""
-    for segment in range(int(batch.segments[row].max()) + 1):
+    for segment in range(1, int(batch.segments[row].max()) + 1):
         source = batch.source_keys[row] & (batch.source_segments[row] == segment)
         target = (batch.weights[row] > 0) & (batch.segments[row] == segment)
         yield source, target
