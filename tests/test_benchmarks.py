@@ -20,7 +20,7 @@ def bench(name, *options):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("name", ["gpu_train", "gpu_decode"])
+@pytest.mark.parametrize("name", ["gpu_train", "gpu_decode", "gpu_objectives"])
 def test_without_a_gpu_they_say_so(name):
     done = bench(name)
     assert done.returncode == 1 and not done.stdout
@@ -32,6 +32,18 @@ def test_training_speed_is_a_table():
     assert done.returncode == 0, done.stderr
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
     assert row[1:3] == ["64", "4"] and float(row[4].rstrip("%")) > 0
+
+
+def test_what_is_spared_changes_no_loss():
+    done = bench("gpu_objectives", "--rehearse")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:]]
+    assert [row[0] for row in rows] == [
+        "masked LM, logits", "documents, blocks", "documents or none", "padded vocabulary",
+    ]  # fmt: skip
+    losses = {row[0]: [float(loss) for loss in row[4].split(", ")] for row in rows}
+    for name in ("masked LM, logits", "documents, blocks"):
+        assert losses[name][0] == pytest.approx(losses[name][1], abs=0.02)
 
 
 def test_decoding_gives_equal_texts():

@@ -1,0 +1,125 @@
+"""What is spared by objective and vocabulary, each on and off in turns, on one GPU.
+
+    python -m benchmarks.gpu_objectives [--cpu] [--batch 16] [--turns 5] [--steps 4]
+
+Steps of AdamW under bf16 autocast, compiled on the GPU, GPT-2's sizes at 1,024 tokens; with --cpu
+5.3 M parameters at 256, eager. Of masked LM: logits for what is predicted, or for all. Of packed
+documents: blocks of FlexAttention, or a dense mask (on the CPU there is but the mask). Of a
+vocabulary of 50,257: tables padded to a multiple of 64, or not. Medians over turns; the last loss
+of both must agree where they compute the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from benchmarks import gpu
+
+# isort: split
+import numpy as np
+import torch
+
+from benchmarks.train import RATE, autocast
+from model.architecture import Transformer
+from model.batch import Batch
+from model.config import ModelConfig, TrainConfig
+from model.objectives import causal, mlm
+from model.training.data import END_OF_TEXT
+from model.training.optimise import make_optimizers
+
+Step = Callable[[int], float]
+CPU = {"d_model": 256, "n_layers": 4, "n_heads": 8, "vocab_size": 8192, "context": 256}
+
+
+def stepper(
+    device: torch.device, config: ModelConfig, batches: list[Batch], dense: bool = False
+) -> Step:
+    """A training of its own; a step is told which batch, and gives its loss. ``dense``: masks as
+    they are where there are no blocks."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        net = Transformer(config)
+    for stack in (net.encoder, net.decoder):
+        if stack is not None:
+            stack.blocks_fit = stack.blocks_fit and not dense
+    (optimizer,) = make_optimizers(net, TrainConfig(learning_rate=RATE))
+    loss_of = torch.compile(net.loss, dynamic=False) if device.type == "cuda" else net.loss
+
+    def step(number: int) -> float:
+        batch = batches[number % len(batches)]
+        total = batch.answers()[1].sum().item()
+        with autocast(net, "bf16"):
+            loss = loss_of(batch.to(device)) / total
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(loss.item())
+
+    return step
+
+
+def pairs(
+    config: ModelConfig, batch: int, device: torch.device
+) -> dict[str, list[Callable[[], Step]]]:
+    """What is measured, and how to make its training with and without what it spares."""
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(4)]
+    for row in rows:
+        row[:, :: config.context // 4] = END_OF_TEXT
+    masked = [mlm(row, i, mask=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
+    everywhere = [replace(one, predicted=None) for one in masked]
+    apart, plain = ([causal(row, document_mask=mask) for row in rows] for mask in (True, False))
+    encoder = replace(config, architecture="encoder")
+    odd = replace(config, vocab_size=config.vocab_size - 47)
+    odd_rows = [causal(row % odd.vocab_size) for row in rows]
+    even = replace(odd, vocab_multiple=64)
+    sides: dict[str, Any] = {
+        "masked LM, logits": ((encoder, masked), (encoder, everywhere)),
+        "documents, blocks": ((config, apart), (config, apart, True)),
+        "documents or none": ((config, plain), (config, apart)),
+        "padded vocabulary": ((even, odd_rows), (odd, odd_rows)),
+    }
+    return {
+        name: [partial(stepper, device, *given) for given in both] for name, both in sides.items()
+    }
+
+
+def main() -> None:
+    parser = gpu.parser(__doc__ or "")
+    parser.add_argument("--cpu", action="store_true", help="5.3 M parameters on the CPU")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="timed steps in a turn")
+    options = parser.parse_args()
+    device = gpu.device_of(options.rehearse or options.cpu)
+    sizes = CPU if options.cpu else {**gpu.SIZES["124M"], "context": 1024}
+    if options.rehearse:
+        sizes = {**gpu.SMALL, "context": 64}
+        options.batch, options.turns, options.steps = 4, 2, 1
+    config = ModelConfig(**sizes)  # type: ignore[arg-type]
+    print(f"{gpu.headline(device)}; batch {options.batch} x {config.context}, "
+          f"{options.turns} turns of {options.steps} steps")  # fmt: skip
+    print("| what is spared | with, ms a step | without, ms a step | times as fast | last losses |")
+    print("|---|---|---|---|---|")
+    for name, makers in pairs(config, options.batch, device).items():
+        sides = [maker() for maker in makers]
+        seconds: list[list[float]] = [[], []]
+        last = [[side(i) for i in range(2)][-1] for side in sides]
+        for turn in range(options.turns):
+            for which, side in enumerate(sides):
+                start = time.perf_counter()
+                for i in range(options.steps):
+                    last[which] = side(turn * options.steps + i)
+                seconds[which].append((time.perf_counter() - start) / options.steps)
+        on, off = map(statistics.median, seconds)
+        print(f"| {name} | {1e3 * on:.1f} | {1e3 * off:.1f} | {off / on:.2f} | "
+              f"{last[0]:.4f}, {last[1]:.4f} |", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
