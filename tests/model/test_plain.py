@@ -104,6 +104,26 @@ def test_attention_dropout_acts_in_training_alone():
     assert torch.equal(first, model(batch))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "queries", "keys", "by_product"),
+    [
+        (torch.bfloat16, 512, 512, True),
+        (torch.bfloat16, 513, 513, False),
+        (torch.bfloat16, 1, 600, True),
+        (torch.float32, 1, 600, True),
+        (torch.float32, 2, 600, False),
+    ],
+)
+def test_on_the_cpu_short_sequences_and_single_queries_are_a_plain_product(
+    monkeypatch, dtype, queries, keys, by_product
+):
+    calls, form = [], plain.attention
+    monkeypatch.setattr(plain, "attention", lambda *given: (calls.append(1), form(*given))[1])
+    q, k = torch.ones(1, 1, queries, 4, dtype=dtype), torch.ones(1, 1, keys, 4, dtype=dtype)
+    torch.testing.assert_close(kernels.attention(q, k, k), q, atol=0.01, rtol=0)
+    assert bool(calls) == by_product
+
+
 def test_the_switch_goes_back_also_where_something_fails():
     model = tiny()
     layers = [block.attention for block in model.decoder.blocks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 
 import pytest
@@ -214,6 +215,18 @@ def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size(changes,
         assert (rest.std() / (embedded - rest).std() < 4) == scaled  # at the start 35 without
     else:
         assert not rest.any()
+
+
+def test_rotary_turns_pairs_of_dimensions_counter_clockwise():
+    """Dimension i with i + D/2, by position x theta^(-2i/D): Su et al. 2021, in Llama's layout."""
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(2, 3, 2, 4)  # (B, H, T, D)
+    turned = rotate(x, *rotary(torch.tensor([[0, 1], [5, 7]]), 4, 100.0))
+    for (row, place), position in zip([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 1, 5, 7), strict=True):
+        for i in range(2):
+            z = complex(x[0, 0, 0, i], x[0, 0, 0, i + 2]) * cmath.exp(1j * position / 10**i)
+            for head in range(3):
+                found = turned[row, head, place]
+                assert complex(found[i], found[i + 2]) == pytest.approx(z, abs=1e-4)
 
 
 def test_rotary_products_depend_on_distance_alone():
