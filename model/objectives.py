@@ -169,13 +169,9 @@ def generator(key: int) -> np.random.Generator:
 
 
 def make_objective(
-    name: Objective,
-    *,
-    document_mask: bool,
-    context: int,
-    vocab_size: int,
+    name: Objective, *, document_mask: bool, context: int, vocab_size: int,
     token_id: Callable[[str], int | None],
-) -> Callable[[Rows, int], Batch]:
+) -> Callable[[Rows, int], Batch]:  # fmt: skip
     """The function (rows, key) -> Batch that a config names, for rows of ``context`` tokens.
 
     ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
@@ -190,9 +186,7 @@ def make_objective(
     if name == "mlm":
         mask = token_id("<|mask|>")
         if mask is None:
-            raise ValueError(
-                "Masked LM needs a tokenizer with the special token <|mask|>: train one for mlm."
-            )
+            raise ValueError("Masked LM needs a tokenizer made for it, and this has no <|mask|>.")
         return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
     needed = span_count(context)
     found = [token_id(f"<|sentinel_{i}|>") for i in range(needed)]
