@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.decoding.beam import ModelScorer, beam_search
+from model.decoding.beam import beam
 from model.decoding.generate import generate
 from model.decoding.score import next_log_probs, token_log_probs, token_moments
 from model.interchange.checkpoint import load, save
@@ -110,10 +110,7 @@ def test_padding_is_never_written_and_takes_no_probability():
     moments = token_moments(model, rows)[0], token_moments(without, rows)[0]
     np.testing.assert_allclose(moments[0].std, moments[1].std, atol=1e-4)
     assert moments[0].rank.max() < WORDS
-    best = [
-        beam_search(ModelScorer(m, [0, 5], max_new_tokens=6), width=4, max_new_tokens=6, end=0)
-        for m in (model, without)
-    ]
+    best = [beam(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0] for m in (model, without)]
     assert [list(h.ids) for h in best[0]] == [list(h.ids) for h in best[1]]
 
 
