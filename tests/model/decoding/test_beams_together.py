@@ -143,25 +143,26 @@ def naive_rule_of_transformers(log_probs, width, longest, stop):
             return ended
 
 
-@pytest.mark.parametrize("likely", [0.5, 2.0, 8.0])
-@pytest.mark.parametrize("width", [1, 3, 4])
+@pytest.mark.parametrize("likely", [0.5, 2.0, 4.0])
+@pytest.mark.parametrize("width", [1, 3, 5])
 def test_the_rule_of_transformers_word_for_word(width, likely):
     """The end may be the likeliest word everywhere: then all of the best end at once."""
-    random, table = np.random.default_rng(width), {}
-    shape = [1.0, 1.0, 1.0, 1.0, 1.0, likely]
+    for seed in range(20):
+        random, table = np.random.default_rng(seed), {}
+        shape = [likely / 2, 1.0, 1.0, 1.0, 1.0, likely]
 
-    def probabilities(history):
-        return table.setdefault(history, random.dirichlet(shape).tolist())
+        def probabilities(history, table=table, random=random, shape=shape):
+            return table.setdefault(history, random.dirichlet(shape).tolist())
 
-    (found,) = beam_search(
-        Tree(probabilities), width=width, max_new_tokens=6, stop={5}, normalisation="mean",
-        stopping="transformers",
-    )  # fmt: skip
-    expected = naive_rule_of_transformers(
-        lambda ids: [math.log(p) for p in probabilities(ids)], width, 6, {5}
-    )
-    assert [h.ids for h in found] == [ids for ids, _ in expected]
-    assert [h.score for h in found] == pytest.approx([score for _, score in expected])
+        (found,) = beam_search(
+            Tree(probabilities), width=width, max_new_tokens=5, stop={5}, normalisation="mean",
+            stopping="transformers",
+        )  # fmt: skip
+        expected = naive_rule_of_transformers(
+            lambda ids, of=probabilities: [math.log(p) for p in of(ids)], width, 5, {5}
+        )
+        assert [h.ids for h in found] == [ids for ids, _ in expected]
+        assert [h.score for h in found] == pytest.approx([score for _, score in expected])
 
 
 def test_a_scorer_reads_as_many_tokens_as_it_was_made_for():
