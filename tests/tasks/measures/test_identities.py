@@ -63,6 +63,19 @@ def test_a_context_does_not_reach_into_another_text():
     assert (found[0].to_pylist(), found[1].to_pylist()) == (["Black people"], [0])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_class_with_a_star_stands_up_to_three_times(side):
+    pattern = ["end", "between*"] if side == "left" else ["between*", "end"]
+    entries = (("people", Entry(("folk",), needs=("near",))),)
+    classes = {"end": ["town"], "between": ["of", "the"]}
+    made = Lexicon(entries, classes, {"near": {side: pattern}})
+    for count in range(6):
+        words = ["folk", *["of", "the", "of", "the", "of"][:count], "town"]
+        text = " ".join(words if side == "right" else words[::-1])
+        number, _ = find_terms(pa.array([text], pa.large_string()), made)
+        assert len(number) == (count <= 3), text
+
+
 def test_plurals_and_spellings():
     nouns = {"woman": "women", "lady": "ladies", "actress": "actresses", "boy": "boys",
              "housewife": "housewives", "guest person": "guest people"}  # fmt: skip
