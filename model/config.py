@@ -16,7 +16,7 @@ NormPosition = Literal["pre", "post"]
 Positions = Literal["learned", "sinusoidal", "rope"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "sigmoid", "tanh"]
 Objective = Literal["causal", "prefix", "mlm", "span_corruption"]
-Schedule = Literal["cosine", "linear", "wsd"]
+Schedule = Literal["cosine", "linear", "wsd", "constant"]
 OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -148,13 +148,13 @@ class TrainConfig:
     ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
     equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
     ``min_lr_ratio`` is the share of ``learning_rate`` the schedule ends at. ``decay_fraction`` is
-    the last share of the steps in which ``wsd`` (warm-up, stable, decay) decays. With ``muon`` the
-    matrices of the blocks follow Muon (Jordan et al. 2024), scaled so that ``learning_rate`` and
-    ``weight_decay`` mean what they mean for AdamW, and all else follows AdamW; ``momentum`` is
-    Muon's. ``z_loss`` weighs
-    the squared log-partition (PaLM). ``precision`` auto is bf16 autocast where the device has bf16
-    matrix units, else fp32. The ``objective`` must suit the architecture (see OBJECTIVES).
-    ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves the number to torch.
+    the last share of the steps in which ``wsd`` (warm-up, stable, decay) decays; ``constant`` never
+    does. With ``muon`` the matrices of the blocks follow Muon (Jordan et al. 2024), scaled so that
+    ``learning_rate`` and ``weight_decay`` mean what they mean for AdamW, and all else follows
+    AdamW; ``momentum`` is Muon's. ``z_loss`` weighs the squared log-partition (PaLM). ``precision``
+    auto is bf16 autocast where the device has bf16 matrix units, else fp32. The ``objective`` must
+    suit the architecture (see OBJECTIVES). ``validation_sequences`` 0 means all of them.
+    ``threads`` 0 leaves the number to torch.
     ``recompute`` keeps only the blocks' inputs for the backward pass and computes the rest again
     (Chen et al. 2016): a third more work, far less memory. With ``document_mask`` the causal
     objective keeps the documents of a row apart, as mlm and span_corruption always do.
@@ -265,6 +265,19 @@ def span_count(length: int) -> int:
     """How many spans are hidden in ``length`` tokens; each needs a sentinel."""
     return max(1, round(max(1, round(length * CORRUPTED)) / MEAN_SPAN))
 
+
+#: Settings that change no batch and, but for rounding and the draws of dropout, nothing of what a
+#: step does with it: a training goes on from a state that was made with others. ``precision`` is
+#: not among them, for rounding is what it sets.
+CHANGE_NO_BATCH = frozenset(
+    ("accumulation", "recompute", "compile", "device", "threads", "processes", "parallel",
+     "checkpoint_every", "log_spaced", "validate_every", "validation_sequences", "samples",
+     "sample_tokens")
+)  # fmt: skip
+
+#: Settings by which the rate of a step may depend on how many are still to come; see
+#: ``training.schedule``.
+SCHEDULE = ("schedule", "steps", "min_lr_ratio", "decay_fraction")
 
 Config = TypeVar("Config", ModelConfig, TrainConfig)
 

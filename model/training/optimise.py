@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules."""
+"""Optimizers, and the guard against steps that diverge."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ from model.attention import Attention
 from model.config import TrainConfig
 from model.training.muon import Muon
 from model.training.parallel import full_tensor
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Rate of step ``step`` (from 1): linear warm-up, then cosine, linear, or stable and decay.
-
-    Warm-up reaches the full rate at step ``warmup``; the last step has ``min_lr_ratio`` of it.
-    """
-    if step <= config.warmup:
-        return config.learning_rate * step / config.warmup
-    start = config.warmup
-    if config.schedule == "wsd":
-        start = max(start, config.steps - round(config.decay_fraction * config.steps))
-        if step <= start:
-            return config.learning_rate
-    progress = (step - start) / max(1, config.steps - start)
-    if config.schedule == "cosine":
-        share = 0.5 * (1 + math.cos(math.pi * progress))
-    else:
-        share = 1 - progress
-    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * share)
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:

@@ -6,7 +6,9 @@ checkpoint or null}; see Job.
 
 The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validation`` and ``samples``
 in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;
-what is newer than the state is removed on resume and made again, bit for bit on the CPU. Events are
+what is newer than the state is removed on resume and made again, bit for bit on the CPU. A job with
+other settings of those that change no batch, or of more steps where the rates so far are the same
+(see model/training/work.py), goes on from the state, too. Events are
 JSON lines on stdout. With --watch-stdin the end of stdin, a pipe that the parent holds open, means
 that the parent has died, and the trainer with it.
 """
@@ -64,7 +66,10 @@ def main(arguments: list[str]) -> int:
     except RuntimeError as error:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
-            message = "Out of memory: raise accumulation, or lower batch_size, context or d_model."
+            message = (
+                "Out of memory: raise accumulation or set recompute and run again, it goes on from "
+                "the last state; or begin anew with a lower batch_size, context or d_model."
+            )
         elif parallel.launched() and any(word in text for word in ("gloo", "NCCL", "TCPStore")):
             print(f"another process has ended: {text.splitlines()[0]}", file=sys.stderr)
             return 1  # that one has said why

@@ -3,46 +3,39 @@
 Kept are the weights, the optimizers' tensors, the step (the data position is a function of it),
 what the guard against spikes has seen, and the generators training draws from: torch's on the CPU
 and, where it trains on one, on the GPU, of each process. Tensors are whole, also where processes
-hold shards of them.
+hold shards of them. A state also says under which settings its steps ran (``history``).
 """
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.interchange.files import atomic_folder, remove_unfinished, save_tensors
+from model.interchange.files import atomic_folder, save_tensors
 from model.training.optimise import SpikeGuard
 from model.training.parallel import World, full_tensor, shard_as
+from model.training.work import FORMAT, STATES, DamagedState, Header, read_header, step_name
 
-FORMAT = 4
 Optimizers = list[torch.optim.Optimizer]
 
 
-def step_name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
 def save_state(
-    folder: Path,
-    step: int,
-    identity: dict[str, Any],
+    work: Path,
+    header: Header,
     model: nn.Module,
     optimizers: Optimizers,
     guard: SpikeGuard,
     world: World,
 ) -> None:
-    """Write the state of ``step``, then remove older ones. This is a checkpoint's commit point.
+    """Write a state; ``header`` has its step, identity, config and history. This is a checkpoint's
+    commit point.
 
     All processes call it; the first writes.
     """
@@ -53,18 +46,12 @@ def save_state(
             tensors[name] = gathered.detach().contiguous().cpu()
     if not world.first:
         return
-    target = folder / step_name(step)
+    target = work / STATES / step_name(header["step"])
     if not target.exists():
         with atomic_folder(target) as temporary:
             save_tensors(tensors, temporary / "state.safetensors")
-            header = {
-                "format": FORMAT, "step": step, "identity": identity, "guard": asdict(guard),
-                "tensors": _shapes(tensors),
-            }  # fmt: skip
-            (temporary / "state.json").write_text(json.dumps(header, indent=2), encoding="utf-8")
-    for old in folder.iterdir():
-        if old != target:
-            shutil.rmtree(old)
+            more = {"format": FORMAT, "guard": asdict(guard), "tensors": _shapes(tensors)}
+            (temporary / "state.json").write_text(json.dumps(header | more, indent=2), "utf-8")
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -91,68 +78,25 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def find_state(folder: Path) -> int | None:
-    """The step of the newest whole state, or None."""
-    steps = [_step_of(path) for path in folder.glob("step-*")]
-    return max((step for step in steps if step is not None), default=None)
-
-
-def _step_of(path: Path) -> int | None:
-    """The step of what a trainer has left; None for what is not its own."""
-    found = re.fullmatch(r"step-(\d{8})|part-(\d{8})\.parquet", path.name)
-    return int(found[1] or found[2]) if found else None
-
-
-def remove_newer(work: Path, step: int | None) -> None:
-    """Remove what a killed training left half done, or made after its last state."""
-    remove_unfinished(work / "state")
-    for kind in ("checkpoints", "log", "validation", "samples"):
-        remove_unfinished(work / kind)
-        for path in (work / kind).glob("*-*"):
-            made = _step_of(path)
-            if made is not None and (step is None or made > step):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 def load_state(
-    folder: Path,
-    step: int,
-    identity: dict[str, Any],
-    model: nn.Module,
-    optimizers: Optimizers,
-    world: World,
-) -> SpikeGuard:
-    """Restore everything ``save_state`` kept; ValueError when it belongs to another run.
+    work: Path, step: int, model: nn.Module, optimizers: Optimizers, world: World
+) -> tuple[SpikeGuard, Header]:
+    """Restore everything ``save_state`` kept; DamagedState where that cannot be.
 
-    All processes call it. Returns the guard against spikes as it was.
+    All processes call it. Returns the guard against spikes as it was, and the header.
     """
-    source = folder / step_name(step)
+    header = read_header(work, step)
+    source = work / STATES / step_name(step)
     try:
-        header = json.loads((source / "state.json").read_text(encoding="utf-8"))
-        tensors = load_file(source / "state.safetensors")
-        found, kept = header["identity"], header["guard"]
-        for key in identity:
-            if header["format"] != FORMAT or found.get(key) != identity[key]:
-                raise AnotherTraining(
-                    f"The work folder {folder.parent} belongs to a training with other {key} "
-                    "settings: use another work folder, or remove this one."
-                )
+        tensors, kept = load_file(source / "state.safetensors"), header["guard"]
         if _shapes(tensors) != header["tensors"]:
             raise ValueError("its tensors are not those that were written")
         guard = SpikeGuard(float(kept["mean"]), int(kept["taken"]), int(kept["skipped"]))
         _restore(tensors, model, optimizers, world)
-        return guard
-    except AnotherTraining:
-        raise
+        return guard, header
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
             SafetensorError) as error:  # fmt: skip
-        raise ValueError(
-            f"The training state {source} is damaged ({error}): remove the work folder."
-        ) from error
-
-
-class AnotherTraining(ValueError):
-    """A state is whole, and another training's."""
+        raise DamagedState(source, error) from error
 
 
 def _restore(

@@ -16,7 +16,7 @@ import torch
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.config import OBJECTIVES, to_dict
+from model.config import CHANGE_NO_BATCH, OBJECTIVES, SCHEDULE, to_dict
 from model.interchange import checkpoint
 from model.interchange.files import atomic_file
 from model.objectives import make_objective
@@ -24,9 +24,11 @@ from model.training import parallel, state
 from model.training.data import batch_sequences, combine, materialise, token_lengths
 from model.training.job import TERMINATED, Job, emit
 from model.training.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
-from model.training.optimise import SpikeGuard, clip, learning_rate, make_optimizers, set_rate
+from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
+from model.training.schedule import learning_rate, settled
 from model.training.texts import SAMPLES, write_samples
 from model.training.validation import MEASURED, SHIFT, Validator
+from model.training.work import find_state, remove_newer, remove_old_states, step_name
 
 LOG_SCHEMA = pa.schema(
     [
@@ -81,6 +83,19 @@ class Trainer:
         self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
         self.terminated = False
         self.step = 0
+        #: Under which settings the steps ran that change no batch: from which step on, and which.
+        self.history: list[dict[str, Any]] = [{"from": 1, "settings": self._settings()}]
+
+    def _settings(self) -> dict[str, Any]:
+        """What a training may go on with others of, as it is here."""
+        apart = CHANGE_NO_BATCH | set(SCHEDULE)
+        found = {name: value for name, value in to_dict(self.config).items() if name in apart}
+        found |= {"device": self.device.type, "processes": self.world.size}
+        return found | {"precision": self.precision}
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.dtype is torch.bfloat16 else "fp32"
 
     def _check(self, job: Job) -> None:
         """ValueError where parts of the job do not go together."""
@@ -113,7 +128,7 @@ class Trainer:
             self.world.wait()
         self.train_rows = found["train.bin"]
         start = job.start and checkpoint.weights_path(job.start)
-        apart = {"processes", "parallel"}  # a training may go on with others
+        apart = {*CHANGE_NO_BATCH, *SCHEDULE}  # a training may go on with others
         self.identity = {
             "model": to_dict(self.model_config),
             "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
@@ -168,11 +183,12 @@ class Trainer:
             steps=self.config.steps,
             parameters=self.parameters,
             device=self.device.type,
-            precision="bf16" if self.dtype is torch.bfloat16 else "fp32",
+            precision=self.precision,
             threads=torch.get_num_threads(),
             processes=self.world.size,
             matmul_tflops=round(self.ceiling / 1e12, 3),
             resumed=resumed,
+            stretches=len(self.history),
         )
         if resumed:
             for folder in sorted(self._checkpoints.glob("step-*")):
@@ -199,7 +215,10 @@ class Trainer:
                 self._tell("step", step=self.step, loss=row["loss"], tokens_per_second=rate)
             if last or self._checkpoint_is_due():
                 self._commit()
-        self._tell("done", step=self.step)
+            elif self._state_is_due():
+                self._save_tables()
+                self._save_state()
+        self._tell("done", step=self.step, history=self.history)
         self.world.wait()  # nobody leaves while another still speaks
         return 0
 
@@ -264,6 +283,10 @@ class Trainer:
         due = self.step % self.config.checkpoint_every == 0
         return due or (self.config.log_spaced and power_of_two)
 
+    def _state_is_due(self) -> bool:
+        """Before the rate decays: a longer training can go on from there."""
+        return self.config.schedule == "wsd" and self.step == settled(self.config)
+
     def _backward(self, batch: Batch, total: float) -> torch.Tensor:
         """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
         with self._autocast():
@@ -318,7 +341,7 @@ class Trainer:
 
     def _commit(self) -> None:
         """Checkpoint, tables, and last the state, which makes both count."""
-        folder = self._checkpoints / state.step_name(self.step)
+        folder = self._checkpoints / step_name(self.step)
         weights = {name: parallel.full_tensor(t) for name, t in self.model.state_dict().items()}
         if self.world.first:
             checkpoint.save(
@@ -343,22 +366,34 @@ class Trainer:
             rows.clear()
 
     def _save_state(self) -> None:
+        header = {
+            "step": self.step,
+            "identity": self.identity,
+            "config": to_dict(self.config),
+            "history": self.history,
+        }
         parts = self.model, self.optimizers, self.guard, self.world
-        state.save_state(self.work / "state", self.step, self.identity, *parts)
+        state.save_state(self.work, header, *parts)
+        if self.world.first:
+            remove_old_states(self.work, self.config)
 
     def _resume(self) -> bool:
-        """Restore the last committed state and remove what is newer; False where there is none."""
-        folder = self.work / "state"
+        """Restore the last state that this training can go on from, and remove what is newer; False
+        where there is none."""
         # The first looks for all: on a network file system they might see different things.
-        seen = state.find_state(folder) if self.world.first else None
+        seen = find_state(self.work, self.identity, self.config) if self.world.first else None
         found = int(self.world.sum(torch.tensor(0 if seen is None else seen + 1))) - 1
         if self.world.first:
-            state.remove_newer(self.work, seen)
+            remove_newer(self.work, seen)
         if found < 0:
             return False
         parts = self.model, self.optimizers, self.world
-        self.guard = state.load_state(folder, found, self.identity, *parts)
+        self.guard, header = state.load_state(self.work, found, *parts)
         self.step = found
+        before = [part for part in header["history"] if part["from"] <= found]
+        if not before or before[-1]["settings"] != self.history[0]["settings"]:
+            before.append({"from": found + 1, "settings": self.history[0]["settings"]})
+        self.history = before
         return True
 
     def _terminate(self, *_: Any) -> None:

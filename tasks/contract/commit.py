@@ -47,9 +47,8 @@ def commit(call: Call, work: Work, clock: Clock) -> Artifact:
     _measure(work, clock)
     telemetry = work.assemble([*call.stage.telemetry, "telemetry"])
     parts = {p["name"] for entry in (tables | telemetry).values() for p in entry["parts"]}
-    return call.session.store.commit(
-        work.out, _header(call, tables, _files(work.out, parts)) | {"telemetry": telemetry}
-    )
+    header = _header(call, work, tables, _files(work.out, parts))
+    return call.session.store.commit(work.out, header | {"telemetry": telemetry})
 
 
 def _rows(work: Work, entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,12 +87,12 @@ def _files(folder: Path, known: Collection[str] = ()) -> dict[str, Any]:
     return {name: describe(folder, name) for name in names if name not in known}
 
 
-def _header(call: Call, tables: dict[str, Any], files: dict[str, Any]) -> Manifest:
+def _header(call: Call, work: Work, tables: dict[str, Any], files: dict[str, Any]) -> Manifest:
     return {
         "stage": call.stage.name,
         "fingerprint": call.fingerprint,
         "content": content_digest(tables, files),
-        "determinism": call.stage.determinism,
+        "determinism": work.determinism,
         "tables": tables,
         "files": files,
         "parts": call.parts,
@@ -102,13 +101,15 @@ def _header(call: Call, tables: dict[str, Any], files: dict[str, Any]) -> Manife
     }
 
 
-def commit_child(call: Call, name: str, key: Mapping[str, Any], folder: Path) -> Artifact:
+def commit_child(
+    call: Call, work: Work, name: str, key: Mapping[str, Any], folder: Path
+) -> Artifact:
     """Commit a folder as an artifact of its own while its stage goes on (a checkpoint)."""
     parts = {"stage": name, "parent": call.fingerprint, "key": dict(key)}
     digest = fingerprint(parts)
     found = call.session.store.find(name, digest)
     if found is None:
-        manifest = _header(call, {}, _files(folder)) | {"telemetry": {}, "stage": name}
+        manifest = _header(call, work, {}, _files(folder)) | {"telemetry": {}, "stage": name}
         manifest |= {"fingerprint": digest, "parts": parts}
         found = call.session.store.commit(folder, manifest)
     else:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+LEASE = "lease"
 
 
 @contextmanager
@@ -17,15 +20,29 @@ def lease(folder: Path) -> Iterator[Path]:
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # The holder before us removes the folder when it commits: lock the living one.
-            if _same_file(lock, folder / "lease"):
+            if _same_file(lock, folder / LEASE):
                 yield folder
                 return
         finally:
             os.close(lock)
+
+
+def clear(folder: Path, kept: Collection[str] = ()) -> None:
+    """Remove what a leased folder holds but for the names that are ``kept``; where there is none of
+    them, the folder with its lease."""
+    stays = {path.name for path in folder.iterdir()} & set(kept) - {LEASE}
+    if not stays:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in stays:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in {LEASE, *stays}:
+            path.unlink()
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
+import os
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,11 +35,13 @@ from tasks.contract.closure import code_digests
 from tasks.contract.commit import TELEMETRY, commit, commit_child
 from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import fingerprint, library_versions
+from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
+from tasks.contract.lease import clear
 from tasks.contract.mappers import ONE, Needs
 from tasks.contract.session import Event, Finished, Session, Watcher, current_session, open_session
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.store import Store
-from tasks.contract.tombstones import as_read, denied, denied_digest
+from tasks.contract.tombstones import denied, denied_digest
 from tasks.contract.work import Clock, Work, reason
 
 __all__ = [
@@ -62,6 +65,7 @@ def stage(
     reads: Mapping[str, Sequence[str]] | None = None,
     needs: Needs = ONE,
     admits: bool = False,
+    goes_on: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function.
 
@@ -78,12 +82,17 @@ def stage(
     reads        of inputs that are artifacts: the tables it reads, so that others do not count
     needs        what one item of its work needs: processors, memory, a GPU
     admits       documents enter the store here: ``work.denied`` must not, and their list counts
+    goes_on      called with the config for what of it decides whether a run can go on from what
+                 another one left: runs that differ in nothing else share a work area, one at a
+                 time, and find in it what the others left. Such a stage does its work by itself,
+                 without ``work.parts``; it says so where its artifact is of more than one config
+                 (``work.determinism``)
     """
 
     def wrap(body: Callable[..., None]) -> Stage:
         made = Stage(body, dict(tables or {}), dict(telemetry or {}), tuple(code),
                      tuple(libraries), external, determinism, dict(reads or {}), needs,
-                     admits)  # fmt: skip
+                     admits, goes_on)  # fmt: skip
         STAGES[made.name] = made
         return made
 
@@ -102,6 +111,7 @@ class Stage:
     reads: dict[str, Sequence[str]]
     needs: Needs
     admits: bool = False
+    goes_on: Callable[..., Any] | None = None
     label: str = ""
 
     @property
@@ -187,11 +197,11 @@ class Call:
         lineage: dict[str, Any] = {}
         for name, given in zip(stage.inputs, inputs, strict=True):
             wants_table = stage.parameters[name] in (Table, Table | None)
-            value = _table(given, name) if wants_table else given
+            value = table_of(given, name) if wants_table else given
             if name in stage.reads:
-                value = _only(value, stage.reads[name])
+                value = only(value, stage.reads[name])
             arguments[name] = value
-            digests[name], lineage[name] = _digests(value)
+            digests[name], lineage[name] = digests_of(value)
         parts = {
             "stage": stage.name,
             "code": stage.code_digests(),
@@ -206,6 +216,13 @@ class Call:
     def label(self) -> str:
         return self.stage.title
 
+    @property
+    def area(self) -> str:
+        """What names its work area: the fingerprint, or one that runs with other settings share."""
+        if self.stage.goes_on is None:
+            return self.fingerprint
+        return fingerprint({**self.parts, "config": self.stage.goes_on(self.config)})
+
     def find(self) -> Artifact | None:
         return self.session.store.find(self.stage.name, self.fingerprint)
 
@@ -214,15 +231,15 @@ class Call:
         listener = self.session.listener
         found = self.find()
         if found is None:
-            with self.session.store.lease(self.stage.name, self.fingerprint) as area:
+            with self.session.store.lease(self.stage.name, self.area) as area:
                 found = self.find()  # another run may have committed it while we waited
                 if found is None:
                     self._check_inputs()
                     clock = Clock()
                     listener(Event("start", self.label))
-                    made = self._execute(area, clock, progress)
+                    made, kept = self._execute(area, clock, progress)
                     listener(Event("done", self.label, made, clock.read()[0]))
-                shutil.rmtree(area, ignore_errors=True)
+                clear(area, kept if found is None else os.listdir(area))
             if found is None:
                 return made, False
         listener(Event("cached", self.label, found))
@@ -232,7 +249,7 @@ class Call:
         """HallmarkError where documents are to be counted that are not there any more."""
         if "accounts" not in self.stage.schemas():
             return
-        for artifact in _artifacts(self.arguments.values()):
+        for artifact in artifacts_of(self.arguments.values()):
             if artifact.purged:
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of the document "
@@ -243,7 +260,9 @@ class Call:
 
     def _execute(
         self, area: Path, clock: Clock, progress: Callable[[int, int, str], None] | None
-    ) -> Artifact:
+    ) -> tuple[Artifact, set[str]]:
+        """The artifact, and the names in the area that are to stay."""
+
         def report(done: int, total: int, what: str) -> None:
             self.session.listener(Event("progress", self.label, None, 0.0, done, total, what))
             if progress:
@@ -252,12 +271,13 @@ class Call:
         for name in ("out", "tables"):  # what an earlier attempt wrote in this process
             shutil.rmtree(area / name, ignore_errors=True)
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
-                    report, self._commit_child, self.stage.needs)  # fmt: skip
+                    report, needs=self.stage.needs, determinism=self.stage.determinism)  # fmt: skip
+        work.commit_child = functools.partial(self._commit_child, work)
         if self.stage.admits:
             work.denied = denied(self.session.store)
         try:
             self.stage.body(**self.arguments, config=self.config, work=work)
-            return commit(self, work, clock)
+            return commit(self, work, clock), work.kept
         except HallmarkError as error:
             if str(error).startswith("stage "):
                 raise
@@ -287,58 +307,17 @@ class Call:
         The inputs' bytes are read for this, which would cost too much where all goes well.
         """
         try:
-            for artifact in _artifacts(self.arguments.values()):
+            for artifact in artifacts_of(self.arguments.values()):
                 artifact.verify()
         except HallmarkError as error:
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
-    def _commit_child(self, name: str, key: Mapping[str, Any], folder: Path) -> Artifact:
-        found = commit_child(self, name, key, folder)
+    def _commit_child(
+        self, work: Work, name: str, key: Mapping[str, Any], folder: Path
+    ) -> Artifact:
+        found = commit_child(self, work, name, key, folder)
         self.session.listener(Event("child", self.label, found))
         return found
-
-
-def _table(given: Any, name: str) -> Any:
-    """The table of that name of an artifact, or of several, one behind the other."""
-    if isinstance(given, Artifact):
-        return given[name]
-    if isinstance(given, Sequence):
-        return Table(tuple(artifact[name].artifacts[0] for artifact in given), name)
-    return given
-
-
-def _digests(value: Any) -> tuple[Any, Any]:
-    """What counts of an input, and where it came from; of a table of several pieces lists."""
-    if value is None:
-        return None, None
-    if isinstance(value, Table):
-        digests = [as_read(entry["sha256"], entry["parts"]) for entry in value.entries]
-        names = [f"{artifact.name}#{value.name}" for artifact in value.artifacts]
-        return (digests[0], names[0]) if len(names) == 1 else (digests, names)
-    if isinstance(value, Artifact):
-        tables = [part for table in value.manifest["tables"].values() for part in table["parts"]]
-        return as_read(value.content, [*tables, *value.manifest["files"].values()]), value.name
-    if isinstance(value, Mapping):
-        pairs = {key: _digests(item) for key, item in value.items()}
-        return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
-    raise TypeError(f"a stage reads tables and artifacts, not {type(value).__name__}")
-
-
-def _only(value: Any, names: Sequence[str]) -> Any:
-    """An artifact, or each of several, with these tables alone."""
-    if isinstance(value, Mapping):
-        return {key: _only(item, names) for key, item in value.items()}
-    return value.only(names) if isinstance(value, Artifact) else value
-
-
-def _artifacts(values: Iterable[Any]) -> Iterator[Artifact]:
-    for value in values:
-        if isinstance(value, Mapping):
-            yield from _artifacts(value.values())
-        elif isinstance(value, Table):
-            yield from value.artifacts
-        elif value is not None:
-            yield value
 
 
 def _in_flow() -> bool:

@@ -73,8 +73,9 @@ class Work(Tables):
     """Handed to every stage body; made from a folder alone, it serves a test as well.
 
     ``area`` survives a kill and is removed at commit: what a resumable stage keeps there it
-    finds again, and parts that are done stay done. ``out`` receives the tables and files of this
-    attempt, ``folder`` the tables that are written in this process.
+    finds again, and parts that are done stay done. What is ``kept`` there stays behind the commit,
+    too, for runs with other settings that share the area. ``out`` receives the tables and files of
+    this attempt, ``folder`` the tables that are written in this process.
     """
 
     area: Path
@@ -88,6 +89,9 @@ class Work(Tables):
     retries: int = 1
     #: Ids of the documents that were purged from the store, for a stage that lets documents in.
     denied: frozenset[bytes] = frozenset()
+    #: Of this very artifact: the stage's, unless its body finds that less can be said.
+    determinism: str = "exact"
+    kept: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__init__(self.area / "tables", self.tables)

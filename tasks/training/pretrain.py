@@ -36,6 +36,7 @@ from tasks.contract import (
     table,
 )
 from tasks.training.following import events
+from tasks.training.going_on import SETTINGS, keep, of_past_steps, settings_rows, training_folder
 from tasks.training.held_out import validation_groups
 from tasks.training.seen import COVERAGE, SEEN, seen_of, stretches
 
@@ -134,8 +135,10 @@ def write_job(
     start: Artifact | None,
     config: PretrainConfig,
     area: Path,
+    folder: Path,
 ) -> Path:
-    """The trainer's job file; vocabulary and context are read from the inputs."""
+    """The trainer's job file, to work in ``folder``; vocabulary and context are read from the
+    inputs."""
     from tokenizers import Tokenizer
 
     if packed.purged:
@@ -166,7 +169,7 @@ def write_job(
         "train": to_dict(config.train),
         "data": data,
         "tokenizer": str(path),
-        "work": str(area / "training"),
+        "work": str(folder),
         "start": None if start is None else str(start.directory()),
     }
     file = area / "job.json"
@@ -252,9 +255,13 @@ def checkpoint_rows(log_table: pa.Table, committed: dict[int, Artifact]) -> list
     ]
 
 
-def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, Artifact]:
-    """Pass on what the trainer tells; returns its checkpoints, committed, by step."""
+def follow(
+    told: Iterable[dict[str, Any]], work: Work, steps: int
+) -> tuple[dict[int, Artifact], list[dict[str, Any]]]:
+    """Pass on what the trainer tells; returns its checkpoints, committed, by step, and under which
+    settings its steps ran."""
     committed: dict[int, Artifact] = {}
+    history: list[dict[str, Any]] = []
     for event in told:
         match event["event"]:
             case "waiting":
@@ -265,6 +272,11 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
                 line = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
                 line += "from step %d of %d"
                 log.info(line, *what, steps)
+                if event["stretches"] > 1:
+                    log.info("trainer: earlier steps ran under other settings; see the table "
+                             "settings")  # fmt: skip
+                if event["stretches"] > 1 or event["device"] != "cpu":
+                    work.determinism = "statistical"
             case "step":
                 speed = f"loss {event['loss']:.3f}, {event['tokens_per_second']:,} tokens/s"
                 work.progress(event["step"], steps, speed)
@@ -277,9 +289,11 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
                 step = event["step"]
                 committed[step] = commit_checkpoint(work, Path(event["path"]), step)
                 log.info("trainer: checkpoint of step %d is %s", step, committed[step].name)
+            case "done":
+                history = event["history"]
             case "error":
                 raise HallmarkError(event["message"].rstrip("."))
-    return committed
+    return committed, history
 
 
 @stage(
@@ -290,11 +304,13 @@ def follow(told: Iterable[dict[str, Any]], work: Work, steps: int) -> dict[int, 
         "checkpoints": CHECKPOINTS,
         "seen": SEEN,
         "coverage": COVERAGE,
+        "settings": SETTINGS,
     },
     telemetry={"speed": SPEED},
     code=["model.training.run"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
+    goes_on=lambda config: of_past_steps(config.model_dump(mode="json")),
 )
 def pretrain(
     packed: Artifact,
@@ -307,10 +323,12 @@ def pretrain(
 ) -> None:
     """``documents`` were packed; ``signals`` are those of the stage ``identities``: without them no
     loss is by group; ``start`` is the checkpoint to go on from, or None."""
-    job = write_job(packed, tokenizer, documents, signals, start, config, work.area)
-    with closing(events(job, work.area / "trainer.stderr")) as told:
-        committed = follow(told, work, config.train.steps)
-    training = work.area / "training"
+    train, area = config.train, work.area
+    training = training_folder(area, train)
+    job = write_job(packed, tokenizer, documents, signals, start, config, area, training)
+    with closing(events(job, area / "trainer.stderr")) as told:
+        committed, history = follow(told, work, train.steps)
+    work.table("settings").write(settings_rows(history, train.steps))
     table = read_log(training / "log")
     for name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
         work.table(name).write(read_parts(training / name, schema))
@@ -318,7 +336,7 @@ def pretrain(
     work.table("checkpoints").write(
         pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
     )
-    train, places = config.train, stretches(packed["spans"], documents)
+    places = stretches(packed["spans"], documents)
     steps = sorted(committed)
     for seen, coverage in seen_of(
         places, packed["train"].rows, train.seed, train.batch_size, steps
@@ -329,3 +347,4 @@ def pretrain(
     work.measure(
         "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"
     )
+    work.kept = keep(area, training, train)

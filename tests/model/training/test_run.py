@@ -14,7 +14,8 @@ from model.config import TrainConfig
 from model.interchange.checkpoint import load
 from model.objectives import causal
 from model.training.data import batch_sequences
-from model.training.optimise import SpikeGuard, learning_rate
+from model.training.optimise import SpikeGuard
+from model.training.schedule import learning_rate
 from model.training.trainer import LOG_SCHEMA
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
@@ -74,7 +75,8 @@ def test_a_run_leaves_its_log_and_checkpoints(reference):
     assert kinds[0] == "start" and kinds[-1] == "done"
     assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 10, 20, 30, 40]
     assert all((Path(e["path"]) / "model.safetensors").exists() for e in events if "path" in e)
-    assert len(list((work / "state").iterdir())) == 1
+    states = sorted(path.name for path in (work / "state").iterdir())
+    assert states == ["step-00000030", "step-00000040"]  # of five: the last two
 
 
 def test_the_model_learns_and_step_zero_is_untrained(reference):
@@ -263,3 +265,9 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
     assert rates[9:] == sorted(rates[9:], reverse=True)
     middle = {"cosine": 0.55, "linear": 0.55, "wsd": 1.0}[schedule]
     assert rates[54] == pytest.approx(middle)  # step 55, half-way from 10 to 100
+
+
+def test_a_constant_schedule_warms_up_and_stays():
+    config = TrainConfig(steps=100, warmup=4, schedule="constant", learning_rate=1.0)
+    rates = [learning_rate(config, step) for step in range(1, 101)]
+    assert rates == [0.25, 0.5, 0.75, *[1.0] * 97]

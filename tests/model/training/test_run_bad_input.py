@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     work = tmp_path / "work"
     job = write_job(inputs, work, steps=4, warmup=0, checkpoint_every=2)
     assert run(job)[0] == 0
-    (folder,) = (work / "state").iterdir()
+    before, folder = sorted((work / "state").iterdir())
     header = json.loads((folder / "state.json").read_text())
     tensors = load_file(folder / "state.safetensors")
     moment = "optimizer.0.0.exp_avg"
@@ -120,6 +121,11 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
         assert main([str(job)]) == 1
         *_, event = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert "is damaged" in event["message"]
+        assert f"remove {folder}: training goes on from the one before" in event["message"]
+    shutil.rmtree(folder)
+    assert main([str(job)]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events[0]["step"] == int(before.name[-8:]) == 2 and events[-1]["event"] == "done"
     torch.set_num_threads(threads)
 
 
