@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_train [--sizes 124M,350M,774M] [--contexts 1024,2048] [--tokens 65536]
 
 bf16 autocast, compiled, fused AdamW, one backward pass a step, no document mask. The count of
-operations is 6N + 12LdT a token, N without the token embedding unless it is the output layer too,
+operations is that of the trainer (model/training/flops.py): matrix products, 6N + 12LdT a token,
 attention not halved for causality; MFU is against the bf16 matrix product of 8192 x 8192 measured
 in the same run, and beside it against the maker's data sheet. Medians of steps after the first.
 """
@@ -21,6 +21,8 @@ import torch
 from benchmarks.train import RATE, ours
 from model.architecture import Transformer
 from model.config import ModelConfig
+from model.objectives import causal
+from model.training.flops import training_flops
 from model.training.machine import matmul_ceiling
 
 
@@ -68,7 +70,8 @@ def main() -> None:
             compiled = not options.rehearse
             net, seconds, loss = steps_of(config, batch, options.steps, device, compiled)
             speed = batch * context / statistics.median(seconds)
-            flops = net.flops_per_token(context) * speed
+            read = causal(np.zeros((batch, context), np.int64))
+            flops = training_flops(net, read) / statistics.median(seconds)
             memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
             of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
             print(

@@ -254,19 +254,6 @@ class Transformer(nn.Module):
         assert groups["total"] == sum(p.numel() for p in self.parameters())
         return groups
 
-    def flops_per_token(self, context: int) -> int:
-        """Floating-point operations of a training step per token: 6N + 12LdT.
-
-        N leaves out the positions, and the token embedding unless it is also the output layer;
-        attention is counted in full, not halved for causality (PaLM, appendix B).
-        """
-        count = self.parameter_count()
-        n = count["total"] - count["positions"]
-        if not self.config.tie_embeddings:
-            n -= count["embedding"]
-        attentions = sum(isinstance(module, Attention) for module in self.modules())
-        return 6 * n + 12 * attentions * self.config.heads_width * context
-
 
 def _group(name: str) -> str:
     parts = name.split(".")

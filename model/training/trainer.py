@@ -22,6 +22,7 @@ from model.interchange.files import atomic_file
 from model.objectives import make_objective
 from model.training import parallel, state
 from model.training.data import batch_sequences, combine, materialise, token_lengths
+from model.training.flops import training_flops
 from model.training.job import TERMINATED, Job, emit
 from model.training.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
@@ -168,7 +169,6 @@ class Trainer:
             if stack is not None:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
-        self.flops = model.flops_per_token(self.model_config.context)
         how = self.config.parallel, self.config.compile, self.config.z_loss
         self.loss = self.world.wrap(self.model, *how)
 
@@ -249,7 +249,6 @@ class Trainer:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         seconds = time.perf_counter() - start
-        speed = rows.size / seconds
         return {
             "step": step,
             "loss": value,
@@ -259,8 +258,8 @@ class Trainer:
             "tokens": step * rows.size,
             "validation_bits_per_token": None,
             "seconds": seconds,
-            "tokens_per_second": speed,
-            "mfu": self.flops * speed / self.ceiling,
+            "tokens_per_second": rows.size / seconds,
+            "mfu": training_flops(self.model, batch) / seconds / self.ceiling,
             "memory_mb": peak_memory(self.device),
         }
 

@@ -1,0 +1,74 @@
+"""Operations of a training step against those that torch counts as they are done."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from model import plain
+from model.attention import Attention
+from model.objectives import causal, mlm, prefix, seq2seq
+from model.training.flops import training_flops
+from tests.model.oracles import tiny, toy_rows
+
+ROWS = toy_rows(6, 16, 61).astype(np.int64)
+PAIRS = [[5] * n for n in (3, 9, 14)], [[6] * n for n in (7, 2, 4)]
+
+
+def counted(model, batch):
+    """By torch, of the plain forms: it knows no fused attention of the CPU and no loss of ours."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.kernel = plain.attention
+    model.cross_entropy = plain.cross_entropy
+    with FlopCounterMode(display=False) as counter:
+        model.loss(batch).backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie_embeddings": False, "bias": False, "n_layers": 3},
+        {"n_kv_heads": 2, "positions": "rope"},  # keys and values are repeated for their queries
+        {"activation": "swiglu", "norm": "rmsnorm"},
+        {"d_ff": 40, "positions": "sinusoidal"},
+        {"d_head": 12, "vocab_multiple": 64},
+    ],
+)
+@pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder", "encoder_decoder"])
+def test_operations_are_those_that_torch_counts(kind, changes):
+    batch = {
+        "decoder": lambda: causal(ROWS),
+        "prefix": lambda: prefix(ROWS, np.arange(1, 7)),
+        "encoder": lambda: mlm(ROWS, 0, mask=60, vocab_size=61),
+        "encoder_decoder": lambda: seq2seq(*PAIRS),
+    }[kind]()
+    model = tiny(architecture="decoder" if kind == "prefix" else kind, **changes)
+    assert training_flops(model, batch) == counted(model, batch)
+
+
+def test_a_transform_before_the_output_layer_counts():
+    model = tiny(architecture="encoder", head_transform=True)
+    batch = mlm(ROWS, 0, mask=60, vocab_size=61)
+    assert training_flops(model, batch) == counted(model, batch)
+
+
+def test_of_a_decoder_it_is_palms_formula():
+    model = tiny(bias=False, norm="rmsnorm", positions="rope")
+    rows, context = ROWS.shape
+    matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    a_token = 6 * matrices + 12 * model.config.n_layers * model.config.d_model * context
+    assert training_flops(model, causal(ROWS)) == rows * context * a_token
+
+
+def test_an_encoder_decoder_counts_what_each_stack_reads():
+    """Not every stack by all tokens of the rows, which is nearly twice as much."""
+    model = tiny(architecture="encoder_decoder", context=64)
+    sources, targets = [[5] * 55] * 4, [[6] * 18] * 4
+    batch = seq2seq(sources, targets)
+    whole = sum(p.numel() for p in model.parameters())
+    former = 6 * whole + 12 * 3 * model.config.n_layers * model.config.d_model * 64
+    assert training_flops(model, batch) < 0.6 * former * 4 * 64
