@@ -167,6 +167,8 @@ class TrainConfig:
     A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
     than ``spike`` times its running mean (0: never); then training stops, or skips the step.
     Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
+    With each a state is saved, from which a killed training goes on, and another one every
+    ``state_every`` steps (0: none); the last two are kept.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -193,6 +195,7 @@ class TrainConfig:
     seed: int = 0
     checkpoint_every: int = 100
     log_spaced: bool = False
+    state_every: int = 0
     validate_every: int = 100
     validation_sequences: int = 256
     document_mask: bool = False
@@ -211,7 +214,7 @@ class TrainConfig:
             _between(self, name, 1, 10**9)
         for name in ("batch_size", "accumulation"):
             _between(self, name, 1, 10**6)
-        for name in ("warmup", "validation_sequences"):
+        for name in ("warmup", "validation_sequences", "state_every"):
             _between(self, name, 0, 10**9)
         _between(self, "seed", 0, 2**63 - 1)
         for name in ("threads", "processes", "samples"):
@@ -271,8 +274,8 @@ def span_count(length: int) -> int:
 #: not among them, for rounding is what it sets.
 CHANGE_NO_BATCH = frozenset(
     ("accumulation", "recompute", "compile", "device", "threads", "processes", "parallel",
-     "checkpoint_every", "log_spaced", "validate_every", "validation_sequences", "samples",
-     "sample_tokens")
+     "checkpoint_every", "log_spaced", "state_every", "validate_every", "validation_sequences",
+     "samples", "sample_tokens")
 )  # fmt: skip
 
 #: Settings by which the rate of a step may depend on how many are still to come; see

@@ -39,12 +39,12 @@ def save(
 
     It says what the model was trained for, ``model.objective``, which decides how a prompt is read.
     ``tokenizer`` is the path of a tokenizer.json, copied byte for byte. ``weights`` are the whole
-    tensors of a model that is cut into shards; default the model's own.
+    tensors of a model that is cut into shards, or that goes on being trained; default its own.
     """
     weights = model.state_dict() if weights is None else weights
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
     if model.config.tie_embeddings:
-        del weights["head.weight"]
+        weights.pop("head.weight", None)
     config = {
         "model_type": MODEL_TYPE,
         "format": FORMAT,

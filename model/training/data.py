@@ -9,6 +9,7 @@ epoch in its own order, and the order is computed, not stored. See ``permute``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -94,14 +95,14 @@ def batch_sequences(seed: int, step: int, batch: int, n: int) -> Int64:
 
 
 class PackedRows:
-    """Rows of token ids, (n, context) int32, mapped from a file."""
+    """Rows of token ids, (n, context) int32, mapped from a file; ``digest``: its SHA-256."""
 
-    def __init__(self, path: Path, context: int) -> None:
+    def __init__(self, path: Path, context: int, digest: str = "") -> None:
         size = path.stat().st_size
         row = 4 * context
         if size == 0 or size % row:
             raise ValueError(f"{path} is {size:,} bytes, not whole rows of {context} tokens.")
-        self.path = path
+        self.path, self.digest = path, digest
         self.ids = np.memmap(path, dtype=np.int32, mode="r", shape=(size // row, context))
 
     def __len__(self) -> int:
@@ -136,31 +137,49 @@ def materialise(
 
     ``source`` is a parquet file, a folder of them (read in the order of their names), or a list of
     either. The copy appears under ``path`` only when it is whole, and a note beside says of which
-    files it was made, and for which model: a copy of others is made anew. Ids outside the
+    files it was made, for which model, and what its digest is: a copy of others, or one that was
+    changed since, is made anew. Ids outside the
     vocabulary and rows of another length raise a ValueError that names the file.
     """
     files = _files(source)
-    seen = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    origin = {"files": seen, "context": context, "vocab_size": vocab_size}
+    origin = {
+        "files": [_seen(file) for file in files],
+        "context": context,
+        "vocab_size": vocab_size,
+    }
     note = path.with_suffix(".json")
-    if not path.exists() or _read_note(note) != origin:
+    digest = _digest_noted(note, origin, path)
+    if digest is None:
         note.unlink(missing_ok=True)
+        sums = hashlib.sha256()
         with atomic_file(path) as temporary:
             with temporary.open("wb") as out:
                 for ids in _batches(files, context, vocab_size):
-                    out.write(ids.tobytes())
+                    data = ids.tobytes()
+                    out.write(data)
+                    sums.update(data)
             if temporary.stat().st_size == 0:
                 raise ValueError(f"{source} holds no rows: there is nothing to learn from.")
+        digest = sums.hexdigest()
         with atomic_file(note) as temporary:
-            temporary.write_text(json.dumps(origin), encoding="utf-8")
-    return PackedRows(path, context)
+            known = {"origin": origin, "copy": _seen(path), "digest": digest}
+            temporary.write_text(json.dumps(known), encoding="utf-8")
+    return PackedRows(path, context, digest)
 
 
-def _read_note(path: Path) -> Any:
+def _digest_noted(note: Path, origin: dict[str, Any], path: Path) -> str | None:
+    """The digest of a copy that is of this origin and as it was made; else None."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        known = json.loads(note.read_text(encoding="utf-8"))
+        same = (known["origin"], known["copy"]) == (origin, _seen(path))
+        return str(known["digest"]) if same else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+def _seen(file: Path) -> list[Any]:
+    stat = file.stat()
+    return [str(file), stat.st_size, stat.st_mtime_ns]
 
 
 def _batches(files: list[Path], context: int, vocab_size: int) -> Iterator[NDArray[np.int32]]:

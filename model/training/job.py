@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from model.config import ModelConfig, TrainConfig, from_dict
+from model.config import OBJECTIVES, ModelConfig, TrainConfig, from_dict
 
 TERMINATED = 143
 #: Behind the job's path: end when standard input ends.
@@ -82,12 +82,32 @@ def read_job(path: str) -> Job:
     )
 
 
+def check(job: Job, processes: int) -> None:
+    """ValueError where parts of the job do not go together."""
+    objective, architecture = job.config.objective, job.model.architecture
+    if OBJECTIVES[objective] != architecture:
+        raise ValueError(
+            f"The objective {objective} trains the architecture {OBJECTIVES[objective]}, not "
+            f"{architecture}."
+        )
+    if job.config.batch_size % (job.config.accumulation * processes):
+        raise ValueError(
+            f"batch_size {job.config.batch_size} is not divisible by accumulation "
+            f"{job.config.accumulation} x {processes} processes: set processes, or make "
+            f"batch_size a multiple."
+        )
+
+
+_speaking = threading.Lock()
+
+
 def emit(event: str, **values: Any) -> None:
     """One JSON line on stdout; when nobody reads it any more, the parent has died: exit."""
     try:
         # One write: the lines of processes that train together do not mix.
-        sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
-        sys.stdout.flush()
+        with _speaking:
+            sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
+            sys.stdout.flush()
     except BrokenPipeError:
         os._exit(1)
 

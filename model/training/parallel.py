@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,6 +99,43 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def sum_there(self, values: Tensor) -> Tensor:
+        """The sum over all processes, where the values are; a GPU is not waited for."""
+        if self.size > 1:
+            values = values.detach().clone()
+            dist.all_reduce(values)
+        return values
+
+    def to_first(self, tensor: Tensor) -> Tensor | None:
+        """A copy in the first process's host memory, gathered from its shards where it is cut; None
+        in the others. All must ask."""
+        if self.size > 1 and (cut := _shard(tensor)) is not None:
+            each = -(-len(tensor) // self.size)  # the last ones may have fewer rows, or none
+            padded = cut.new_zeros((each, *cut.shape[1:]))
+            padded[: len(cut)] = cut
+            pieces = [torch.empty_like(padded) for _ in range(self.size)] if self.first else None
+            dist.gather(padded, pieces)
+            return torch.cat(pieces)[: len(tensor)].cpu() if pieces else None
+        return tensor.detach().to("cpu", copy=True).contiguous() if self.first else None
+
+    def whole(self, model: Transformer) -> Transformer | None:
+        """A model for the first process alone, gathered where it is cut into shards; None in the
+        others. All must ask."""
+        if not any(True for _ in _sharded(model)):
+            return model if self.first else None
+        weights = {name: self.to_first(p) for name, p in model.named_parameters()}
+        if not self.first:
+            return None
+        with torch.device("meta"):
+            copy = Transformer(model.config)
+        copy = copy.to_empty(device=model.embedding.weight.device)
+        if model.config.tie_embeddings:
+            copy.head.weight = copy.embedding.weight
+            weights["head.weight"] = weights["embedding.weight"]
+        copy.load_state_dict(weights)
+        copy.objective = model.objective
+        return copy
+
     def stack(self, values: Tensor) -> list[Tensor]:
         """The tensor (on the CPU) of every process, by rank."""
         if self.size == 1:
@@ -136,24 +173,21 @@ def without_sync(loss: nn.Module, model: nn.Module, last: bool) -> AbstractConte
     return nullcontext()
 
 
-@contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
-    """Within, each process holds the whole of a sharded model, to use its parts without calling it
-    as a whole; what calls it gathers block by block."""
-    for module in _sharded(model):
-        module.unshard()
-    try:
-        yield
-    finally:
-        for module in _sharded(model):
-            module.reshard()
-
-
 def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
     if dist.is_initialized():
         from torch.distributed.fsdp import FSDPModule
 
         yield from (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def _shard(tensor: Tensor) -> Tensor | None:
+    """This process's rows of a tensor that is cut by rows; None of one that is not cut."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(tensor, DTensor):
+        return None
+    assert tuple(tensor.placements) == (Shard(0),), "fully_shard cuts by rows"
+    return tensor.detach().to_local()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -20,43 +20,62 @@ from torch import Tensor, nn
 
 from model.interchange.files import atomic_folder, save_tensors
 from model.training.optimise import SpikeGuard
-from model.training.parallel import World, full_tensor, shard_as
+from model.training.parallel import World, shard_as
 from model.training.work import FORMAT, STATES, DamagedState, Header, read_header, step_name
 
 Optimizers = list[torch.optim.Optimizer]
+WEIGHTS = "model."
 
 
-def save_state(
-    work: Path,
-    header: Header,
-    model: nn.Module,
-    optimizers: Optimizers,
-    guard: SpikeGuard,
-    world: World,
-) -> None:
-    """Write a state; ``header`` has its step, identity, config and history. This is a checkpoint's
-    commit point.
+@dataclass(frozen=True)
+class Snapshot:
+    """A state in host memory, whole, which nothing that is trained on changes."""
 
-    All processes call it; the first writes.
+    header: Header
+    tensors: dict[str, Tensor]
+
+    @property
+    def step(self) -> int:
+        return int(self.header["step"])
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The model's, by their names; of tied ones the embedding."""
+        of_model = {n: t for n, t in self.tensors.items() if n.startswith(WEIGHTS)}
+        return {name.removeprefix(WEIGHTS): tensor for name, tensor in of_model.items()}
+
+    def write(self, work: Path) -> None:
+        """Put it into a work folder. This is a checkpoint's commit point."""
+        target = work / STATES / step_name(self.step)
+        if target.exists():
+            return
+        with atomic_folder(target) as temporary:
+            save_tensors(self.tensors, temporary / "state.safetensors")
+            header = json.dumps(self.header, indent=2)
+            (temporary / "state.json").write_text(header, encoding="utf-8")
+
+
+def snapshot(
+    header: Header, model: nn.Module, optimizers: Optimizers, guard: SpikeGuard, world: World
+) -> Snapshot | None:
+    """The state of a training; ``header`` has its step, identity, config and history.
+
+    All processes call it; the first gets it, the others None.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in [*_weights(model), *_optimizer_tensors(optimizers), *_generators(world)]:
-        gathered = full_tensor(tensor)
-        if world.first:
-            tensors[name] = gathered.detach().contiguous().cpu()
+        copy = world.to_first(tensor)
+        if copy is not None:
+            tensors[name] = copy
     if not world.first:
-        return
-    target = work / STATES / step_name(header["step"])
-    if not target.exists():
-        with atomic_folder(target) as temporary:
-            save_tensors(tensors, temporary / "state.safetensors")
-            more = {"format": FORMAT, "guard": asdict(guard), "tensors": _shapes(tensors)}
-            (temporary / "state.json").write_text(json.dumps(header | more, indent=2), "utf-8")
+        return None
+    more = {"format": FORMAT, "guard": asdict(guard), "tensors": _shapes(tensors)}
+    return Snapshot(header | more, tensors)
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
-        yield f"model.{name}", parameter
+        yield f"{WEIGHTS}{name}", parameter
 
 
 def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
@@ -81,7 +100,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 def load_state(
     work: Path, step: int, model: nn.Module, optimizers: Optimizers, world: World
 ) -> tuple[SpikeGuard, Header]:
-    """Restore everything ``save_state`` kept; DamagedState where that cannot be.
+    """Restore everything that ``snapshot`` took; DamagedState where that cannot be.
 
     All processes call it. Returns the guard against spikes as it was, and the header.
     """
@@ -107,7 +126,7 @@ def _restore(
 ) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(shard_as(tensors[f"model.{name}"], parameter))
+            parameter.copy_(shard_as(tensors[f"{WEIGHTS}{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
         state = _optimizer_state(tensors, i, optimizer)
         groups = optimizer.state_dict()["param_groups"]

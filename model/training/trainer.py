@@ -6,48 +6,32 @@ import hashlib
 import math
 import signal
 import time
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.config import CHANGE_NO_BATCH, OBJECTIVES, SCHEDULE, to_dict
+from model.config import CHANGE_NO_BATCH, SCHEDULE, to_dict
 from model.interchange import checkpoint
-from model.interchange.files import atomic_file
 from model.objectives import make_objective
 from model.training import parallel, state
-from model.training.data import batch_sequences, combine, materialise, token_lengths
+from model.training.batches import Ahead, Recipe
+from model.training.data import materialise, token_lengths
+from model.training.figures import Figures, Mark, Reading
 from model.training.flops import training_flops
-from model.training.job import TERMINATED, Job, emit
+from model.training.job import TERMINATED, Job, check, emit
+from model.training.keeping import SCHEMAS, Keeper, Rows, announce
 from model.training.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
 from model.training.schedule import learning_rate, settled
-from model.training.texts import SAMPLES, write_samples
-from model.training.validation import MEASURED, SHIFT, Validator
-from model.training.work import find_state, remove_newer, remove_old_states, step_name
+from model.training.texts import write_samples
+from model.training.validation import SHIFT, Validator
+from model.training.work import find_state, remove_newer
 
-LOG_SCHEMA = pa.schema(
-    [
-        pa.field("step", pa.int64(), nullable=False),
-        pa.field("loss", pa.float64(), nullable=False),  # nats per token, with the z-loss
-        pa.field("grad_norm", pa.float64(), nullable=False),  # before clipping
-        pa.field("skipped", pa.bool_(), nullable=False),  # the step diverged and changed nothing
-        pa.field("learning_rate", pa.float64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),  # positions seen so far
-        pa.field("validation_bits_per_token", pa.float64()),
-        pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("tokens_per_second", pa.float64(), nullable=False),
-        pa.field("mfu", pa.float64(), nullable=False),  # share of the measured matmul ceiling
-        pa.field("memory_mb", pa.float64(), nullable=False),  # peak
-    ]
-)
-TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
-SCHEMAS = {"log": LOG_SCHEMA, "validation": MEASURED, "samples": SAMPLES}
 MOST_SKIPPED = 10  # steps in a row, and training stops all the same
 
 
@@ -67,7 +51,7 @@ class Trainer:
         self.device = choose_device(config.device, world.local_rank)
         self.dtype = choose_precision(config.precision, self.device)
         self.words = checkpoint.check_tokenizer(self.tokenizer, job.model.vocab_size)
-        self._check(job)
+        check(job, world.size)
         self.objective = make_objective(
             config.objective,
             document_mask=config.document_mask,
@@ -81,7 +65,11 @@ class Trainer:
         self._make_model(job.start)
         self.optimizers = make_optimizers(self.model, config)
         self.guard = SpikeGuard()
-        self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+        self.tables = _no_rows()
+        #: Steps whose figures the device may still be at.
+        self.pending: deque[Figures] = deque()
+        self.row: dict[str, Any] = {}  # the last of the log
+        self.keeper = Keeper(self.work, self.tokenizer, config)
         self.terminated = False
         self.step = 0
         #: Under which settings the steps ran that change no batch: from which step on, and which.
@@ -98,21 +86,6 @@ class Trainer:
     def precision(self) -> str:
         return "bf16" if self.dtype is torch.bfloat16 else "fp32"
 
-    def _check(self, job: Job) -> None:
-        """ValueError where parts of the job do not go together."""
-        objective, architecture = job.config.objective, job.model.architecture
-        if OBJECTIVES[objective] != architecture:
-            raise ValueError(
-                f"The objective {objective} trains the architecture "
-                f"{OBJECTIVES[objective]}, not {architecture}."
-            )
-        if job.config.batch_size % (job.config.accumulation * self.world.size):
-            raise ValueError(
-                f"batch_size {job.config.batch_size} is not divisible by accumulation "
-                f"{job.config.accumulation} x {self.world.size} processes: set processes, or make "
-                f"batch_size a multiple."
-            )
-
     def _read_data(self, job: Job) -> None:
         """Map the packed rows; the first process copies them, the others wait for it."""
         sources = {"train.bin": job.train, "validation.bin": job.validation}
@@ -128,13 +101,19 @@ class Trainer:
         if self.world.first:
             self.world.wait()
         self.train_rows = found["train.bin"]
+        recipe = Recipe(
+            self.train_rows, self.objective, self.config.seed, self.config.batch_size,
+            self.config.accumulation, self.world.rank, self.world.size,
+            pinned=self.device.type == "cuda", flops=lambda b: training_flops(self.model, b),
+        )  # fmt: skip
+        self.batches = Ahead(recipe, self.config.steps)
         start = job.start and checkpoint.weights_path(job.start)
         apart = {*CHANGE_NO_BATCH, *SCHEDULE}  # a training may go on with others
         self.identity = {
             "model": to_dict(self.model_config),
             "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
-            "data": [_digest(rows.path) for rows in found.values()],
-            "start": _digest(start) if start else None,
+            "data": [rows.digest for rows in found.values()],
+            "start": _digest(start) if start and self.world.first else None,
         }
         self.validator = None
         if "validation.bin" in found:
@@ -175,6 +154,13 @@ class Trainer:
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
         signal.signal(signal.SIGTERM, self._terminate)
+        try:
+            return self._run()
+        finally:
+            self.batches.close()
+            self.keeper.close()
+
+    def _run(self) -> int:
         resumed = self._resume()
         self.ceiling = matmul_ceiling(self.device, self.dtype) * self.world.size
         self._tell(
@@ -191,77 +177,96 @@ class Trainer:
             stretches=len(self.history),
         )
         if resumed:
-            for folder in sorted(self._checkpoints.glob("step-*")):
-                self._announce(folder)
+            if self.world.first:
+                for folder in sorted((self.work / "checkpoints").glob("step-*")):
+                    announce(folder)
         else:
             self._validate()  # where it begins from
-            self._commit()
-        told = 0.0
-        while self.step < self.config.steps:
-            if self.world.sum(torch.tensor(self.terminated, dtype=torch.int64)).item():
-                self._save_tables()
-                self._save_state()
-                return TERMINATED
-            row = self._step(self.step + 1)
-            self.step += 1
-            self.tables["log"].append(row)
-            last = self.step == self.config.steps
-            if last or self.step % self.config.validate_every == 0:
-                row["validation_bits_per_token"] = self._validate()
-                self._write_samples()
-            if last or time.monotonic() - told >= 0.5:
-                told = time.monotonic()
-                rate = round(row["tokens_per_second"])
-                self._tell("step", step=self.step, loss=row["loss"], tokens_per_second=rate)
-            if last or self._checkpoint_is_due():
-                self._commit()
-            elif self._state_is_due():
-                self._save_tables()
-                self._save_state()
+            self._keep(self.model)
+        if not self._train():
+            return TERMINATED
         self._tell("done", step=self.step, history=self.history)
         self.world.wait()  # nobody leaves while another still speaks
         return 0
 
-    def _step(self, step: int) -> dict[str, Any]:
-        """One optimizer step; returns its row of the log."""
-        start = time.perf_counter()
-        config, world = self.config, self.world
-        index = batch_sequences(config.seed, step, config.batch_size, len(self.train_rows))
-        rows = self.train_rows.rows(index)  # (batch, T)
-        batch = self.objective(rows, int(combine(config.seed, step)[0]))
-        total = batch.answers()[1].sum().clamp(min=1).item()  # of all processes
-        rate = learning_rate(config, step)
+    def _train(self) -> bool:
+        """All steps that are left; False where SIGTERM ended them. All is on the disk then."""
+        config, told = self.config, 0.0
+        self.before = Mark(self.device)
+        while self.step < config.steps:
+            self.keeper.check()
+            if self.world.sum(torch.tensor(self.terminated, dtype=torch.int64)).item():
+                self._settle()
+                self._keep(None)
+                self.keeper.wait()
+                return False
+            self._step(self.step + 1)
+            self.step += 1
+            last = self.step == config.steps
+            validates = last or self.step % config.validate_every == 0
+            keeps = last or self._checkpoint_is_due() or self._state_is_due()
+            # One step late, so that the device has the next one to do while figures are read.
+            self._settle(but=0 if validates or keeps else 1)
+            if validates:
+                self.row["validation_bits_per_token"] = self._validate()
+                self._write_samples()
+            if self.tables["log"] and (last or time.monotonic() - told >= 0.5):
+                told = time.monotonic()
+                self._tell_step()
+            if keeps:
+                self._keep(self.model if last or self._checkpoint_is_due() else None)
+            if validates or keeps:
+                self.before = Mark(self.device)
+        self.keeper.wait()
+        return True
+
+    def _tell_step(self) -> None:
+        row = self.row
+        rate = round(row["tokens_per_second"])
+        self._tell("step", step=row["step"], loss=row["loss"], tokens_per_second=rate)
+
+    def _step(self, step: int) -> None:
+        """One optimizer step; nothing waits for the device, unless it may have to be skipped."""
+        made, rate = self.batches.of(step), learning_rate(self.config, step)
         set_rate(self.optimizers, rate)
         self.model.train()
         loss = torch.zeros((), device=self.device)
-        parts = batch.split(config.accumulation * world.size)
-        mine = parts[world.rank * config.accumulation :][: config.accumulation]
-        for i, part in enumerate(mine):
-            with parallel.without_sync(self.loss, self.model, i + 1 == len(mine)):
-                loss += self._backward(part.to(self.device), total)
-        norm = clip(self.model.parameters(), config.clip).item()
-        value = world.sum(loss).item()
-        skipped = self.guard.diverged(value, norm, config.spike)
-        if skipped:
-            self._diverged(step, value, norm)
+        for i, part in enumerate(made.parts):
+            with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):
+                loss += self._backward(part.to(self.device), made.total)
+        norm = clip(self.model.parameters(), self.config.clip)
+        read = Reading(self.world.sum_there(loss), norm)
+        figures = Figures(step, rate, made.tokens, made.flops, read)
+        if self.config.divergence == "skip":
+            self._judge(figures)  # before its weights: a step cannot be taken back
         for optimizer in self.optimizers:
-            if not skipped:
+            if not figures.skipped:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        seconds = time.perf_counter() - start
-        return {
-            "step": step,
-            "loss": value,
-            "grad_norm": norm,
-            "skipped": skipped,
-            "learning_rate": rate,
-            "tokens": step * rows.size,
-            "validation_bits_per_token": None,
-            "seconds": seconds,
-            "tokens_per_second": rows.size / seconds,
-            "mfu": training_flops(self.model, batch) / seconds / self.ceiling,
-            "memory_mb": peak_memory(self.device),
-        }
+        figures.done = Mark(self.device)
+        self.pending.append(figures)
+
+    def _settle(self, but: int = 0) -> None:
+        """Log all steps that are not, ``but`` so many of the newest.
+
+        Where training stops at a step that diverges it does so here, perhaps a step later: that
+        one is neither logged nor kept, so that it is as if it had not been.
+        """
+        while len(self.pending) > but:
+            figures = self.pending.popleft()
+            if figures.skipped is None:
+                self._judge(figures)
+            assert figures.done is not None
+            seconds, self.before = figures.done.since(self.before), figures.done
+            self.row = figures.row(seconds, self.ceiling, peak_memory(self.device))
+            self.tables["log"].append(self.row)
+
+    def _judge(self, figures: Figures) -> None:
+        """Whether a step diverged; TrainingError where training is to stop at it."""
+        loss, norm = figures.read.read()
+        figures.skipped = self.guard.diverged(loss, norm, self.config.spike)
+        if figures.skipped:
+            self._diverged(figures.step, loss, norm)
 
     def _diverged(self, step: int, loss: float, norm: float) -> None:
         """Say so; TrainingError where training is to stop, or has skipped too much already."""
@@ -283,8 +288,10 @@ class Trainer:
         return due or (self.config.log_spaced and power_of_two)
 
     def _state_is_due(self) -> bool:
-        """Before the rate decays: a longer training can go on from there."""
-        return self.config.schedule == "wsd" and self.step == settled(self.config)
+        """Where it is asked for, and before the rate decays, for a longer training."""
+        config = self.config
+        branch = config.schedule == "wsd" and self.step == settled(config)
+        return branch or bool(config.state_every and self.step % config.state_every == 0)
 
     def _backward(self, batch: Batch, total: float) -> torch.Tensor:
         """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
@@ -312,59 +319,31 @@ class Trainer:
         return measured.bits_per_token
 
     def _write_samples(self) -> None:
-        """Let the model write; an encoder-only model cannot."""
+        """Let the model write, in the first process; an encoder-only model cannot."""
         config = self.config
         if not config.samples or self.model.decoder is None:
             return
-        self.model.eval()
+        model = self.world.whole(self.model)
+        if model is None:
+            return
         batch = None
         if self.model.encoder is not None:
             rows = self.validator.rows if self.validator else self.train_rows
             batch = self.objective(rows.rows(rows.spread(config.samples)), 0)
-        with parallel.gathered(self.model):
-            written = write_samples(
-                self.model,
-                self.words,
-                count=config.samples,
-                tokens=config.sample_tokens,
-                seed=config.seed,
-                batch=batch,
-            )
+        written = write_samples(
+            model,
+            self.words,
+            count=config.samples,
+            tokens=config.sample_tokens,
+            seed=config.seed,
+            batch=batch,
+        )
         self.tables["samples"] += [{"step": self.step, **row} for row in written]
 
     # --- What is kept ------------------------------------------------------------------------
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.work / "checkpoints"
-
-    def _commit(self) -> None:
-        """Checkpoint, tables, and last the state, which makes both count."""
-        folder = self._checkpoints / step_name(self.step)
-        weights = {name: parallel.full_tensor(t) for name, t in self.model.state_dict().items()}
-        if self.world.first:
-            checkpoint.save(
-                self.model, folder, tokenizer=self.tokenizer, step=self.step, weights=weights
-            )
-        self._save_tables()
-        self._save_state()
-        self._announce(folder)
-
-    def _announce(self, folder: Path) -> None:
-        self._tell("checkpoint", step=int(folder.name.removeprefix("step-")), path=str(folder))
-
-    def _tell(self, event: str, **values: Any) -> None:
-        if self.world.first:
-            emit(event, **values)
-
-    def _save_tables(self) -> None:
-        for name, rows in self.tables.items():
-            if rows and self.world.first:
-                with atomic_file(self.work / name / f"part-{self.step:08d}.parquet") as path:
-                    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[name]), path)
-            rows.clear()
-
-    def _save_state(self) -> None:
+    def _keep(self, model: Transformer | None) -> None:
+        """Have the state written, the tables, and of a ``model`` a checkpoint."""
         header = {
             "step": self.step,
             "identity": self.identity,
@@ -372,9 +351,14 @@ class Trainer:
             "history": self.history,
         }
         parts = self.model, self.optimizers, self.guard, self.world
-        state.save_state(self.work, header, *parts)
+        snapshot = state.snapshot(header, *parts)
+        if snapshot is not None:
+            self.keeper.keep(snapshot, self.tables, model)
+        self.tables = _no_rows()
+
+    def _tell(self, event: str, **values: Any) -> None:
         if self.world.first:
-            remove_old_states(self.work, self.config)
+            emit(event, **values)
 
     def _resume(self) -> bool:
         """Restore the last state that this training can go on from, and remove what is newer; False
@@ -397,6 +381,10 @@ class Trainer:
 
     def _terminate(self, *_: Any) -> None:
         self.terminated = True
+
+
+def _no_rows() -> Rows:
+    return {name: [] for name in SCHEMAS}
 
 
 def _digest(path: Path) -> str:

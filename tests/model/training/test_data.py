@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,20 @@ def test_a_copy_of_other_rows_is_made_anew(tmp_path):
     assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == first).all()
     with pytest.raises(ValueError, match="vocabulary has 5"):
         materialise(str(paths[1]), tmp_path / "train.bin", 8, 5)
+
+
+def test_a_copy_is_hashed_as_it_is_made_and_made_anew_where_it_was_changed(tmp_path):
+    source = write_rows(tmp_path / "rows.parquet", toy_rows(5, 8, 30))
+    path = tmp_path / "train.bin"
+    made = materialise(str(source), path, 8, 30)
+    whole = path.read_bytes()
+    assert made.digest == hashlib.sha256(whole).hexdigest()
+    known = path.stat()
+    assert materialise(str(source), path, 8, 30).digest == made.digest
+    assert path.stat().st_ino == known.st_ino  # neither copied nor hashed again
+    path.write_bytes(whole[::-1])
+    assert materialise(str(source), path, 8, 30).digest == made.digest
+    assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

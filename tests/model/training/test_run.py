@@ -14,9 +14,9 @@ from model.config import TrainConfig
 from model.interchange.checkpoint import load
 from model.objectives import causal
 from model.training.data import batch_sequences
+from model.training.figures import LOG_SCHEMA
 from model.training.optimise import SpikeGuard
 from model.training.schedule import learning_rate
-from model.training.trainer import LOG_SCHEMA
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
     assert_same_run,

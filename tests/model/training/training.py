@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 import pyarrow.dataset as ds
 
 from model.training import run as trainer
+from model.training.figures import LOG_SCHEMA, TIMING_COLUMNS
 from model.training.job import WATCH
-from model.training.trainer import LOG_SCHEMA, TIMING_COLUMNS
 from tasks.contract.mappers import FORKS, PRELOADED
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}

@@ -1,0 +1,85 @@
+"""Batches made ready while the step before them is computed, by one thread, one step ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from model.batch import Batch
+from model.objectives import Rows
+from model.training.data import PackedRows, batch_sequences, combine
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The batch of a step, as one process computes it.
+
+    parts: its own micro-batches, pinned where they go to a GPU. Of the whole batch, total: the sum
+    of its weights; tokens: positions of its rows; flops: operations of the step.
+    """
+
+    parts: list[Batch]
+    total: float
+    tokens: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the batch of a step is made: a pure function of the step.
+
+    The whole batch is drawn in every process, for its draws and its weights' sum are one; only the
+    own share of ``accumulation`` micro-batches is kept, pinned and moved.
+    """
+
+    rows: PackedRows
+    objective: Callable[[Rows, int], Batch]
+    seed: int
+    size: int  # rows of a batch
+    accumulation: int
+    rank: int
+    processes: int
+    pinned: bool
+    flops: Callable[[Batch], int]
+
+    def __call__(self, step: int) -> Prepared:
+        index = batch_sequences(self.seed, step, self.size, len(self.rows))
+        rows = self.rows.rows(index)  # (batch, T)
+        batch = self.objective(rows, int(combine(self.seed, step)[0]))
+        total = batch.answers()[1].sum().clamp(min=1).item()
+        parts = batch.split(self.accumulation * self.processes)
+        mine = parts[self.rank * self.accumulation :][: self.accumulation]
+        if self.pinned:
+            mine = [_pinned(part) for part in mine]
+        return Prepared(mine, total, rows.size, self.flops(batch))
+
+
+def _pinned(batch: Batch) -> Batch:
+    """In memory from which a GPU copies while it computes."""
+    return Batch(**{k: v.pin_memory() for k, v in vars(batch).items() if v is not None})
+
+
+class Ahead:
+    """``make(step)`` of the steps to ``last``, asked for in order, each made during the one before.
+
+    What goes wrong in making one is raised where it is asked for.
+    """
+
+    def __init__(self, make: Callable[[int], Prepared], last: int) -> None:
+        self.make, self.last = make, last
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self.next: tuple[int, Future[Prepared]] | None = None
+
+    def of(self, step: int) -> Prepared:
+        at, coming = self.next or (0, None)
+        if coming is None or at != step:
+            coming = self.thread.submit(self.make, step)
+        made = coming.result()
+        self.next = None
+        if step < self.last:
+            self.next = step + 1, self.thread.submit(self.make, step + 1)
+        return made
+
+    def close(self) -> None:
+        self.thread.shutdown(cancel_futures=True)
