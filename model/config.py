@@ -154,10 +154,11 @@ class TrainConfig:
     AdamW; ``momentum`` is Muon's. ``z_loss`` weighs the squared log-partition (PaLM). ``precision``
     auto is bf16 autocast where the device has bf16 matrix units, else fp32. The ``objective`` must
     suit the architecture (see OBJECTIVES). ``validation_sequences`` 0 means all of them.
-    ``threads`` 0 leaves the number to torch.
-    ``recompute`` keeps only the blocks' inputs for the backward pass and computes the rest again
-    (Chen et al. 2016): a third more work, far less memory. With ``document_mask`` the causal
-    objective keeps the documents of a row apart, as mlm and span_corruption always do.
+    ``threads`` 0 leaves the number to torch. Where ``compile`` is not set, training is compiled
+    on a GPU, if Triton is installed, but not with ``fsdp``. ``recompute`` keeps only the blocks'
+    inputs for the backward pass and computes the rest again (Chen et al. 2016): a third more work,
+    far less memory. With ``document_mask`` the causal objective keeps the documents of a row apart,
+    as mlm and span_corruption always do.
 
     ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
     machine, or one on the CPU. With ``ddp`` each holds the whole model, with ``fsdp`` (FSDP2) a
@@ -191,7 +192,7 @@ class TrainConfig:
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
     device: Device = "auto"
-    compile: bool = False
+    compile: bool | None = None
     seed: int = 0
     checkpoint_every: int = 100
     log_spaced: bool = False

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -57,7 +58,8 @@ def memory(counted: dict[str, int], config: TrainConfig) -> dict[str, int]:
     """Bytes that weights, gradients and optimizer states take in each process, by formula.
 
     Autocast keeps weights and gradients in fp32. AdamW keeps two moments of each parameter, Muon
-    one of each matrix of the blocks. With fsdp each process holds its share.
+    one of each matrix of the blocks. With fsdp each process holds its share. Besides, the first
+    process copies weights and optimizer states to the machine's memory while a state is written.
     """
     total = counted["total"]
     states = 2 * total - (counted["matrices"] if config.optimizer == "muon" else 0)
@@ -84,7 +86,8 @@ def try_steps(
     """
     work = folder / "training"
     never = max(config.steps, 10**9)  # neither validation nor another checkpoint
-    tried = replace(config, checkpoint_every=never, validate_every=never, log_spaced=False)
+    rare: Any = {"checkpoint_every": never, "validate_every": never}
+    tried = replace(config, **rare, log_spaced=False, state_every=0)
     job = {
         "model": to_dict(model),
         "train": to_dict(tried),

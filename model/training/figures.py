@@ -26,6 +26,8 @@ LOG_SCHEMA = pa.schema(
     ]
 )
 TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
+#: Of a row, what is told while training goes on.
+TOLD = ("step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
 class Mark:

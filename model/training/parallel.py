@@ -72,7 +72,11 @@ class World:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
     def wrap(self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float) -> nn.Module:
-        """The module whose forward is the loss of a batch; sharding changes the model itself."""
+        """The module whose forward is the loss of a batch; sharding changes the model itself.
+
+        It is compiled for the shapes of a training's batches, which are always the same (but for
+        the lengths of sources and targets), the model itself is not: it is validated with others.
+        """
         if self.size > 1 and kind == "fsdp":
             # Imported where it is needed: a second more for everybody else.
             from torch.distributed.device_mesh import init_device_mesh
@@ -87,7 +91,8 @@ class World:
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         loss: nn.Module = BatchLoss(model, z_loss)
         if compiled:
-            loss = torch.compile(loss)  # type: ignore[assignment]
+            one_shape = model.encoder is None or model.decoder is None
+            loss = torch.compile(loss, dynamic=False if one_shape else None)  # type: ignore[assignment]
         if self.size > 1 and kind == "ddp":
             loss = nn.parallel.DistributedDataParallel(loss)
         return loss
@@ -187,7 +192,7 @@ def _shard(tensor: Tensor) -> Tensor | None:
     if not isinstance(tensor, DTensor):
         return None
     assert tuple(tensor.placements) == (Shard(0),), "fully_shard cuts by rows"
-    return tensor.detach().to_local()
+    return tensor.to_local().detach()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -21,11 +21,17 @@ from model.objectives import make_objective
 from model.training import parallel, state
 from model.training.batches import Ahead, Recipe
 from model.training.data import materialise, token_lengths
-from model.training.figures import Figures, Mark, Reading
+from model.training.figures import TOLD, Figures, Mark, Reading
 from model.training.flops import training_flops
 from model.training.job import TERMINATED, Job, check, emit
 from model.training.keeping import SCHEMAS, Keeper, Rows, announce
-from model.training.machine import choose_device, choose_precision, matmul_ceiling, peak_memory
+from model.training.machine import (
+    choose_compile,
+    choose_device,
+    choose_precision,
+    matmul_ceiling,
+    peak_memory,
+)
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
 from model.training.schedule import learning_rate, settled
 from model.training.texts import write_samples
@@ -80,7 +86,7 @@ class Trainer:
         apart = CHANGE_NO_BATCH | set(SCHEDULE)
         found = {name: value for name, value in to_dict(self.config).items() if name in apart}
         found |= {"device": self.device.type, "processes": self.world.size}
-        return found | {"precision": self.precision}
+        return found | {"precision": self.precision, "compile": self.compiled}
 
     @property
     def precision(self) -> str:
@@ -148,8 +154,9 @@ class Trainer:
             if stack is not None:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
-        how = self.config.parallel, self.config.compile, self.config.z_loss
-        self.loss = self.world.wrap(self.model, *how)
+        kind, sharded = self.config.parallel, self.config.parallel == "fsdp" and self.world.size > 1
+        self.compiled = choose_compile(self.config.compile, self.device, sharded)
+        self.loss = self.world.wrap(self.model, kind, self.compiled, self.config.z_loss)
 
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
@@ -221,9 +228,7 @@ class Trainer:
         return True
 
     def _tell_step(self) -> None:
-        row = self.row
-        rate = round(row["tokens_per_second"])
-        self._tell("step", step=row["step"], loss=row["loss"], tokens_per_second=rate)
+        self._tell("step", **{name: self.row[name] for name in TOLD})
 
     def _step(self, step: int) -> None:
         """One optimizer step; nothing waits for the device, unless it may have to be skipped."""

@@ -28,8 +28,8 @@ SETTINGS = table(
     "with other settings, and its figures agree with those of an undivided one within their noise.",
     column("first_step", pa.int64(), "figure", "first step of the stretch, from 1"),
     column("last_step", pa.int64(), "figure", "last step of the stretch"),
-    column("setting", pa.string(), "label", "key in pretrain.train; device, precision and "
-           "processes are those that were used"),
+    column("setting", pa.string(), "label", "key in pretrain.train; device, precision, processes "
+           "and compile are those that were used"),
     column("value", pa.string(), "label", "its value, as JSON"),
 )  # fmt: skip
 
