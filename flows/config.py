@@ -48,7 +48,7 @@ from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact (but for the corpus that is added to).
-ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier")
+ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -69,6 +69,12 @@ class Config(StageConfig):
         None,
         min_length=1,
         description="run whose corpus this one adds to, or latest: the newest that has one",
+    )
+    tensorboard: str | None = Field(
+        None,
+        min_length=1,
+        description="folder for TensorBoard's event files of the training, written while it runs, "
+        "in a folder for each run",
     )
 
     ingest: IngestConfig

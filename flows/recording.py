@@ -11,7 +11,7 @@ import platform
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from flows.growing import check_earlier
 from flows.origin import resolve
 from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
+from flows.tensorboard import EventFiles
+from flows.tensorboard import check as check_tensorboard
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def settle(
         config = _of_its_run(default_store(store), checkpoint)
     settings = load(config, overrides)
     check_until(until, settings)
+    if settings.tensorboard:
+        check_tensorboard()
     opened = default_store(store or settings.store)
     if checkpoint is not None:
         resolve(opened, checkpoint)
@@ -183,7 +187,10 @@ def begin(
     }
     run = frontend.runs[record["run"]] = Run(opened, record)
 
-    watch = Watcher(frontend.watcher, "the terminal")
+    watchers = [Watcher(frontend.watcher, "the terminal")]
+    if settings.tensorboard:
+        files = EventFiles(Path(settings.tensorboard) / run.id)
+        watchers.append(Watcher(files, "TensorBoard's event files"))
 
     def save() -> None:
         opened.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
@@ -192,12 +199,16 @@ def begin(
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_entry(event, event.artifact))
             save()
-        watch(event)
+        for watch in watchers:
+            watch(event)
 
     save()
     mapper = make_mapper(settings.mapper, settings.workers)
     try:
-        with watch, open_session(Session(opened, mapper, listen, until)):
+        with ExitStack() as stack:
+            for watch in watchers:
+                stack.enter_context(watch)
+            stack.enter_context(open_session(Session(opened, mapper, listen, until)))
             yield run
     except Finished:
         record["until"] = until

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -22,15 +22,19 @@ log = logging.getLogger("hallmark")
 
 @dataclass(frozen=True)
 class Event:
-    """What happens in a session, for progress bars, run.json and logs."""
+    """What happens in a session, for progress bars, run.json and logs.
 
-    kind: Literal["start", "progress", "done", "cached", "child"]
+    ``figures``: measured while a stage works, at step ``done``.
+    """
+
+    kind: Literal["start", "progress", "figures", "done", "cached", "child"]
     label: str
     artifact: Artifact | None = None
     seconds: float = 0.0
     done: int = 0
     total: int = 0
     what: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 class Watcher:

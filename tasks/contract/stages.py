@@ -268,10 +268,14 @@ class Call:
             if progress:
                 progress(done, total, what)
 
+        def show(step: int, figures: Mapping[str, float]) -> None:
+            self.session.listener(Event("figures", self.label, done=step, figures=figures))
+
         for name in ("out", "tables"):  # what an earlier attempt wrote in this process
             shutil.rmtree(area / name, ignore_errors=True)
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
-                    report, needs=self.stage.needs, determinism=self.stage.determinism)  # fmt: skip
+                    report, needs=self.stage.needs, determinism=self.stage.determinism,
+                    on_figures=show)  # fmt: skip
         work.commit_child = functools.partial(self._commit_child, work)
         if self.stage.admits:
             work.denied = denied(self.session.store)

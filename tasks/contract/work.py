@@ -92,6 +92,7 @@ class Work(Tables):
     #: Of this very artifact: the stage's, unless its body finds that less can be said.
     determinism: str = "exact"
     kept: set[str] = field(default_factory=set)
+    on_figures: Callable[[int, Mapping[str, float]], None] = lambda step, figures: None
 
     def __post_init__(self) -> None:
         super().__init__(self.area / "tables", self.tables)
@@ -108,6 +109,10 @@ class Work(Tables):
 
     def progress(self, done: int, total: int, what: str = "") -> None:
         self.on_progress(done, total, what)
+
+    def show(self, step: int, figures: Mapping[str, float]) -> None:
+        """Let whoever watches see figures of a step, now: they are kept nowhere."""
+        self.on_figures(step, figures)
 
     def measure(self, metric: str, value: float, unit: str) -> None:
         """Note a measurement of this machine (telemetry: no part of the content digest)."""

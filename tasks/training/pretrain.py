@@ -255,6 +255,19 @@ def checkpoint_rows(log_table: pa.Table, committed: dict[int, Artifact]) -> list
     ]
 
 
+#: Figures of a step that are seen while training runs.
+SHOWN = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
+
+
+def so_far(event: dict[str, Any]) -> str:
+    """A step in words: for the terminal's line and Prefect's page."""
+    return (
+        f"loss {event['loss']:.3f}, rate {event['learning_rate']:.2g}, norm "
+        f"{event['grad_norm']:.2g}, {event['tokens_per_second']:,.0f} tokens/s, MFU "
+        f"{event['mfu']:.0%}"
+    )
+
+
 def follow(
     told: Iterable[dict[str, Any]], work: Work, steps: int
 ) -> tuple[dict[int, Artifact], list[dict[str, Any]]]:
@@ -278,11 +291,12 @@ def follow(
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     work.determinism = "statistical"
             case "step":
-                speed = f"loss {event['loss']:.3f}, {event['tokens_per_second']:,} tokens/s"
-                work.progress(event["step"], steps, speed)
+                work.progress(event["step"], steps, so_far(event))
+                work.show(event["step"], {k: v for k, v in event.items() if k in SHOWN})
             case "validation":
                 bits = event["bits_per_token"]
                 log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits)
+                work.show(event["step"], {"validation_bits_per_token": bits})
             case "skipped":
                 log.warning("trainer: step %d: %s", event["step"], event["message"])
             case "checkpoint":
