@@ -56,6 +56,7 @@ def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
 def test_a_prefix_longer_than_its_row_is_refused(length):
     with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, its prefix {length}"):
         prefix(np.full((2, 6), 5), np.array([6, length]))
+    assert prefix(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [5, 0]
 
 
 def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
