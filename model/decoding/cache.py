@@ -72,10 +72,11 @@ def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
     kind, dtype = weight.device.type, weight.dtype
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
-    empty = [
-        torch.zeros(2, *shape, dtype=dtype, device=weight.device) for _ in model.decoder.blocks
+    layers = [
+        LayerCache(weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype))
+        for _ in model.decoder.blocks
     ]
-    return Cache([LayerCache(*pair) for pair in empty], 0, slice(0, 0))
+    return Cache(layers, 0, slice(0, 0))
 
 
 def prompt_lengths(model: Transformer, lengths: Sequence[int]) -> Tensor | None:
