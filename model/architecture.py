@@ -144,6 +144,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.table_size, config.d_model)
         if config.positions == "learned":
             self.position_embedding = nn.Embedding(config.context, config.d_model)
+        if config.token_types:
+            self.type_embedding = nn.Embedding(config.token_types, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         has_encoder = config.architecture != "decoder"
         has_decoder = config.architecture != "encoder"
@@ -153,9 +155,11 @@ class Transformer(nn.Module):
         self.transform: nn.Module = nn.Identity()
         if config.head_transform:
             matrix = nn.Linear(config.d_model, config.d_model, bias=config.bias)
-            kind = ACTIVATIONS[config.activation]
-            self.transform = nn.Sequential(matrix, kind, make_norm(config))
-        self.head = nn.Linear(config.d_model, config.table_size, bias=config.head_bias)
+            kind = nn.Tanh() if config.labels else ACTIVATIONS[config.activation]
+            norm = [] if config.labels else [make_norm(config)]
+            self.transform = nn.Sequential(matrix, kind, *norm)
+        outputs = len(config.labels) or config.table_size
+        self.head = nn.Linear(config.d_model, outputs, bias=config.head_bias)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
@@ -165,18 +169,20 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """What the output layer reads, (B, T, d): the states, transformed where it does that."""
-        return self.transform(self.states(batch))  # type: ignore[no-any-return]
+        hidden = self.transform(self.states(batch))
+        return self.dropout(hidden) if self.config.labels else hidden  # as BERT's classifiers
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The output layer: scores of the next token, (..., V), from ``hidden`` (..., d)."""
-        return self.head(hidden)[..., : self.config.vocab_size]  # type: ignore[no-any-return]
+        """The output layer: scores of the next token, or of labels, (..., V), from ``hidden``
+        (..., d)."""
+        return self.head(hidden)[..., : self.config.outputs]  # type: ignore[no-any-return]
 
     def loss(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
         """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
         hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
         hidden, *answers = map(batch.where_predicted, (hidden, *batch.answers()))
         output = self.head.weight, self.head.bias
-        return self.cross_entropy(hidden, *output, *answers, z_loss, self.config.vocab_size)
+        return self.cross_entropy(hidden, *output, *answers, z_loss, self.config.outputs)
 
     @torch.no_grad()
     def token_losses(self, batch: Batch) -> Tensor:
@@ -185,7 +191,7 @@ class Transformer(nn.Module):
         hidden, (targets, _) = self(batch), batch.answers()
         asked, answers = batch.where_predicted(hidden), batch.where_predicted(targets)
         output = self.head.weight, self.head.bias
-        found = token_cross_entropy(asked, *output, answers, self.config.vocab_size)
+        found = token_cross_entropy(asked, *output, answers, self.config.outputs)
         if batch.predicted is None:
             return found
         return found.new_zeros(targets.shape).scatter_(1, batch.predicted, found)
@@ -214,14 +220,16 @@ class Transformer(nn.Module):
         memory_mask: MaskSpec | None = None,
     ) -> Tensor:  # fmt: skip
         assert stack is not None
-        x, rotation = self.embed(batch.ids, batch.positions)
+        x, rotation = self.embed(batch.ids, batch.positions, batch.token_types)
         # Padding stands behind the text, where no real token of a causal stack looks: without a
         # mask of its own attention keeps the kernel that is causal by itself.
         keys = None if stack.causal else batch.keys
         mask = MaskSpec(stack.causal, batch.prefix, keys, batch.segments)
         return stack(x, mask, rotation, memory, memory_mask)  # type: ignore[no-any-return]
 
-    def embed(self, ids: Tensor, positions: Tensor | None) -> tuple[Tensor, Rotation | None]:
+    def embed(
+        self, ids: Tensor, positions: Tensor | None, token_types: Tensor | None = None
+    ) -> tuple[Tensor, Rotation | None]:
         """Embeddings (B, T, d) of tokens at ``positions``, by default 0 ... T-1, and the rotation
         of queries and keys, where positions are rotary."""
         if positions is None:
@@ -241,6 +249,9 @@ class Transformer(nn.Module):
             x = x + sinusoids(positions, self.config.d_model).to(x.dtype)
         else:
             rotation = rotary(positions, self.config.head_dim, self.config.rope_theta)
+        if self.config.token_types:
+            types = torch.zeros_like(ids) if token_types is None else token_types
+            x = x + self.type_embedding(types)
         return self.dropout(self.embedding_norm(x)), rotation
 
     def parameter_count(self) -> dict[str, int]:
@@ -257,7 +268,7 @@ class Transformer(nn.Module):
 
 def _group(name: str) -> str:
     parts = name.split(".")
-    if parts[0] == "position_embedding":
+    if parts[0] in ("position_embedding", "type_embedding"):
         return "positions"
     if parts[0] in ("embedding", "head", "transform"):
         return parts[0].replace("transform", "head")

@@ -16,6 +16,7 @@ class Batch:
     targets: what to predict at each position. weights: float, 0 where nothing is predicted.
     predicted: (B, K) places, no two of a row alike, outside which all weights are 0; None: all.
     segments: which document a token belongs to, where attention must not cross documents.
+    token_types: which sentence of several a token is of (BERT's segments), 0 if not given.
     positions: of the tokens in their sequence, 0 ... T-1 if not given.
     prefix: (B,) lengths that the whole sequence sees in full (prefix LM).
     keys: the padding mask, True where ``ids`` is a real token; padding stands behind the text.
@@ -30,6 +31,7 @@ class Batch:
     weights: Tensor | None = None
     predicted: Tensor | None = None
     segments: Tensor | None = None
+    token_types: Tensor | None = None
     positions: Tensor | None = None
     prefix: Tensor | None = None
     keys: Tensor | None = None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["learned", "sinusoidal", "rope"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "sigmoid", "tanh"]
-Objective = Literal["causal", "prefix", "mlm", "span_corruption"]
+Objective = Literal["causal", "prefix", "mlm", "span_corruption", "seq2seq"]
 Schedule = Literal["cosine", "linear", "wsd", "constant"]
 OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -46,6 +46,10 @@ class ModelConfig:
     attention's weights that training leaves out, ``dropout`` of all else. ``scale_embeddings``
     multiplies token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which the
     sinusoids would drown else; None: where positions are sinusoidal.
+
+    ``token_types`` sentences that an encoder tells apart by an embedding of their own (BERT's
+    segment embeddings); 0: none. With ``labels`` the output layer scores these in place of the
+    vocabulary, and ``head_transform`` is a matrix and tanh (BERT's pooler).
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -74,6 +78,8 @@ class ModelConfig:
     embedding_norm: bool = False
     head_transform: bool = False
     head_bias: bool = False
+    token_types: int = 0
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -96,7 +102,7 @@ class ModelConfig:
                 f"Rotary positions need an even head size, not {self.head_dim}: d_head, or "
                 f"d_model / n_heads."
             )
-        if self.head_transform and self.activation == "swiglu":
+        if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError("head_transform needs an activation of one input, not swiglu.")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
@@ -104,11 +110,29 @@ class ModelConfig:
             _between(self, name, 0.0, 1.0, open_right=True)
         _positive(self, "rope_theta")
         _positive(self, "norm_eps")
+        _between(self, "token_types", 0, 256)
+        if self.token_types and self.architecture != "encoder":
+            raise ValueError(f"token_types are for an encoder, not for a {self.architecture}.")
+        if self.labels:
+            self._check_labels()
+
+    def _check_labels(self) -> None:
+        if self.architecture == "encoder_decoder":
+            raise ValueError("labels are read off one stack: an encoder's or a decoder's.")
+        if self.tie_embeddings:
+            raise ValueError("An output layer of labels is no embedding: untie it.")
+        if not 2 <= len(set(self.labels)) == len(self.labels):
+            raise ValueError("labels must be at least 2 names, none of them twice.")
 
     @property
     def table_size(self) -> int:
         """Rows of the tables of embeddings and output."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+    @property
+    def outputs(self) -> int:
+        """What the output layer scores: labels, or the words of the vocabulary."""
+        return len(self.labels) or self.vocab_size
 
     @property
     def head_dim(self) -> int:
@@ -259,6 +283,7 @@ OBJECTIVES: dict[Objective, Architecture] = {
     "prefix": "decoder",
     "mlm": "encoder",
     "span_corruption": "encoder_decoder",
+    "seq2seq": "encoder_decoder",
 }
 
 #: The share of a text that span corruption hides, and the mean span (Raffel et al. 2020, 3.3.4).
@@ -299,7 +324,8 @@ def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
 
 def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """The config as a JSON object with every key."""
-    return asdict(config)
+    values = asdict(config)
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def _check_types(config: ModelConfig | TrainConfig) -> None:
@@ -309,6 +335,11 @@ def _check_types(config: ModelConfig | TrainConfig) -> None:
             continue
         value = getattr(config, name)
         choices = get_args(hint)
+        if get_origin(hint) is tuple:
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+                raise ValueError(f"{name} must be a list of names, not {value!r}.")
+            object.__setattr__(config, name, tuple(value))  # JSON has lists
+            continue
         if choices and all(isinstance(choice, str) for choice in choices):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")

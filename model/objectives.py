@@ -188,6 +188,8 @@ def make_objective(
         if mask is None:
             raise ValueError("Masked LM needs a tokenizer made for it, and this has no <|mask|>.")
         return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
+    if name == "seq2seq":
+        raise ValueError("The objective seq2seq learns from pairs, not from packed text.")
     needed = span_count(context)
     found = [token_id(f"<|sentinel_{i}|>") for i in range(needed)]
     sentinels = [token for token in found if token is not None]

@@ -21,11 +21,13 @@ from model.interchange.checkpoint import TOKENIZER, WEIGHTS, CheckpointError, ch
 from model.interchange.entries import Family
 from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS
 from model.interchange.files import atomic_folder, save_tensors
+from model.interchange.labellers import LABELLERS
 
 
 def family_of(config: ModelConfig) -> Family:
     """The family whose mathematics a config's are; ValueError where there is none."""
-    near = [f for f in FAMILIES.values() if config.architecture in f.needs["architecture"]]
+    known = LABELLERS if config.labels else list(FAMILIES.values())
+    near = [family for family in known if config.architecture in family.needs["architecture"]]
     for family in near:
         if not family.lacks(config):
             return family
@@ -48,6 +50,8 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
     tokenizer is not the model's.
     """
     config = model.config
+    if model.objective == "prefix":
+        raise ValueError("transformers has no architecture for a prefix LM's mask.")
     check_tokenizer(Path(tokenizer), config.vocab_size)
     family = family_of(config)
     ours = model.state_dict()
@@ -61,7 +65,7 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
         for part, piece in zip(entry.theirs, pieces, strict=True):
             # Cloned: a slice would be saved with the whole it is cut from.
             theirs[part] = (piece.t() if entry.turned else piece).contiguous().clone()
-    if family is FAMILIES["bert"]:
+    if family.base == "bert." and not config.token_types:
         theirs[TYPE_EMBEDDINGS] = torch.zeros(1, config.d_model)
     if family is FAMILIES["marian"]:
         theirs[MARIAN_BIAS] = theirs[MARIAN_BIAS].unsqueeze(0)
@@ -135,7 +139,7 @@ def _prepared(theirs: dict[str, Tensor], family: Family, config: ModelConfig) ->
     """Their tensors in fp32 under full names, with what ours has no place for folded in."""
     bare = not any(name.startswith(family.base) for name in theirs)
     theirs = {(family.base if bare else "") + name: t.float() for name, t in theirs.items()}
-    if family is FAMILIES["bert"] and TYPE_EMBEDDINGS in theirs:
+    if family.base == "bert." and TYPE_EMBEDDINGS in theirs and not config.token_types:
         positions = "bert.embeddings.position_embeddings.weight"
         types = theirs[TYPE_EMBEDDINGS]
         if types.ndim != 2 or types.shape[1] != config.d_model:
@@ -178,6 +182,9 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
         raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(f"{path} describes {kind!r}; {', '.join(FAMILIES)} can be read.")
+    of_labels = {family.model_class for family in LABELLERS}
+    if values.get("architectures") in [[name] for name in of_labels]:
+        raise CheckpointError(f"{path} describes a model that gives labels, no language model.")
     try:
         return FAMILIES[kind], FAMILIES[kind].read(values)
     except KeyError as error:

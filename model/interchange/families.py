@@ -22,18 +22,17 @@ GPT2_LAYER = {
 }
 
 
-def _gpt2_entries(config: ModelConfig) -> list[Entry]:
+def gpt2_body(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("transformer.wte.weight",)),
         Entry("position_embedding.weight", ("transformer.wpe.weight",)),
         *layers(GPT2_LAYER, config.n_layers, "decoder.blocks", "transformer.h",
                  turned=lambda name: not name.endswith("norm")),
         *both("decoder.norm", "transformer.ln_f"),
-        *head(config),
     ]  # fmt: skip
 
 
-def _gpt2_written(config: ModelConfig) -> dict[str, Any]:
+def gpt2_written(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "n_positions": config.context,
@@ -49,7 +48,7 @@ def _gpt2_written(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _gpt2_read(values: dict[str, Any]) -> ModelConfig:
+def gpt2_read(values: dict[str, Any]) -> ModelConfig:
     if values.get("scale_attn_by_inverse_layer_idx") or not values.get("scale_attn_weights", True):
         raise ValueError("its attention is scaled in another way.")
     return ModelConfig(
@@ -77,16 +76,15 @@ LLAMA_LAYER = {
 }
 
 
-def _llama_entries(config: ModelConfig) -> list[Entry]:
+def llama_body(config: ModelConfig) -> list[Entry]:
     return [
         Entry("embedding.weight", ("model.embed_tokens.weight",)),
         *layers(LLAMA_LAYER, config.n_layers, "decoder.blocks", "model.layers", ("weight",)),
         Entry("decoder.norm.weight", ("model.norm.weight",)),
-        *head(config),
     ]
 
 
-def _llama_written(config: ModelConfig) -> dict[str, Any]:
+def llama_written(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "max_position_embeddings": config.context,
@@ -112,7 +110,7 @@ def _size_of_heads(values: dict[str, Any]) -> int | None:
     return None if (size or 0) * values["num_attention_heads"] == together else size
 
 
-def _llama_read(values: dict[str, Any]) -> ModelConfig:
+def llama_read(values: dict[str, Any]) -> ModelConfig:
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ValueError("its rotary positions are scaled, which is not supported.")
@@ -150,23 +148,31 @@ BERT_LAYER = {
     "feed_forward.down": ("output.dense",),
     "feed_forward_norm": ("output.LayerNorm",),
 }
-#: Added to every position of a text alone; ours has none, so it goes into the positions.
+#: Where theirs has one type, and ours none, it goes into the positions.
 TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 
 
-def _bert_entries(config: ModelConfig) -> list[Entry]:
+def bert_body(config: ModelConfig) -> list[Entry]:
+    types = [Entry("type_embedding.weight", (TYPE_EMBEDDINGS,))] if config.token_types else []
     return [
+        *types,
         Entry("embedding.weight", ("bert.embeddings.word_embeddings.weight",)),
         Entry("position_embedding.weight", ("bert.embeddings.position_embeddings.weight",)),
         *both("embedding_norm", "bert.embeddings.LayerNorm"),
         *layers(BERT_LAYER, config.n_layers, "encoder.blocks", "bert.encoder.layer"),
+    ]
+
+
+def _bert_entries(config: ModelConfig) -> list[Entry]:
+    return [
+        *bert_body(config),
         *both("transform.0", "cls.predictions.transform.dense"),
         *both("transform.2", "cls.predictions.transform.LayerNorm"),
         Entry("head.bias", ("cls.predictions.bias",)),
     ]
 
 
-def _bert_written(config: ModelConfig) -> dict[str, Any]:
+def bert_written(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "bert",
         "max_position_embeddings": config.context,
@@ -178,15 +184,16 @@ def _bert_written(config: ModelConfig) -> dict[str, Any]:
         "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
-        "type_vocab_size": 1,
+        "type_vocab_size": max(1, config.token_types),
     }
 
 
-def _bert_read(values: dict[str, Any]) -> ModelConfig:
+def bert_read(values: dict[str, Any]) -> ModelConfig:
     if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
         raise ValueError("its positions are not absolute, or it is a decoder: not supported.")
     if not values.get("tie_word_embeddings", True):
         raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
+    types = values.get("type_vocab_size", 2)
     return ModelConfig(
         vocab_size=values["vocab_size"],
         context=values["max_position_embeddings"],
@@ -201,6 +208,7 @@ def _bert_read(values: dict[str, Any]) -> ModelConfig:
         embedding_norm=True,
         head_transform=True,
         head_bias=True,
+        token_types=types if types > 1 else 0,
     )
 
 
@@ -290,9 +298,11 @@ def _marian_read(values: dict[str, Any]) -> ModelConfig:
     )
 
 
+WORDS = {"labels": ((),)}
 UNSCALED = {"scale_embeddings": (None, False)}
 PLAIN_HEAD = {
     "embedding_norm": (False,), "head_transform": (False,), "head_bias": (False,), **UNSCALED,
+    **WORDS,
 }  # fmt: skip
 GPT2_NEEDS = {
     "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("layernorm",),
@@ -306,7 +316,7 @@ BERT_NEEDS = {
     "architecture": ("encoder",), "norm_position": ("post",), "norm": ("layernorm",),
     "positions": ("learned",), "bias": (True,), "activation": tuple(ACTIVATIONS),
     "embedding_norm": (True,), "head_transform": (True,), "head_bias": (True,),
-    "tie_embeddings": (True,), **UNSCALED,
+    "tie_embeddings": (True,), **UNSCALED, **WORDS,
 }  # fmt: skip
 MARIAN_NEEDS = {
     "architecture": ("encoder_decoder",), "norm_position": ("post",), "norm": ("layernorm",),
@@ -317,12 +327,13 @@ MARIAN_NEEDS = {
 }  # fmt: skip
 
 FAMILIES = {
-    "gpt2": Family("GPT2LMHeadModel", "transformer.", GPT2_NEEDS, _gpt2_entries, _gpt2_written,
-                   _gpt2_read),
-    "llama": Family("LlamaForCausalLM", "model.", LLAMA_NEEDS, _llama_entries, _llama_written,
-                    _llama_read, grouped=True),
-    "bert": Family("BertForMaskedLM", "bert.", BERT_NEEDS, _bert_entries, _bert_written,
-                   _bert_read),
+    "gpt2": Family("GPT2LMHeadModel", "transformer.", GPT2_NEEDS,
+                   lambda config: [*gpt2_body(config), *head(config)], gpt2_written, gpt2_read),
+    "llama": Family("LlamaForCausalLM", "model.", LLAMA_NEEDS,
+                    lambda config: [*llama_body(config), *head(config)], llama_written,
+                    llama_read, grouped=True),
+    "bert": Family("BertForMaskedLM", "bert.", BERT_NEEDS, _bert_entries, bert_written,
+                   bert_read),
     "marian": Family("MarianMTModel", "model.", MARIAN_NEEDS, _marian_entries, _marian_written,
                      _marian_read, halves=True),
 }  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from model.batch import Batch
-from model.objectives import Rows
 from model.training.data import PackedRows, batch_sequences, combine
+from model.training.examples import ExampleRows
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,14 @@ class Prepared:
     """The batch of a step, as one process computes it.
 
     parts: its own micro-batches, pinned where they go to a GPU. Of the whole batch, total: the sum
-    of its weights; tokens: positions of its rows; flops: operations of the step.
+    of its weights; tokens: positions of its rows; seen: of those of all steps up to this one; flops:
+    operations of the step.
     """
 
     parts: list[Batch]
     total: float
     tokens: int
+    seen: int
     flops: int
 
 
@@ -33,8 +36,8 @@ class Recipe:
     own share of ``accumulation`` micro-batches is kept, pinned and moved.
     """
 
-    rows: PackedRows
-    objective: Callable[[Rows, int], Batch]
+    rows: PackedRows | ExampleRows
+    objective: Callable[[Any, int], Batch]
     seed: int
     size: int  # rows of a batch
     accumulation: int
@@ -45,14 +48,14 @@ class Recipe:
 
     def __call__(self, step: int) -> Prepared:
         index = batch_sequences(self.seed, step, self.size, len(self.rows))
-        rows = self.rows.rows(index)  # (batch, T)
-        batch = self.objective(rows, int(combine(self.seed, step)[0]))
+        batch = self.objective(self.rows.rows(index), int(combine(self.seed, step)[0]))
         total = batch.answers()[1].sum().clamp(min=1).item()
         parts = batch.split(self.accumulation * self.processes)
         mine = parts[self.rank * self.accumulation :][: self.accumulation]
         if self.pinned:
             mine = [_pinned(part) for part in mine]
-        return Prepared(mine, total, rows.size, self.flops(batch))
+        tokens, seen = self.rows.tokens(index), self.rows.read(self.seed, step, self.size)
+        return Prepared(mine, total, tokens, seen, self.flops(batch))
 
 
 def _pinned(batch: Batch) -> Batch:

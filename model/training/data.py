@@ -112,6 +112,14 @@ class PackedRows:
         """The rows (len(index), context) as int64, copied."""
         return self.ids[index].astype(np.int64)
 
+    def tokens(self, index: Int64) -> int:
+        """How many tokens these rows have."""
+        return len(index) * int(self.ids.shape[1])
+
+    def read(self, seed: int, steps: int, batch: int) -> int:
+        """How many tokens the first ``steps`` steps read."""
+        return steps * batch * int(self.ids.shape[1])
+
     def spread(self, count: int) -> Int64:
         """The numbers of at most ``count`` rows, evenly spread over all."""
         n = len(self)

@@ -69,6 +69,7 @@ class Figures:
     step: int
     learning_rate: float
     tokens: int  # positions of the batch, of all processes
+    seen: int  # of all steps up to this one
     flops: int  # of the step
     read: Reading  # the loss and the gradient's norm
     skipped: bool | None = None  # None: nobody has looked whether it diverged
@@ -83,7 +84,7 @@ class Figures:
             "grad_norm": norm,
             "skipped": bool(self.skipped),
             "learning_rate": self.learning_rate,
-            "tokens": self.step * self.tokens,
+            "tokens": self.seen,
             "validation_bits_per_token": None,
             "seconds": seconds,
             "tokens_per_second": self.tokens / seconds,

@@ -17,7 +17,8 @@ from model.config import OBJECTIVES, ModelConfig, TrainConfig, from_dict
 TERMINATED = 143
 #: Behind the job's path: end when standard input ends.
 WATCH = "--watch-stdin"
-REQUIRED, OPTIONAL = {"model", "train", "data", "tokenizer", "work"}, {"start"}
+REQUIRED = {"model", "train", "data", "tokenizer", "work"}
+OPTIONAL = {"start", "examples", "frozen"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class Job:
 
     train, validation: packed tables (see model/training/data.py). groups: which stretches of the
     validation rows belong to which source or identity group (see model/training/validation.py), or
-    None. start: the checkpoint whose weights training begins with (continued pretraining), or None.
+    None. start: the checkpoint whose weights training begins with, or None. examples: the data are
+    files of examples (see model/training/examples.py) in place of packed tables: fine-tuning.
+    frozen: only the output layer learns.
     """
 
     model: ModelConfig
@@ -37,6 +40,8 @@ class Job:
     tokenizer: Path
     work: Path
     start: Path | None
+    examples: bool = False
+    frozen: bool = False
 
 
 def read_job(path: str) -> Job:
@@ -70,6 +75,9 @@ def read_job(path: str) -> Job:
             raise ValueError(
                 f"The job {path}: data.{name} must be a path, or several, not {value!r}."
             )
+    for name in ("examples", "frozen"):
+        if not isinstance(job.get(name, False), bool):
+            raise ValueError(f"The job {path}: {name} must be true or false, not {job[name]!r}.")
     return Job(
         from_dict(ModelConfig, job["model"]),
         from_dict(TrainConfig, job["train"]),
@@ -79,6 +87,8 @@ def read_job(path: str) -> Job:
         Path(job["tokenizer"]),
         Path(job["work"]),
         Path(job["start"]) if job.get("start") else None,
+        job.get("examples", False),
+        job.get("frozen", False),
     )
 
 

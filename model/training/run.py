@@ -2,7 +2,7 @@
 
 JOB.json: {"model": ModelConfig, "train": TrainConfig, "data": {"train": path, "validation": path
 or null, "groups": path or null}, "tokenizer": path of tokenizer.json, "work": folder, "start":
-checkpoint or null}; see Job.
+checkpoint or null, "examples": bool, "frozen": bool}; see Job.
 
 The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validation`` and ``samples``
 in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;

@@ -7,10 +7,12 @@ import math
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from model.architecture import Transformer
@@ -19,8 +21,10 @@ from model.config import CHANGE_NO_BATCH, SCHEDULE, to_dict
 from model.interchange import checkpoint
 from model.objectives import make_objective
 from model.training import parallel, state
+from model.training.adapt import adapted, freeze_body
 from model.training.batches import Ahead, Recipe
-from model.training.data import materialise, token_lengths
+from model.training.data import token_lengths
+from model.training.examples import open_rows
 from model.training.figures import TOLD, Figures, Mark, Reading
 from model.training.flops import training_flops
 from model.training.job import TERMINATED, Job, check, emit
@@ -34,6 +38,7 @@ from model.training.machine import (
 )
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
 from model.training.schedule import learning_rate, settled
+from model.training.tasks import make_task
 from model.training.texts import write_samples
 from model.training.validation import SHIFT, Validator
 from model.training.work import find_state, remove_newer
@@ -58,17 +63,21 @@ class Trainer:
         self.dtype = choose_precision(config.precision, self.device)
         self.words = checkpoint.check_tokenizer(self.tokenizer, job.model.vocab_size)
         check(job, world.size)
-        self.objective = make_objective(
-            config.objective,
-            document_mask=config.document_mask,
-            context=job.model.context,
-            vocab_size=job.model.vocab_size,
-            token_id=self.words.token_to_id,
-        )
+        self.objective: Callable[[Any, int], Batch]
+        if job.examples:
+            self.objective = make_task(job.model, config.objective)
+        else:
+            self.objective = make_objective(
+                config.objective,
+                document_mask=config.document_mask,
+                context=job.model.context,
+                vocab_size=job.model.vocab_size,
+                token_id=self.words.token_to_id,
+            )
         world.join(self.device)
         self._read_data(job)
         torch.manual_seed(config.seed)
-        self._make_model(job.start)
+        self._make_model(job.start, job.frozen)
         self.optimizers = make_optimizers(self.model, config)
         self.guard = SpikeGuard()
         self.tables = _no_rows()
@@ -93,14 +102,12 @@ class Trainer:
         return "bf16" if self.dtype is torch.bfloat16 else "fp32"
 
     def _read_data(self, job: Job) -> None:
-        """Map the packed rows; the first process copies them, the others wait for it."""
+        """Map the rows; packed ones the first process copies, and the others wait for it."""
         sources = {"train.bin": job.train, "validation.bin": job.validation}
         if not self.world.first:
             self.world.wait()
         found = {
-            name: materialise(
-                source, self.work / name, self.model_config.context, self.model_config.vocab_size
-            )
+            name: open_rows(source, self.work / name, job.model, job.examples)
             for name, source in sources.items()
             if source
         }
@@ -120,27 +127,30 @@ class Trainer:
             "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
             "data": [rows.digest for rows in found.values()],
             "start": _digest(start) if start and self.world.first else None,
+            "frozen": job.frozen,
         }
         self.validator = None
         if "validation.bin" in found:
+            labels = np.zeros(len(job.model.labels), np.int32)  # they spell nothing
+            spelled = labels if len(labels) else token_lengths(self.words)
             self.validator = Validator(
                 found["validation.bin"],
                 self.objective,
-                token_lengths(self.words),
+                spelled,
                 sequences=self.config.validation_sequences,
                 shift=SHIFT.get(self.config.objective),
                 groups=job.groups,
                 world=self.world,
             )
 
-    def _make_model(self, start: Path | None) -> None:
+    def _make_model(self, start: Path | None, frozen: bool) -> None:
         """The model with the weights it begins with; all processes make the same."""
         if start is None:
             model = Transformer(self.model_config)
         else:
             model = checkpoint.load(start, objective=self.config.objective)
             if model.config != self.model_config:
-                raise ValueError(f"The checkpoint {start} is of another model than the job asks.")
+                model = adapted(model, self.model_config, f"The checkpoint {start}")
             if (start / checkpoint.TOKENIZER).read_bytes() != self.tokenizer.read_bytes():
                 raise ValueError(
                     f"The checkpoint {start} has another tokenizer than the job: training goes on "
@@ -150,6 +160,8 @@ class Trainer:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
         self.model.objective = self.config.objective
+        if frozen:
+            freeze_body(self.model)
         for stack in (model.encoder, model.decoder):
             if stack is not None:
                 stack.recompute = self.config.recompute
@@ -241,7 +253,7 @@ class Trainer:
                 loss += self._backward(part.to(self.device), made.total)
         norm = clip(self.model.parameters(), self.config.clip)
         read = Reading(self.world.sum_there(loss), norm)
-        figures = Figures(step, rate, made.tokens, made.flops, read)
+        figures = Figures(step, rate, made.tokens, made.seen, made.flops, read)
         if self.config.divergence == "skip":
             self._judge(figures)  # before its weights: a step cannot be taken back
         for optimizer in self.optimizers:
@@ -324,9 +336,9 @@ class Trainer:
         return measured.bits_per_token
 
     def _write_samples(self) -> None:
-        """Let the model write, in the first process; an encoder-only model cannot."""
+        """Let the model write, in the first process; an encoder-only one and one of labels cannot."""
         config = self.config
-        if not config.samples or self.model.decoder is None:
+        if not config.samples or self.model.decoder is None or self.model_config.labels:
             return
         model = self.world.whole(self.model)
         if model is None:

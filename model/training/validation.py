@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Objective
-from model.objectives import Rows
 from model.training.data import Int64, PackedRows
+from model.training.examples import ExampleRows
 from model.training.parallel import World
 
 #: Stretches of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the
@@ -88,8 +88,8 @@ class Validator:
 
     def __init__(
         self,
-        rows: PackedRows,
-        objective: Callable[[Rows, int], Batch],
+        rows: PackedRows | ExampleRows,
+        objective: Callable[[Any, int], Batch],
         lengths: NDArray[np.int32],
         *,
         sequences: int,
@@ -97,13 +97,15 @@ class Validator:
         groups: str | None,
         world: World,
     ) -> None:
-        """lengths (V,): bytes that each token spells. sequences: how many rows, spread evenly over
-        the table; 0: all. groups: path of a parquet file of GROUPS. shift: see SHIFT."""
+        """lengths (V,): bytes that each token spells; of labels 0. sequences: how many rows, spread
+        evenly over the table; 0: all. groups: path of a parquet file of GROUPS, for packed rows.
+        shift: see SHIFT."""
         self.rows, self.objective, self.lengths, self.world = rows, objective, lengths, world
         self.shift = shift
         self.chosen = rows.spread(sequences or len(rows))
-        known = groups is not None and shift is not None
-        table = read_groups(groups, rows) if groups and known else GROUPS.empty_table()
+        table = GROUPS.empty_table()
+        if groups is not None and shift is not None and isinstance(rows, PackedRows):
+            table = read_groups(groups, rows)
         keys = table.select(["kind", "name"]).group_by(["kind", "name"]).aggregate([])
         keys = keys.sort_by([("kind", "descending"), ("name", "ascending")])
         self.groups = list(zip(keys["kind"].to_pylist(), keys["name"].to_pylist(), strict=True))

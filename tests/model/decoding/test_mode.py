@@ -10,9 +10,10 @@ from model.decoding.beam import ModelScorer, beam, beam_search
 from model.decoding.cache import new_cache
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights, embeddings
+from model.decoding.labels import label_log_probs
 from model.decoding.mode import computing
 from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
-from model.training.classify import SequenceClassifier, predict
+from model.training.examples import Example
 from tests.model.oracles import tiny
 
 TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]
@@ -47,9 +48,9 @@ ENTRIES = {
     "beam": (tiny, searched),
     "scorer": (tiny, scored),
     "generate": (tiny, written),
-    "predict": (
-        lambda **changes: SequenceClassifier(tiny(**changes), 2).eval(),
-        lambda m: predict(m, TEXTS),
+    "label_log_probs": (
+        lambda **changes: tiny(labels=("a", "b"), tie_embeddings=False, **changes),
+        lambda m: label_log_probs(m, [Example(text, [0] * len(text)) for text in TEXTS]),
     ),
 }
 

@@ -1,0 +1,168 @@
+"""The trainer on examples: a task is learnt, a kill changes nothing, a frozen body stays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.architecture import Transformer
+from model.config import ModelConfig, to_dict
+from model.decoding.generate import generate
+from model.decoding.labels import label_log_probs
+from model.interchange.checkpoint import load, save
+from model.training.adapt import for_labels
+from model.training.examples import UNASKED, Example, write_examples
+from tests.model.oracles import write_tokenizer
+from tests.model.training.training import CONTENT, TRAIN, finish, follow, log, run, start
+
+SIZES = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
+
+
+def checkpoint(folder, **changes):
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig(**{**SIZES, **changes}))
+    save(model, folder, tokenizer=write_tokenizer(folder.parent / "tokenizer.json", 40))
+    return model.config
+
+
+def write_job(work, start, config, objective, examples, *, frozen=False, **train):
+    folder = work.parent
+    for split, rows in examples.items():
+        write_examples(folder / f"{split}.arrow", rows)
+    job = {
+        "model": to_dict(config),
+        "train": {**TRAIN, "objective": objective, "samples": 0, **train},
+        "data": {split: str(folder / f"{split}.arrow") for split in examples},
+        "tokenizer": str(folder / "tokenizer.json"),
+        "work": str(work),
+        "start": str(start),
+        "examples": True,
+        "frozen": frozen,
+    }
+    path = folder / f"{work.name}.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def reversed_pairs(count, seed):
+    """Two tokens out of five, and their images in the other order."""
+    random = np.random.default_rng(seed)
+    found = random.integers(2, 7, (count, 2))
+    return [Example(pair.tolist(), (pair[::-1] + 10).tolist()) for pair in found]
+
+
+@pytest.mark.parametrize("objective", ["seq2seq", "prefix"])
+def test_pairs_are_learnt_from_scratch(tmp_path, objective):
+    architecture = "encoder_decoder" if objective == "seq2seq" else "decoder"
+    config = checkpoint(tmp_path / "start", architecture=architecture)
+    examples = {"train": reversed_pairs(200, 1), "validation": reversed_pairs(20, 2)}
+    job = write_job(
+        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=150,
+        learning_rate=5e-3, batch_size=16, validate_every=50, checkpoint_every=150,
+    )  # fmt: skip
+    code, events = run(job)
+    assert code == 0, events
+    bits = log(tmp_path / "work", ["validation_bits_per_token"]).to_pylist()
+    told = [row["validation_bits_per_token"] for row in bits]
+    assert [i + 1 for i, value in enumerate(told) if value is not None] == [50, 100, 150]
+    assert told[149] < 0.1
+    rows = log(tmp_path / "work", ["step", "tokens"]).to_pylist()
+    assert [row["tokens"] for row in rows] == [row["step"] * 16 * 4 for row in rows]
+    model = load(tmp_path / "work" / "checkpoints" / "step-00000150")
+    assert model.objective == objective
+    test = reversed_pairs(30, 3)
+    sources = [list(e.ids) for e in test] if objective == "seq2seq" else None
+    prompts = [[0] if sources else [0, *e.ids, 0] for e in test]
+    written = generate(model, prompts, max_new_tokens=5, temperature=0.0, sources=sources)
+    right = [text.ids == [*e.answers, 0] for (text,), e in zip(written, test, strict=True)]
+    assert np.mean(right) > 0.9
+
+
+def labelled_texts(count, seed):
+    """Tokens 2 to 9, each labelled by whether the one before it was greater; the first is not."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        row = random.integers(2, 10, random.integers(3, 9)).tolist()
+        greater = [int(a > b) for a, b in itertools.pairwise(row)]
+        found.append(Example([0, *row], [UNASKED, UNASKED, *greater]))
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_labels_of_tokens_are_learnt(tmp_path, architecture):
+    base = checkpoint(tmp_path / "start", architecture=architecture)
+    config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+    objective = "mlm" if architecture == "encoder" else "causal"
+    examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
+    job = write_job(
+        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=250,
+        batch_size=16, checkpoint_every=250,
+    )  # fmt: skip
+    code, events = run(job)
+    assert code == 0, events
+    model = load(tmp_path / "work" / "checkpoints" / "step-00000250")
+    test = labelled_texts(50, 3)
+    given = np.concatenate([p.argmax(1) for p in label_log_probs(model, test)])
+    gold = np.concatenate([[a for a in e.answers if a != UNASKED] for e in test])
+    assert (given == gold).mean() > 0.9
+
+
+def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
+    base = checkpoint(tmp_path / "start", architecture="encoder", dropout=0.1)
+    config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+    examples = {"train": labelled_texts(60, 1), "validation": labelled_texts(9, 2)}
+    arguments = (tmp_path / "start", config, "mlm", examples)
+    undisturbed = write_job(tmp_path / "one", *arguments)
+    assert run(undisturbed)[0] == 0
+    job = write_job(tmp_path / "other", *arguments)
+    process = start(job)
+    follow(process, lambda event: event["event"] == "checkpoint" and event["step"] == 20)
+    process.kill()
+    process.wait()
+    code, events = finish(start(job))
+    assert code == 0 and events[0]["resumed"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert log(one, CONTENT).equals(log(other, CONTENT))
+    for step in (0, 10, 20, 30, 40):
+        weights = Path("checkpoints") / f"step-{step:08d}" / "model.safetensors"
+        assert (one / weights).read_bytes() == (other / weights).read_bytes()
+
+
+def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
+    base = checkpoint(tmp_path / "start", architecture="encoder")
+    config = for_labels(base, ("no", "yes"), whole=True, sentences=1)
+    texts = [Example([0, 5, 6], [i % 2, UNASKED, UNASKED]) for i in range(20)]
+    job = write_job(
+        tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts}, frozen=True
+    )
+    code, events = run(job)
+    assert code == 0, events
+    first, last = (
+        load(tmp_path / "work" / "checkpoints" / f"step-{n:08d}").state_dict() for n in (0, 40)
+    )
+    changed = {name for name in first if not torch.equal(first[name], last[name])}
+    assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
+    job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
+    code, events = run(job)  # the work area is that of a frozen one
+    assert code == 1 and "other frozen settings" in events[-1]["message"]
+
+
+def test_a_checkpoint_of_another_size_is_refused(tmp_path):
+    checkpoint(tmp_path / "start")
+    config = ModelConfig(**{**SIZES, "d_model": 64})
+    job = write_job(
+        tmp_path / "work", tmp_path / "start", config, "prefix", {"train": reversed_pairs(5, 1)}
+    )
+    code, events = run(job)
+    assert code == 1
+    assert "of another model than the job asks: its d_model is 32, not 64" in events[-1]["message"]
+    shutil.rmtree(tmp_path / "start")
+    code, events = run(job)
+    assert code == 1 and "is not a folder" in events[-1]["message"]
