@@ -43,6 +43,7 @@ from tasks.corpus.scrub import CutRepeatsConfig, ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig
 from tasks.corpus.split import SplitConfig
 from tasks.measures.scorers import HEADS
+from tasks.training.finetune import FinetuneConfig
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
@@ -103,6 +104,9 @@ class Config(StageConfig):
     train_tokenizer: TokenizerConfig = TokenizerConfig()
     pack: PackConfig = PackConfig()
     pretrain: PretrainConfig = PretrainConfig()
+    finetune: FinetuneConfig | None = Field(
+        None, description="of a run of its own, by the command finetune"
+    )
     audit_capability: CapabilityConfig = CapabilityConfig()
     audit_toxicity: ToxicityConfig = ToxicityConfig()
     audit_bias: BiasConfig = BiasConfig()
@@ -178,7 +182,7 @@ class Config(StageConfig):
 
 def left_out(config: Config) -> dict[str, str]:
     """The stages that a config does without, and why."""
-    found: dict[str, str] = {}
+    found = {"finetune": "it is a run of its own: hallmark finetune CHECKPOINT --config FILE"}
     if not config.find_repeats.enabled:
         why = "nothing looks for repeats; set find_repeats.enabled=true"
         found |= {"find_repeats": why, "cut_repeats": why}
@@ -192,16 +196,19 @@ def names() -> list[str]:
     return sorted(path.stem for path in CONFIGS.glob("*.toml"))
 
 
-def load(config: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load(
+    config: str | Mapping[str, Any], overrides: Sequence[str] = (), file: str | None = None
+) -> Config:
     """Read a config and apply overrides such as ``pretrain.train.steps=100``.
 
-    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded.
-    Raises UsageError with the file, the key and what is wrong with it.
+    ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded; ``file``
+    says where a tree is from otherwise. Raises UsageError with the file, the key and what is wrong
+    with it.
     """
     tree, where = (
-        (_read(config), config)
+        (read(config), config)
         if isinstance(config, str)
-        else (deepcopy(dict(config)), "of the run")
+        else (deepcopy(dict(config)), file or "of the run")
     )
     for override in overrides:
         _set(tree, override)
@@ -210,6 +217,11 @@ def load(config: str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Conf
     except ValidationError as error:
         problems = "; ".join(_sentence(problem) for problem in error.errors())
         raise UsageError(f"config {where}: {problems}") from error
+
+
+def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree that says nothing of a corpus, with what it leaves out from ``under``."""
+    return dict(tree) if "ingest" in tree else {**under, **tree}
 
 
 def overridden(key: str, overrides: Sequence[str]) -> str | None:
@@ -222,7 +234,8 @@ def overridden(key: str, overrides: Sequence[str]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _read(config: str) -> dict[str, Any]:
+def read(config: str) -> dict[str, Any]:
+    """The tree of a TOML file, or of a config's name."""
     path = Path(config)
     if path.suffix != ".toml":
         path = CONFIGS / f"{config}.toml"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.growing import Earlier
 from flows.runs import Run, all_runs, find_artifact, open_run, run_ids
 from tasks.contract import Artifact, Store, UsageError, external
+
+#: The stages that leave checkpoints.
+TRAINED = ("pretrain", "finetune")
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Subject:
 def resolve(store: Store, text: str) -> Subject:
     """The checkpoint that a command names.
 
-    RUN or RUN@STEP (RUN may be "latest"), the name of an artifact ("checkpoint/0123…"), or a
-    folder: of a checkpoint in the store, or of any Hugging Face model.
+    RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model), the name of an
+    artifact ("checkpoint/0123…"), or a folder: of a checkpoint in the store, or of any Hugging Face
+    model.
     """
     subject = resolve_folder(text)
     if subject is not None:
@@ -52,15 +56,17 @@ def resolve(store: Store, text: str) -> Subject:
     runs = [run for run in all_runs(store) if "pretrain" in run.stages]
     if name != "latest":
         runs = [open_run(name, store)]
-    if not runs or "pretrain" not in runs[-1].stages:
+    trained = [label for label in TRAINED if runs and label in runs[-1].stages]
+    if not trained:
         raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")
     run = runs[-1]
-    table = run["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
+    table = run[trained[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     wanted = [row for row in table if not step or str(row["step"]) == step]
     if not wanted:
         steps = ", ".join(str(row["step"]) for row in table)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
-    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), run)
+    named = run if trained[0] == "pretrain" else None
+    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), named)
 
 
 def resolve_folder(text: str) -> Subject | None:
@@ -95,6 +101,10 @@ def resolve_folder(text: str) -> Subject | None:
 def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subject:
     """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
     that was named, else the newest that trained it, else the newest with its corpus."""
+    if base := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
+        before = store.find(*base.split("/"))
+        known = Subject(checkpoint) if before is None else _ours(store, before)
+        return replace(known, checkpoint=checkpoint, pretrained=None)
     pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
     packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
     names = packed.manifest["lineage"]["documents"]  # of a grown corpus a list

@@ -39,6 +39,7 @@ from tasks.corpus.score_toxicity import score_toxicity
 from tasks.corpus.scrub import scrub
 from tasks.corpus.select import select
 from tasks.corpus.split import split
+from tasks.training.finetune import finetune as finetune_model
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
@@ -238,4 +239,21 @@ def audit(
         run.record |= {"checkpoint": subject.name, "only": list(only)}
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained,
                 subject.earlier)  # fmt: skip
+    return run.id
+
+
+@flow(name="finetune", flow_run_name=flow_run_name)
+def finetune(
+    checkpoint: str,
+    config: str | dict[str, Any],
+    overrides: Sequence[str] = (),
+    store: str | None = None,
+) -> str:
+    """Fine-tune a checkpoint of ours on pairs, labelled texts or labelled words."""
+    with begin("finetune", config, overrides, checkpoint=checkpoint, store=store) as run:
+        if run.config.finetune is None:
+            raise UsageError("the config has no section finetune, which says what to learn")
+        subject = resolve(run.store, checkpoint)
+        run.record |= {"checkpoint": subject.name}  # as in ``audit``
+        finetune_model(subject.checkpoint, run.config.finetune)
     return run.id

@@ -65,22 +65,25 @@ def settle(
     """The config and the store that a flow runs with.
 
     Without a config, a checkpoint is audited as its own run did, one from elsewhere with the demo's
-    settings but nothing of what the demo says about itself, and all else follows the demo. The
+    settings but nothing of what the demo says about itself, and all else follows the demo. Of a
+    config without a corpus, for a checkpoint, what it leaves out is as in the checkpoint's run. The
     store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
-    from flows.config import load, overridden
+    from flows.config import laid_over, load, overridden, read
 
     if config is None and checkpoint is None:
         config = "demo"
     file = config if isinstance(config, str) else None
     if file and file.endswith(".toml"):
         file = os.path.abspath(file)  # for whoever reads run.json in another folder
-    if config is None:
-        assert checkpoint is not None
-        store = store or overridden("store", overrides) or store_uri()
-        config = _of_its_run(default_store(store), checkpoint)
-    settings = load(config, overrides)
+    if checkpoint is not None:
+        tree: dict[str, Any] = (read(config) if isinstance(config, str) else config) or {}
+        if "ingest" not in tree:
+            store = store or overridden("store", overrides) or tree.get("store") or store_uri()
+            config = laid_over(tree, _of_its_run(default_store(store), checkpoint))
+    assert config is not None
+    settings = load(config, overrides, file)
     check_until(until, settings)
     if settings.tensorboard:
         check_tensorboard()

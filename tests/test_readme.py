@@ -7,15 +7,15 @@ import tomllib
 import pytest
 
 from flows.cli import app
-from flows.config import load, names
+from flows.config import laid_over, load, names
 from tasks.contract import ROOT
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
-    "run", "audit", "status", "report", "trace", "purge", "batch", "replay", "serve", "settings",
-    "tables", "doctor", "generate",
+    "run", "audit", "finetune", "status", "report", "trace", "purge", "batch", "replay", "serve",
+    "settings", "tables", "doctor", "generate",
 )  # fmt: skip
 
 
@@ -53,6 +53,8 @@ def test_the_config_table_lists_every_config():
 
 
 def test_the_config_of_the_readme_is_valid():
-    (block,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    block, task = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    config = load(laid_over(tomllib.loads(task), tomllib.loads(block)))
+    assert config.name == "task" and config.finetune.train.steps == 600
     config = load(tomllib.loads(block))
     assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 200)

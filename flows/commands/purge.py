@@ -151,11 +151,17 @@ def _weights(store: Store, purge: Purge, artifacts: list[Artifact]) -> list[Repo
             c.name: {"checkpoint": c.name, "step": c.manifest["parts"].get("key", {}).get("step"),
                      "steps": None, "start": start}
             for c in checkpoints
-            if c.name not in found and (start := c.manifest["lineage"].get("start")) in found
+            if c.name not in found and (start := _base(c)) in found
         }  # fmt: skip
         if not more:
             return list(found.values())
         found |= more
+
+
+def _base(checkpoint: Artifact) -> str | None:
+    """The checkpoint that training, or fine-tuning, went on from."""
+    lineage = checkpoint.manifest["lineage"]
+    return lineage.get("start") or lineage.get("checkpoint")
 
 
 def _tokenizers(purge: Purge, artifacts: list[Artifact]) -> list[str]:

@@ -91,6 +91,11 @@ def _execute(run: Run, into: str) -> str:
         raise UsageError(
             f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
         )
+    if record["flow"] == "finetune":
+        base = run["finetune"].manifest["lineage"]["checkpoint"]
+        raise UsageError(
+            f"run {run.id} fine-tuned {base}; replay the run that trained it, or fine-tune it again"
+        )
     flow = getattr(pipeline, record["flow"])
     for earlier in runs_of(run)[:-1]:  # what it adds to is made again first
         before = {**earlier.record["config"], "earlier": config["earlier"]}

@@ -90,8 +90,9 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def execute(flow: str, as_json: bool, **parameters: Any) -> None:
-    """Run a flow with a progress view, and say where everything is."""
+def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
+    """Run a flow with a progress view, and say where everything is. Returns the run where that was
+    not said as JSON."""
     from flows.recording import settle
 
     settled = ("config", "overrides", "until", "checkpoint", "start", "store")
@@ -104,11 +105,13 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
     if as_json:
         from flows.commands.status import status_of
 
-        return show(status_of(done), True, str)
+        show(status_of(done), True, str)
+        return None
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
-    if flow == "audit":
-        stderr.print(f"audited: {done.record['checkpoint']}")
+    if flow in ("audit", "finetune"):
+        did = {"audit": "audited", "finetune": "fine-tuned"}[flow]
+        stderr.print(f"{did}: {done.record['checkpoint']}")
     stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
     controls, failed = done.controls()
     if failed:
@@ -119,6 +122,7 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> None:
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
+    return done
 
 
 def run_of(flow: Callable[[], str]) -> Run:

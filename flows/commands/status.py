@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
-from flows.config import Config, load, overridden
+from flows.config import Config, laid_over, load, overridden, read
 from flows.runs import Run, open_run, same_store, store_uri
 from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
 
@@ -52,7 +52,10 @@ def _config_today(run: Run) -> tuple[Config | None, str | None]:
     if file and ".." in Path(file).parts:  # no run of ours names one so
         return None, f"run.json names {file!r}, which leads out of the folder and is not read"
     try:
-        return (load(file, run.record["overrides"]) if file else load(run.record["config"])), None
+        if not file:
+            return load(run.record["config"]), None
+        tree = laid_over(read(file), run.record["config"])
+        return load(tree, run.record["overrides"], file), None
     except HallmarkError as error:
         return None, str(error)
 
@@ -121,7 +124,7 @@ def _names(lineage: Any) -> list[str]:
 
 def render(report: Report) -> str:
     """The report as text for a terminal."""
-    of = f"{report['checkpoint']}, " if report["flow"] == "audit" else ""
+    of = f"{report['checkpoint']}, " if report["flow"] in ("audit", "finetune") else ""
     lines = [
         f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
@@ -163,8 +166,8 @@ def _ending(report: Report) -> str:
 def _command(report: Report) -> str:
     """The command that made the run."""
     words = ["hallmark", "run", report["config_file"] or report["config_name"]]
-    if report["flow"] == "audit":
-        words = ["hallmark", "audit", report["checkpoint"]]
+    if report["flow"] in ("audit", "finetune"):
+        words = ["hallmark", report["flow"], report["checkpoint"]]
         words += ["--only", ",".join(report["only"])] if report["only"] else []
         words += ["--config", report["config_file"]] if report["config_file"] else []
     for override in report["overrides"]:

@@ -336,7 +336,7 @@ class Trainer:
         return measured.bits_per_token
 
     def _write_samples(self) -> None:
-        """Let the model write, in the first process; an encoder-only one and one of labels cannot."""
+        """Let the model write, in the first process; an encoder or a model of labels cannot."""
         config = self.config
         if not config.samples or self.model.decoder is None or self.model_config.labels:
             return

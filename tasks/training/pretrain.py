@@ -42,8 +42,9 @@ from tasks.training.seen import COVERAGE, SEEN, seen_of, stretches
 
 log = logging.getLogger("hallmark")
 
-#: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences.
-GIVEN = ("vocab_size", "context")
+#: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences; a model of
+#: labels is what ``finetune`` makes.
+GIVEN = ("vocab_size", "context", "labels")
 
 
 class PretrainConfig(StageConfig):
@@ -58,8 +59,16 @@ class PretrainConfig(StageConfig):
     def _not_given_twice(cls, value: Any) -> Any:
         for name in GIVEN if isinstance(value, dict) else ():
             if name in value:
-                stage_name = {"vocab_size": "train_tokenizer", "context": "pack"}[name]
-                raise ValueError(f"{name} follows from {stage_name}.{name}; set it there")
+                place = {"vocab_size": "train_tokenizer.vocab_size", "context": "pack.context",
+                         "labels": "the data of finetune"}[name]  # fmt: skip
+                raise ValueError(f"{name} follows from {place}; set it there")
+        return value
+
+    @field_validator("train")
+    @classmethod
+    def _of_packed_text(cls, value: TrainConfig) -> TrainConfig:
+        if value.objective == "seq2seq":
+            raise ValueError("objective seq2seq learns from pairs: see hallmark finetune")
         return value
 
     @field_serializer("model")
@@ -188,6 +197,8 @@ def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> 
         found = to_dict(read_config(start.directory()))
     except CheckpointError as error:
         raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
+    if found["labels"]:
+        raise HallmarkError("training cannot go on from it: it gives labels and writes no text")
     default = to_dict(ModelConfig())
     chosen = {k: v for k, v in to_dict(config.model).items() if v != default[k] and k not in GIVEN}
     chosen["architecture"] = OBJECTIVES[config.train.objective]

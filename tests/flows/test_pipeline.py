@@ -151,7 +151,7 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 2
     notebook: dict[str, object] = {}
     for block in blocks:
         exec(block.replace("latest", smoke.first), notebook)

@@ -30,6 +30,8 @@ def open_own(folder: Path, name: str, device: str) -> Subject:
         model = load(folder, device=device)
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
+    if model.config.labels:
+        raise UsageError(f"{name} gives labels and no text: an audit needs a language model")
     kinds: dict[str, type[OwnDecoder] | type[OwnEncoder]] = {
         "decoder": OwnDecoder,
         "encoder": OwnEncoder,

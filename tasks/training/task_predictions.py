@@ -1,0 +1,131 @@
+"""What a fine-tuned model gives for the rows of the test split, and how well that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from model.training.data import END_OF_TEXT
+from model.training.examples import prompt_of
+from tasks.contract import column, table
+from tasks.training.task_rows import Encoded, Labelling, Row, Rows, Task
+from tasks.training.task_scores import (
+    BAG_OF_WORDS,
+    bag_of_words,
+    label_scores,
+    most_frequent,
+    text_scores,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from model.architecture import Transformer
+
+PREDICTIONS = table(
+    "What the model gives for the rows of the test split.",
+    column("file", pa.string(), "label", "name of the file"),
+    column("row", pa.int64(), "figure", "number of the row in it, as in quarantine"),
+    column("word", pa.int32(), "figure", "number of the word, from 0, where words have labels"),
+    column("gold", pa.large_string(), "corpus text", "what stands in the table"),
+    column("predicted", pa.large_string(), "model text", "what the model gives"),
+    column("log_prob", pa.float64(), "figure", "its log-probability", unit="nats"),
+)
+
+
+def predict_texts(
+    model: Transformer, tokenizer: Tokenizer, done: Encoded, longest: int
+) -> list[tuple[str, Any]]:
+    """What the model writes for each source, greedily, and its log-probability. It writes at most
+    ``longest`` tokens, or what the context holds."""
+    from model.decoding.generate import generate
+
+    sources = [list(example.ids) or [END_OF_TEXT] for example in done.examples]
+    if model.encoder is not None:
+        prompts, given = [[END_OF_TEXT]] * len(sources), sources
+        most = min(longest, model.config.context - 1)
+    else:
+        prompts, given = [prompt_of(source) for source in sources], None
+        most = longest
+    found = generate(
+        model, prompts, max_new_tokens=most, temperature=0.0, sources=given, batch_rows=64
+    )
+    written = []
+    for (text,) in found:
+        ids = text.ids[:-1] if text.stopped else text.ids
+        spelled = tokenizer.decode(ids, skip_special_tokens=True)
+        written.append((spelled, float(text.log_probs.sum(dtype="float64"))))
+    return written
+
+
+def predict_labels(model: Transformer, done: Encoded) -> list[list[tuple[str, Any]]]:
+    """Of each text the likeliest label of each token that was asked for one, and its
+    log-probability."""
+    from model.decoding.labels import label_log_probs
+
+    names = model.config.labels
+    found = []
+    for log_p in label_log_probs(model, done.examples):
+        best = log_p.argmax(1)
+        pairs = zip(best, log_p.max(1), strict=True)
+        found.append([(names[i], float(value)) for i, value in pairs])
+    return found
+
+
+def judge_labels(
+    model: Transformer, task: Task, rows: Rows, encoded: dict[str, Encoded]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of PREDICTIONS and of SCORES for labels."""
+    test, train, done = rows.of("test"), rows.of("train"), encoded["test"]
+    given = predict_labels(model, done)
+    predictions, texts = [], []
+    for i, (row, labels) in enumerate(zip(test, given, strict=True)):
+        for word, ((label, log_prob), gold) in enumerate(zip(labels, row.gold, strict=False)):
+            number = word if isinstance(task, Labelling) else None
+            predictions.append(_prediction(row, number, gold, label, log_prob))
+            texts.append(i)
+    gold = [prediction["gold"] for prediction in predictions]
+    scored = [prediction["predicted"] for prediction in predictions]
+    if isinstance(task, Labelling):
+        read = [row.texts[:n] for row, n in zip(test, done.read, strict=True)]
+        simple = most_frequent([(row.texts, row.gold) for row in train], read)
+        other = label_scores("most frequent label of the word", simple, gold, texts)
+    else:
+        width = model.config.vocab_size
+        simple = bag_of_words(
+            [example.ids for example in encoded["train"].examples],
+            [row.gold[0] for row in train],
+            [example.ids for example in done.examples],
+            width,
+        )
+        other = label_scores("bag of words", simple, gold, texts, BAG_OF_WORDS)
+    return predictions, [*label_scores("model", scored, gold, texts), *other]
+
+
+def judge_pairs(
+    model: Transformer, tokenizer: Tokenizer, rows: Rows, encoded: dict[str, Encoded]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of PREDICTIONS and of SCORES for pairs."""
+    test = rows.of("test")
+    longest = 2 * max(len(example.answers) for example in encoded["train"].examples) + 8
+    written = predict_texts(model, tokenizer, encoded["test"], longest)
+    predictions = [
+        _prediction(row, None, row.gold[0], *found)
+        for row, found in zip(test, written, strict=True)
+    ]
+    gold, sources = [row.gold[0] for row in test], [row.texts[0] for row in test]
+    scores = [
+        *text_scores("model", [text for text, _ in written], gold),
+        *text_scores("the source itself", sources, gold),
+    ]
+    return predictions, scores
+
+
+def _prediction(
+    row: Row, word: int | None, gold: str, predicted: str, log_prob: float
+) -> dict[str, Any]:
+    return {
+        "file": row.file, "row": row.number, "word": word, "gold": gold, "predicted": predicted,
+        "log_prob": log_prob,
+    }  # fmt: skip

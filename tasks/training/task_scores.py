@@ -1,0 +1,189 @@
+"""How well a task is done: figures with their intervals, and what a simple method reaches."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.contract import column, table
+from tasks.measures.statistics import bootstrap_share
+
+Float64 = NDArray[np.float64]
+Row = dict[str, Any]
+
+RESAMPLES = 1000
+
+SCORES = table(
+    "How well the test split was done, by the model and by what it is compared with.",
+    column("system", pa.string(), "label", "who was scored: the model, or a simple method"),
+    column("metric", pa.string(), "label", "what was measured"),
+    column("slice", pa.string(), "corpus text", "empty for all rows, else the label"),
+    column("value", pa.float64(), "figure", "the figure, in its unit; null without test rows"),
+    column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
+    column("high", pa.float64(), "figure", "upper end"),
+    column("n", pa.int64(), "figure", "units that were scored: texts, or words"),
+    column("unit", pa.string(), "label", "unit of the value: share, or score from 0 to 100"),
+    column("method", pa.string(), "project text", "what the interval rests on"),
+    column("scorer", pa.string(), "label", "library and version, where one measured"),
+)  # fmt: skip
+
+
+def score(
+    system: str, metric: str, value: float, low: float, high: float, n: int, method: str,
+    *, slice: str = "", unit: str = "share", scorer: str = "",
+) -> Row:  # fmt: skip
+    def known(number: float) -> float | None:
+        return None if np.isnan(number) else float(number)
+
+    return {
+        "system": system, "metric": metric, "slice": slice, "value": known(value),
+        "low": known(low), "high": known(high), "n": n, "unit": unit, "method": method,
+        "scorer": scorer,
+    }  # fmt: skip
+
+
+# Written texts -------------------------------------------------------------------------------
+
+
+def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Iterator[Row]:
+    """Exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) of texts, one reference
+    each."""
+    exact = [a.strip() == b.strip() for a, b in zip(written, gold, strict=True)]
+    found = bootstrap_share(exact, unit="texts", resamples=RESAMPLES)
+    yield score(system, "exact match", found.value, found.low, found.high, found.n, found.method)
+    if not gold:
+        return
+    from sacrebleu.metrics import BLEU, CHRF
+
+    for metric in (CHRF(), BLEU()):
+        several = RESAMPLES if len(gold) > 1 else 1
+        result = metric.corpus_score(list(written), [list(gold)], n_bootstrap=several)
+        signature = str(metric.get_signature())
+        told = json.loads(result.format(width=6, signature=signature, is_json=True))
+        low = high = np.nan
+        if "confidence_mean" in told:
+            low = told["confidence_mean"] - told["confidence_var"]
+            high = told["confidence_mean"] + told["confidence_var"]
+        method = f"sacrebleu's bootstrap over {len(gold)} texts, {RESAMPLES} resamples"
+        yield score(
+            system, result.name, result.score, low, high, len(gold), method,
+            unit="score, 0 to 100", scorer=f"sacrebleu {signature}",
+        )  # fmt: skip
+
+
+# Labels --------------------------------------------------------------------------------------
+
+
+def label_scores(
+    system: str, given: Sequence[str], gold: Sequence[str], rows: Sequence[int], scorer: str = ""
+) -> Iterator[Row]:
+    """Accuracy, F1 of each label and their mean, macro-F1. ``rows``: of each label the text it
+    belongs to, the unit of resampling."""
+    unit = "texts"
+    right = [a == b for a, b in zip(given, gold, strict=True)]
+    found = bootstrap_share(right, rows, unit=unit, resamples=RESAMPLES)
+    yield score(
+        system, "accuracy", found.value, found.low, found.high, found.n, found.method, scorer=scorer
+    )
+    if not gold:
+        return
+    names, numbers = np.unique(np.array([*gold, *given], object).astype(str), return_inverse=True)
+    _, cluster = np.unique(np.asarray(rows), return_inverse=True)
+    counts = outcomes(numbers[: len(gold)], numbers[len(gold) :], cluster, len(names))
+    whole = f1(counts.sum(0))
+    draws = f1(resampled(counts))  # (R, labels)
+    method = f"percentile bootstrap over {len(counts)} {unit}, {RESAMPLES} resamples"
+    macro = np.nanmean(draws, axis=1)
+    for name, value, drawn, n in (
+        ("", np.nanmean(whole), macro, len(gold)),
+        *((label, whole[i], draws[:, i], int(counts[:, :, i].sum(0)[[0, 2]].sum()))
+          for i, label in enumerate(names)),
+    ):  # fmt: skip
+        seen = drawn[~np.isnan(drawn)]
+        low, high = np.quantile(seen, [0.025, 0.975]) if len(counts) > 1 else (np.nan, np.nan)
+        metric = "F1" if name else "macro-F1"
+        yield score(system, metric, value, low, high, n, method, slice=name, scorer=scorer)
+
+
+def outcomes(
+    gold: NDArray[np.int64], given: NDArray[np.int64], cluster: NDArray[np.int64], labels: int
+) -> Float64:
+    """Of each cluster and label how often it was found, wrongly given, and missed: (clusters, 3,
+    labels)."""
+    counts = np.zeros((int(cluster.max()) + 1, 3, labels))
+    right = gold == given
+    np.add.at(counts, (cluster[right], 0, gold[right]), 1)
+    np.add.at(counts, (cluster[~right], 1, given[~right]), 1)
+    np.add.at(counts, (cluster[~right], 2, gold[~right]), 1)
+    return counts
+
+
+def f1(counts: Float64) -> Float64:
+    """2 found / (2 found + wrongly given + missed), NaN where a label does not occur: (..., labels)
+    of (..., 3, labels)."""
+    found, wrong, missed = np.moveaxis(counts, -2, 0)
+    with np.errstate(invalid="ignore"):
+        return 2 * found / (2 * found + wrong + missed)
+
+
+def resampled(counts: Float64, seed: int = 0) -> Float64:
+    """Sums over as many clusters, drawn with replacement, RESAMPLES times: (R, 3, labels)."""
+    random, n = np.random.default_rng(seed), len(counts)
+    flat = counts.reshape(n, -1)
+    sums = np.empty((RESAMPLES, flat.shape[1]))
+    for draw in range(RESAMPLES):
+        sums[draw] = np.bincount(random.integers(n, size=n), minlength=n) @ flat
+    return sums.reshape(RESAMPLES, *counts.shape[1:])
+
+
+# What a simple method reaches ----------------------------------------------------------------
+
+
+def bag_of_words(
+    train: Sequence[Sequence[int]], labels: Sequence[str], test: Sequence[Sequence[int]], width: int
+) -> list[str]:
+    """The labels that logistic regression over counts of tokens (of ``width``) gives."""
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression
+
+    def counts(texts: Sequence[Sequence[int]]) -> csr_matrix:
+        starts = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+        tokens = np.fromiter((token for text in texts for token in text), np.int64)
+        matrix = csr_matrix((np.ones(len(tokens)), tokens, starts), shape=(len(texts), width))
+        matrix.sum_duplicates()
+        return matrix
+
+    if not test:
+        return []
+    learnt = LogisticRegression(max_iter=1000).fit(counts(train), list(labels))
+    return [str(label) for label in learnt.predict(counts(test))]
+
+
+BAG_OF_WORDS = f"LogisticRegression of scikit-learn {version('scikit-learn')}"
+
+
+def most_frequent(
+    train: Sequence[tuple[Sequence[str], Sequence[str]]], test: Sequence[Sequence[str]]
+) -> list[str]:
+    """Of each word of the texts the label it has most often in training, of an unknown one the most
+    frequent of all."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    overall: Counter[str] = Counter()
+    for words, labels in train:
+        for word, label in zip(words, labels, strict=True):
+            counts[word][label] += 1
+        overall.update(labels)
+
+    def commonest(counter: Counter[str]) -> str:
+        return min(counter, key=lambda label: (-counter[label], label))
+
+    best = {word: commonest(counter) for word, counter in counts.items()}
+    default = commonest(overall)
+    return [best.get(word, default) for words in test for word in words]

@@ -1,0 +1,89 @@
+"""`hallmark finetune` over the smoke run's model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import toy_language
+from flows import open_run
+from flows.commands.finetune import render
+from flows.recording import settle
+from tasks.contract import UsageError
+
+pytestmark = pytest.mark.slow
+
+
+def write_config(folder, task='kind = "classification"', more=""):
+    rows = [{"text": s.text(), "label": s.bigger()} for s in toy_language.sentences(60, 1)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = folder / "task.toml"
+    config.write_text(
+        f'name = "task"\n[finetune.task]\n{task}\n[finetune.data]\n'
+        f'path = "{folder / "rows.jsonl"}"\n[finetune.train]\nsteps = 6\nwarmup = 1\n'
+        f"batch_size = 8\ncheckpoint_every = 6\n{more}"
+    )
+    return config
+
+
+@pytest.fixture(scope="module")
+def tuned(smoke, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    config = write_config(folder)
+    done = smoke("finetune", f"{smoke.first}@60", "--config", str(config))
+    ids = sorted(path.name for path in (smoke.store / "runs").iterdir())
+    return done, open_run(ids[-1], str(smoke.store)), config
+
+
+def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
+    done, run, _ = tuned
+    assert run.record["flow"] == "finetune" and list(run.stages) == ["finetune"]
+    scores = run["finetune"]["scores"].read().to_pylist()
+    assert render(scores) in done.stdout and "bag of words" in done.stdout
+    model = done.stdout.strip().splitlines()[-1].removeprefix("model: ")
+    assert model.startswith("checkpoint/")
+    assert f"fine-tuned: {smoke.first}@60" in done.stderr
+    report = smoke.json("status", run.id)
+    assert [stage["label"] for stage in report["stages"]] == ["finetune"]
+    assert not report["stages"][0]["stale"]
+
+
+def test_a_second_time_it_is_in_the_store(smoke, tuned):
+    config = tuned[2]
+    report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config))
+    assert [stage["cached"] for stage in report["stages"]] == [True]
+    report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config), "--set",
+                        "finetune.train.steps=5")  # fmt: skip
+    assert [stage["cached"] for stage in report["stages"]] == [False]
+
+
+def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tuned):
+    _, run, config = tuned
+    first = open_run(smoke.first, str(smoke.store))
+    assert run.config.ingest == first.config.ingest
+    assert run.config.name == "task" and run.config.finetune.train.steps == 6
+    settled = settle(str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store))
+    assert settled.config.pretrain == first.config.pretrain
+
+
+def test_a_model_of_labels_is_no_language_model(smoke, tuned):
+    _, run, _ = tuned
+    done = smoke("audit", run.id, "--only", "bias", code=2)
+    assert "gives labels and no text: an audit needs a language model" in done.stderr
+    done = smoke("run", "smoke", "--start", run.id, code=2)
+    assert "it gives labels and writes no text" in done.stderr
+    assert "replay the run that trained it" in smoke("replay", run.id, code=2).stderr
+
+
+def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
+    config = write_config(tmp_path, 'kind = "poems"')
+    done = smoke("finetune", f"{smoke.first}@0", "--config", str(config), code=2)
+    assert "finetune.task" in done.stderr and str(config) in done.stderr
+    done = smoke("finetune", f"{smoke.first}@0", "--config", "smoke", code=2)
+    assert "the config has no section finetune" in done.stderr
+    config = write_config(tmp_path, more="[finetune.data.more]\n")
+    done = smoke("finetune", "nowhere", "--config", str(config), code=2)
+    assert "there is no checkpoint 'nowhere'" in done.stderr
+    with pytest.raises(UsageError, match="run of its own: hallmark finetune"):
+        settle("smoke", [], "finetune", store=str(smoke.store))

@@ -1,0 +1,251 @@
+"""Fine-tuning as a stage: what is learnt, what it leaves, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from benchmarks import toy_language
+from model.interchange import checkpoint
+from tasks.contract import ROOT, HallmarkError, UsageError
+from tasks.training.finetune import FinetuneConfig
+from tests.tasks.training.tuning import TRAIN, base, tune
+
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
+
+def scores(made, system="model"):
+    rows = made["scores"].read().to_pylist()
+    return {row["metric"]: row for row in rows if row["system"] == system and not row["slice"]}
+
+
+def counts(made):
+    rows = made["counts"].read().to_pylist()
+    return {(row["split"], row["what"]): row["rows"] for row in rows}
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Sentences whose words have their part of speech."""
+    rows = [s.words() for s in toy_language.sentences(300, 1)]
+    table = pa.table({"words": [[w for w, _ in row] for row in rows],
+                      "labels": [[tag for _, tag in row] for row in rows]})  # fmt: skip
+    pq.write_table(table, tmp_path / "words.parquet")
+    return tmp_path / "words.parquet"
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_words_get_their_labels(tmp_path, words, architecture):
+    start = base(tmp_path / "base", architecture=architecture)
+    train = TRAIN | {"steps": 120, "checkpoint_every": 120}
+    made = tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)},
+                train=train)  # fmt: skip
+    found, simple = scores(made), scores(made, "most frequent label of the word")
+    assert found["accuracy"]["value"] > 0.95 > simple["accuracy"]["value"]
+    assert found["macro-F1"]["value"] > simple["macro-F1"]["value"]
+    predictions = made["predictions"].read().to_pylist()
+    right = [row["gold"] == row["predicted"] for row in predictions]
+    assert np.mean(right) == pytest.approx(found["accuracy"]["value"])
+    assert all(row["log_prob"] <= 0 for row in predictions)
+    rows = pq.read_table(words).to_pylist()
+    for row in predictions[:20]:  # its place leads to it
+        assert rows[row["row"] - 1]["labels"][row["word"]] == row["gold"]
+    low, high = found["accuracy"]["low"], found["accuracy"]["high"]
+    assert low < found["accuracy"]["value"] <= high and found["accuracy"]["n"] == len(right)
+    splits = counts(made)
+    assert sum(splits[split, "used"] for split in ("train", "validation", "test")) == 300
+    [last] = [r for r in made["checkpoints"].read().to_pylist() if r["step"] == 120]
+    folder = made.store.find(*last["artifact"].split("/")).directory()
+    assert checkpoint.load(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
+
+
+def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_path):
+    """Which of two animals it is that does something, of three. Of a model that has read nothing,
+    frozen features tell less."""
+    path = tmp_path / "who.jsonl"
+    animals = {"cat", "fox", "bear"}
+    toy = [s for s in toy_language.sentences(6000, 3) if {s.agent.noun, s.patient.noun} <= animals]
+    path.write_text("".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n"
+                            for s in toy))  # fmt: skip
+    start = base(tmp_path / "base", architecture="encoder")
+    train = TRAIN | {"steps": 250, "checkpoint_every": 250}
+    config = {"task": {"kind": "classification"}, "data": {"path": str(path)}, "train": train}
+    made = tune(tmp_path / "store", start, **config)
+    found, bag = scores(made), scores(made, "bag of words")
+    assert found["accuracy"]["value"] > 0.8
+    assert bag["accuracy"]["high"] < found["accuracy"]["low"]
+    assert "scikit-learn" in bag["accuracy"]["scorer"]
+    frozen = scores(tune(tmp_path / "store", start, **config, weights="head"))
+    assert frozen["accuracy"]["high"] < found["accuracy"]["low"]
+
+
+def test_pairs_of_sentences_are_told_apart(tmp_path):
+    """Whether the second sentence translates the first."""
+    toy = toy_language.sentences(60, 4)
+    path = tmp_path / "pairs.tsv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(["english", "toy", "same"])
+        for one, other in zip(toy, [*toy[1:], toy[0]], strict=True):
+            writer.writerow([one.text(), one.toy(), "yes"])
+            writer.writerow([one.text(), other.toy(), "no"])
+    start = base(tmp_path / "base", architecture="encoder")
+    task = {"kind": "classification", "text": "english", "second": "toy", "label": "same"}
+    made = tune(tmp_path / "store", start, task=task, data={"path": str(path), "group": "english"})
+    row = made["checkpoints"].read().to_pylist()[-1]
+    model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
+    assert model.config.token_types == 2
+    assert float(model.type_embedding.weight.detach().abs().min(1).values.max()) > 0  # learnt
+    rows = made["predictions"].read().to_pylist()
+    groups = {row["row"] // 2 for row in rows if row["row"] % 2 == 0}
+    assert counts(made)["test", "text also in train"] == 0 < len(groups)
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+def test_pairs_are_written_and_scored(tmp_path, architecture):
+    path = tmp_path / "pairs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["source", "target"])
+        writer.writerows((s.text(), s.toy()) for s in toy_language.sentences(300, 5))
+    start = base(tmp_path / "base", architecture=architecture)
+    train = TRAIN | {"steps": 150, "checkpoint_every": 150, "batch_size": 32}
+    made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)},
+                train=train)  # fmt: skip
+    found, source = scores(made), scores(made, "the source itself")
+    assert set(found) == {"exact match", "chrF2", "BLEU"}
+    assert found["chrF2"]["low"] > source["chrF2"]["high"]
+    assert re.match(r"sacrebleu nrefs:1\|.*version:\d", found["BLEU"]["scorer"])
+    rows = made["predictions"].read().to_pylist()
+    exact = np.mean([row["gold"] == row["predicted"] for row in rows])
+    assert exact == pytest.approx(found["exact match"]["value"])
+    log = made["log"].read().to_pylist()
+    assert log[-1]["validation_loss"] < 0.7 * log[19]["validation_loss"]
+    row = made["checkpoints"].read().to_pylist()[-1]
+    model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
+    assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
+
+
+def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
+    start = base(tmp_path / "base", architecture="encoder")
+    whole = tune(tmp_path / "one", start, task={"kind": "labelling"}, data={"path": str(words)})
+    command = [sys.executable, "-m", "tests.tasks.training.tuning",
+               *map(str, (tmp_path / "two", start, words))]  # fmt: skip
+    killed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                              start_new_session=True)  # fmt: skip
+    for line in killed.stdout:
+        if "checkpoint of step 20 " in line:
+            os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    killed.stdout.close()
+    again = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert re.search(r"from step [24]0 of 40", again.stdout)
+    assert again.stdout.strip().splitlines()[-1] == whole.content
+
+
+def test_rows_that_cannot_be_used_are_told_with_their_place(tmp_path):
+    path = tmp_path / "p.jsonl"
+    good = [{"source": f"a {i}", "target": f"b {i}"} for i in range(30)]
+    bad = ['{"source": "x"}', '{"source": "", "target": "y"}', "no json", '{"source": 3}']
+    lines = [json.dumps(row) for row in good[:10]] + bad + [json.dumps(row) for row in good[10:]]
+    path.write_text("\n".join(lines))
+    start = base(tmp_path / "base", architecture="encoder_decoder")
+    made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)})
+    rows = made["quarantine"].read().to_pylist()
+    assert [(row["row"], row["reason"]) for row in rows] == [
+        (11, "no target"), (12, "no source"), (13, "no JSON object"), (14, "no target"),
+    ]  # fmt: skip
+    assert {row["file"] for row in rows} == {"p.jsonl"}
+    assert counts(made)["", "quarantined: no target"] == 2
+    assert sum(n for (_, what), n in counts(made).items() if what == "used") == 30
+
+
+def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
+    (tmp_path / "train.csv").write_text(
+        "source,target\n" + "".join(f"the cat {i},miru {i}\n" for i in range(20))
+    )
+    (tmp_path / "test.csv").write_text(f"source,target\nthe cat 3,miru\n{'the cat ' * 90},miru\n")
+    start = base(tmp_path / "base", architecture="decoder")
+    data = {"path": str(tmp_path / "train.csv"), "test_path": str(tmp_path / "test.csv")}
+    made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data=data)
+    assert counts(made)["test", "cut to the context"] == 1
+    assert counts(made)["test", "used"] == 2
+    assert counts(made)["test", "text also in train"] == 1
+    assert "finetune: test, cut to the context: 1 rows" in caplog.text
+
+    (tmp_path / "train.csv").write_text(
+        "text,label\n" + "".join(f"the cat {i},{'ab'[i % 2]}\n" for i in range(40))
+    )
+    (tmp_path / "test.csv").write_text("text,label\nthe cat,a\nthe dog,c\n")
+    made = tune(tmp_path / "store", base(tmp_path / "encoder", architecture="encoder"),
+                task={"kind": "classification"}, data=data)  # fmt: skip
+    assert counts(made)["test", "a label never seen in train"] == 1
+    rows = made["predictions"].read().to_pylist()
+    assert [row["gold"] for row in rows] == ["a", "c"]
+    assert scores(made)["accuracy"]["n"] == 2 and scores(made)["accuracy"]["value"] <= 0.5
+    assert "a label never seen in train: 1 rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "architecture", "words"),
+    [
+        ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty"),
+        ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target"),
+        ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'"),
+        ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write"),
+        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack"),
+        ("text,label\n" + "a b,x\na c,x\n" * 30, {"kind": "classification"}, "encoder",
+         "all training rows have the label 'x'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learnt_is_refused_in_a_sentence(tmp_path, text, task, architecture, words):
+    (tmp_path / "d.csv").write_text(text)
+    start = base(tmp_path / "base", architecture=architecture)
+    data = {"path": str(tmp_path / "d.csv")}
+    with pytest.raises(HallmarkError, match=words) as error:
+        tune(tmp_path / "store", start, task=task, data=data)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(tmp_path, words):
+    start = base(tmp_path / "base")
+    config = json.loads((start / "config.json").read_text())
+    del config["objective"]
+    (start / "config.json").write_text(json.dumps(config))
+    with pytest.raises(HallmarkError, match="does not say what the model was trained for"):
+        tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
+    with pytest.raises(UsageError, match=r"nowhere\.csv: there is no such file"):
+        tune(tmp_path / "store", start, task={"kind": "pairs"},
+             data={"path": str(tmp_path / "nowhere.csv")})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"train": {"objective": "causal"}}, "objective follows from the task"),
+        ({"train": {"samples": 3}}, "samples follows from the task"),
+        ({"weights": "head"}, "pairs train all weights"),
+        ({"data": {"path": "x", "test": 0.6, "validation": 0.4}}, "leave nothing to train on"),
+        ({"task": {"kind": "poetry"}}, "poetry"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(config, words):
+    with pytest.raises(ValidationError, match=words):
+        FinetuneConfig.model_validate({"task": {"kind": "pairs"}, "data": {"path": "x"}, **config})
+
+
+def test_what_a_config_leaves_out_is_as_fine_tuning_does_it():
+    tree = {"task": {"kind": "pairs"}, "data": {"path": "x"}, "train": {"steps": 100}}
+    train = FinetuneConfig.model_validate(tree).train
+    assert (train.steps, train.learning_rate, train.schedule) == (100, 5e-4, "linear")

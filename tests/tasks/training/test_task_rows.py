@@ -1,0 +1,199 @@
+"""Rows of a task: read, checked, split and encoded."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.config import ModelConfig
+from model.training.examples import UNASKED
+from tasks.contract import HallmarkError, UsageError
+from tasks.training.tabular import Raw, read_rows
+from tasks.training.task_rows import (
+    Classification,
+    DataConfig,
+    Labelling,
+    Pairs,
+    Row,
+    encode,
+    joined,
+    read_task,
+)
+from tasks.training.train_tokenizer import TokenizerConfig, train
+
+ROWS = [["ein Hund, ja", "a dog"], ['"zwei"\nZeilen', "two lines"], ["drei", ""]]
+
+
+def write(path, header, rows):
+    if path.suffix == ".parquet":
+        columns = zip(*rows, strict=True)
+        pq.write_table(pa.table(dict(zip(header, map(list, columns), strict=True))), path)
+    elif path.suffix == ".jsonl":
+        lines = (json.dumps(dict(zip(header, row, strict=True))) for row in rows)
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        quoted = [['"' + v.replace('"', '""') + '"' for v in row] for row in [header, *rows]]
+        path.write_text("\n".join(mark.join(row) for row in quoted) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "tsv", "jsonl"])
+def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
+    path = write(tmp_path / f"t.{ending}", ["de", "en"], ROWS)
+    assert list(read_rows(path, ["en", "de"])) == [
+        Raw(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
+    ]
+    with pytest.raises(HallmarkError, match=r"has no column 'fr', it has 'de', 'en'"):
+        list(read_rows(path, ["de", "fr"]))
+
+
+def test_a_broken_row_does_not_stop_the_reading(tmp_path):
+    (tmp_path / "t.csv").write_bytes(
+        b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 200_000 + b",7\n8,9\n"
+    )
+    found = list(read_rows(tmp_path / "t.csv", ["a", "b"]))
+    assert [(row.number, bool(row.error)) for row in found] == [
+        (1, False), (2, True), (3, False), (4, False), (5, True), (6, False),
+    ]  # fmt: skip
+    assert found[1].error == "3 fields, where the header has 2"
+    (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
+    found = list(read_rows(tmp_path / "t.jsonl", ["a"]))
+    assert [(row.number, row.error) for row in found] == [
+        (1, ""), (2, "no JSON object"), (3, "no JSON object"), (4, "no JSON object"), (6, ""),
+    ]  # fmt: skip
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(HallmarkError, match="damaged at its beginning"):
+        list(read_rows(tmp_path / "t.parquet", ["a"]))
+    with pytest.raises(UsageError, match=r"ends with none of \.parquet"):
+        list(read_rows(tmp_path / "t.xls", ["a"]))
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "reason"),
+    [
+        (Pairs(), ["x", None], "no target"),
+        (Pairs(), [" \n", "x"], "no source"),
+        (Pairs(), [["x"], "x"], "the source is no text"),
+        (Pairs(), ["x", "\ud800"], "the target is not UTF-8"),
+        (Pairs(), ["x" * (1 << 20) + "x", "x"], "the source has more than 1,048,576 characters"),
+        (Classification(), ["x", None], "no label"),
+        (Classification(second="s"), ["x", "", "y"], "no second sentence"),
+        (Labelling(), [["a", "b"], ["X"]], "2 words and 1 labels"),
+        (Labelling(), [["a", ""], ["X", "Y"]], "no word"),
+        (Labelling(), [["a"], [None]], "no label"),
+        (Labelling(), [{"a": 1}, "X"], "the words are no list"),
+    ],
+)
+def test_what_is_no_row_of_a_task(tmp_path, task, row, reason):
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(dict(zip(task.columns, row, strict=True))) + "\n")
+    found = read_task(task, DataConfig(path=str(path)))
+    assert (found.kept, found.bad) == ([], [("t.jsonl", 1, reason)])
+
+
+def test_labels_may_be_numbers_and_words_stand_between_blanks(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "x", "label": 3}\n{"text": "y", "label": true}\n')
+    rows = read_task(Classification(), DataConfig(path=str(tmp_path / "t.jsonl"))).kept
+    assert [row.gold for row in rows] == [["3"], ["true"]]
+    (tmp_path / "t.csv").write_text("words,labels\nthe cat,D N\n")
+    [row] = read_task(Labelling(), DataConfig(path=str(tmp_path / "t.csv"))).kept
+    assert (row.texts, row.gold) == (["the", "cat"], ["D", "N"])
+
+
+def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportion(tmp_path):
+    rows = [[f"text {i % 1000}", f"y{i}", f"g{i % 200}"] for i in range(3000)]
+    path = write(tmp_path / "t.parquet", ["source", "target", "who"], rows)
+    by_text = read_task(Pairs(), DataConfig(path=str(path))).kept
+    splits = {row.texts[0]: row.split for row in by_text}
+    assert all(splits[row.texts[0]] == row.split for row in by_text)
+    share = [list(splits.values()).count(name) / 1000 for name in ("train", "validation", "test")]
+    assert share == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
+    grouped = read_task(Pairs(), DataConfig(path=str(path), group="who")).kept
+    assert len({(rows[row.number - 1][2], row.split) for row in grouped}) == 200
+    shuffled = random.Random(1).sample(rows, len(rows))
+    again = write(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
+    assert {row.texts[0]: row.split for row in read_task(Pairs(), DataConfig(path=str(again))).kept
+            } == splits  # fmt: skip
+    other = read_task(Pairs(), DataConfig(path=str(path), seed=1)).kept
+    assert {row.texts[0]: row.split for row in other} != splits
+
+
+def test_a_file_of_its_own_is_the_whole_of_a_split(tmp_path):
+    for name in ("train", "validation", "test"):
+        rows = [[f"{name} {i}", "y"] for i in range(50)]
+        write(tmp_path / f"{name}.csv", ["source", "target"], rows)
+    files = {f"{name}_path": str(tmp_path / f"{name}.csv") for name in ("validation", "test")}
+    found = read_task(Pairs(), DataConfig(path=str(tmp_path / "train.csv"), **files)).kept
+    assert all(row.texts[0].startswith(row.split) for row in found) and len(found) == 150
+
+
+# Encoding ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = ["the old cat sees a quiet duck", "a cat in the garden"] * 5
+    return train(iter([texts]), TokenizerConfig(vocab_size=320))
+
+
+def config(tokenizer, architecture, context=24, **more):
+    size = tokenizer.get_vocab_size()
+    return ModelConfig(vocab_size=size, context=context, architecture=architecture, **more)
+
+
+LABELS = {"labels": ("DET", "NOUN", "VERB"), "tie_embeddings": False}
+
+
+def test_a_words_label_stands_at_its_first_token_or_of_a_decoder_at_its_last(tokenizer):
+    row = Row("f", 1, "train", ["the", "qqq", "sees"], ["DET", "NOUN", "VERB"])
+    sizes = [len(tokenizer.encode(f" {word}").ids) for word in row.texts]
+    assert sizes[1] > 1
+    starts = [1, 1 + sizes[0], 1 + sizes[0] + sizes[1]]
+    for architecture, asked in (("encoder", starts), ("decoder", [starts[1] - 1, starts[2] - 1,
+                                                                  sum(sizes)])):  # fmt: skip
+        model = config(tokenizer, architecture, **LABELS)
+        [example] = encode([row], Labelling(), tokenizer, model, UNASKED).examples
+        assert tokenizer.decode(list(example.ids[1:])) == " the qqq sees"
+        found = {i: a for i, a in enumerate(example.answers) if a != UNASKED}
+        assert found == dict(zip(asked, [0, 1, 2], strict=True))
+        assert len(example.ids) == len(example.answers)
+
+
+def test_words_behind_the_context_are_not_read_and_unknown_labels_not_learnt(tokenizer):
+    row = Row("f", 1, "train", ["the", "cat"] * 20, ["DET", "ODD"] * 20)
+    model = config(tokenizer, "encoder", **LABELS)
+    done = encode([row], Labelling(), tokenizer, model, UNASKED)
+    [example] = done.examples
+    assert done.cut == [True] and len(example.ids) <= 24
+    assert sum(a == 0 for a in example.answers) == (done.read[0] + 1) // 2
+    assert set(example.answers) == {0, UNASKED}
+    asked = encode([row], Labelling(), tokenizer, model, 2).examples[0]
+    assert sum(a != UNASKED for a in asked.answers) == done.read[0]
+
+
+def test_a_text_is_labelled_at_the_token_that_is_read(tokenizer):
+    row = Row("f", 1, "train", ["the cat", "a duck"], ["NOUN"])
+    for architecture, at in (("encoder", 0), ("decoder", -1)):
+        model = config(tokenizer, architecture, **LABELS)
+        task = Classification(second="second")
+        [example] = encode([row], task, tokenizer, model, UNASKED).examples
+        assert example.answers[at] == 1 and sum(a != UNASKED for a in example.answers) == 1
+        first = [0, *tokenizer.encode("the cat").ids]
+        assert example.ids == [*first, 0, *tokenizer.encode("a duck").ids]
+        assert example.first == len(first)
+
+
+def test_the_longer_sentence_is_cut_first():
+    assert joined([[5] * 9, [6] * 3], 10) == ([0, *[5] * 5, 0, *[6] * 3], 6)
+    assert joined([[5] * 9, [6] * 9], 10) == ([0, *[5] * 4, 0, *[6] * 4], 5)
+    assert joined([[5] * 9], 10) == ([0, *[5] * 9], 10)
+    assert joined([[5] * 19], 10) == ([0, *[5] * 9], 10)
+    for one in range(8):
+        for other in range(8):
+            whole, first = joined([[5] * one, [6] * other], 8)
+            assert len(whole) == min(8, one + other + 2) and whole[first] == 0
