@@ -162,9 +162,10 @@ def main() -> None:
         made, seconds = finetune(folder, runs[kind] + step, task, data, weights, steps)
         for row in made["scores"].read().to_pylist():
             if not row["slice"]:
+                between = "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
                 print(
                     f"| {name} | {row['metric']} | {row['system']} | {row['value']:.3f} | "
-                    f"{row['low']:.3f} to {row['high']:.3f} | {row['n']} | {seconds:.0f} |",
+                    f"{between} | {row['n']} | {seconds:.0f} |",
                     flush=True,
                 )
         shown = made["predictions"].read().to_pylist()[:3]

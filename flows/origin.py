@@ -102,8 +102,8 @@ def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subje
     """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
     that was named, else the newest that trained it, else the newest with its corpus."""
     if base := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
-        before = store.find(*base.split("/"))
-        known = Subject(checkpoint) if before is None else _ours(store, before)
+        began = store.find(*base.split("/"))
+        known = Subject(checkpoint) if began is None else _ours(store, began)
         return replace(known, checkpoint=checkpoint, pretrained=None)
     pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
     packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])

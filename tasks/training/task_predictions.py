@@ -81,9 +81,9 @@ def judge_labels(
     given = predict_labels(model, done)
     predictions, texts = [], []
     for i, (row, labels) in enumerate(zip(test, given, strict=True)):
-        for word, ((label, log_prob), gold) in enumerate(zip(labels, row.gold, strict=False)):
+        for word, ((label, log_prob), right) in enumerate(zip(labels, row.gold, strict=False)):
             number = word if isinstance(task, Labelling) else None
-            predictions.append(_prediction(row, number, gold, label, log_prob))
+            predictions.append(_prediction(row, number, right, label, log_prob))
             texts.append(i)
     gold = [prediction["gold"] for prediction in predictions]
     scored = [prediction["predicted"] for prediction in predictions]
@@ -92,12 +92,11 @@ def judge_labels(
         simple = most_frequent([(row.texts, row.gold) for row in train], read)
         other = label_scores("most frequent label of the word", simple, gold, texts)
     else:
-        width = model.config.vocab_size
         simple = bag_of_words(
             [example.ids for example in encoded["train"].examples],
             [row.gold[0] for row in train],
             [example.ids for example in done.examples],
-            width,
+            model.config.vocab_size,
         )
         other = label_scores("bag of words", simple, gold, texts, BAG_OF_WORDS)
     return predictions, [*label_scores("model", scored, gold, texts), *other]

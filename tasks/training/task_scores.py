@@ -60,7 +60,8 @@ def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Ite
     yield score(system, "exact match", found.value, found.low, found.high, found.n, found.method)
     if not gold:
         return
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     for metric in (CHRF(), BLEU()):
         several = RESAMPLES if len(gold) > 1 else 1
@@ -107,9 +108,12 @@ def label_scores(
           for i, label in enumerate(names)),
     ):  # fmt: skip
         seen = drawn[~np.isnan(drawn)]
-        low, high = np.quantile(seen, [0.025, 0.975]) if len(counts) > 1 else (np.nan, np.nan)
+        low, high = np.quantile(seen, [0.025, 0.975])
+        how = method
+        if low == high:  # all right, say: a bootstrap would claim certainty
+            low, high, how = np.nan, np.nan, f"no interval: {len(counts)} {unit} without spread"
         metric = "F1" if name else "macro-F1"
-        yield score(system, metric, value, low, high, n, method, slice=name, scorer=scorer)
+        yield score(system, metric, value, low, high, n, how, slice=name, scorer=scorer)
 
 
 def outcomes(

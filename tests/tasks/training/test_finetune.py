@@ -79,7 +79,7 @@ def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_p
     path.write_text("".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n"
                             for s in toy))  # fmt: skip
     start = base(tmp_path / "base", architecture="encoder")
-    train = TRAIN | {"steps": 250, "checkpoint_every": 250}
+    train = TRAIN | {"steps": 150, "checkpoint_every": 150}
     config = {"task": {"kind": "classification"}, "data": {"path": str(path)}, "train": train}
     made = tune(tmp_path / "store", start, **config)
     found, bag = scores(made), scores(made, "bag of words")
@@ -205,7 +205,7 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'"),
         ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write"),
         ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack"),
-        ("text,label\n" + "a b,x\na c,x\n" * 30, {"kind": "classification"}, "encoder",
+        ("text,label\n" + "".join(f"a {i},x\n" for i in range(60)), {"kind": "classification"}, "encoder",
          "all training rows have the label 'x'"),
     ],
 )  # fmt: skip
