@@ -205,8 +205,8 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'"),
         ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write"),
         ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack"),
-        ("text,label\n" + "".join(f"a {i},x\n" for i in range(60)), {"kind": "classification"}, "encoder",
-         "all training rows have the label 'x'"),
+        ("text,label\n" + "".join(f"a {i},x\n" for i in range(60)), {"kind": "classification"},
+         "encoder", "all training rows have the label 'x'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_learnt_is_refused_in_a_sentence(tmp_path, text, task, architecture, words):
