@@ -53,7 +53,7 @@ objective = "{objective}"
 steps = {steps}
 batch_size = 32
 learning_rate = 2e-3
-warmup = 50
+warmup = {warmup}
 checkpoint_every = 100000
 validate_every = 200
 samples = 0
@@ -120,7 +120,7 @@ def pretrain(folder: Path, architecture: str, steps: int) -> str:
     config = folder / f"{architecture}.toml"
     config.write_text(
         CORPUS.format(folder=folder, tokens=tokens, architecture=architecture, objective=objective,
-                      steps=steps)
+                      steps=steps, warmup=steps // 10)
     )  # fmt: skip
     return hallmark(folder, "run", str(config), "--until", "pretrain")
 
