@@ -69,10 +69,11 @@ def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Ite
         signature = str(metric.get_signature())
         told = json.loads(result.format(width=6, signature=signature, is_json=True))
         low = high = np.nan
-        if "confidence_mean" in told:
+        method = f"no interval: {len(gold)} texts without spread"
+        if told.get("confidence_var"):
             low = told["confidence_mean"] - told["confidence_var"]
             high = told["confidence_mean"] + told["confidence_var"]
-        method = f"sacrebleu's bootstrap over {len(gold)} texts, {RESAMPLES} resamples"
+            method = f"sacrebleu's bootstrap over {len(gold)} texts, {RESAMPLES} resamples"
         yield score(
             system, result.name, result.score, low, high, len(gold), method,
             unit="score, 0 to 100", scorer=f"sacrebleu {signature}",

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import toy_language
 from flows import open_run
 from flows.commands.finetune import render
+from flows.origin import resolve
 from flows.recording import settle
 from tasks.contract import UsageError
 
@@ -74,6 +75,19 @@ def test_a_model_of_labels_is_no_language_model(smoke, tuned):
     done = smoke("run", "smoke", "--start", run.id, code=2)
     assert "it gives labels and writes no text" in done.stderr
     assert "replay the run that trained it" in smoke("replay", run.id, code=2).stderr
+
+
+def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned):
+    _, run, _ = tuned
+    first = open_run(smoke.first, str(smoke.store))
+    subject = resolve(run.store, run.id)
+    made = run["finetune"]["checkpoints"].read(["artifact"])["artifact"].to_pylist()
+    assert subject.checkpoint.name == made[-1] and subject.pretrained is None
+    assert subject.corpus["plant"].name == first["plant"].name
+    read = smoke.json("batch", smoke.first, "--step", "1")["sequences"][0]["spans"][0]["doc_id"]
+    report = smoke.json("purge", read, "--dry-run")
+    rows = {row["checkpoint"]: row for row in report["weights"]}
+    assert rows[made[-1]]["start"] == first.checkpoints()[-1].name
 
 
 def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):

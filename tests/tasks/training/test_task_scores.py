@@ -65,6 +65,7 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["BLEU"]["value"] == pytest.approx(100) and rows["chrF2"]["value"] == 100
     assert rows["exact match"]["value"] == 1.0
     assert rows["BLEU"]["scorer"].startswith("sacrebleu nrefs:1|")
+    assert rows["BLEU"]["low"] is None and "without spread" in rows["BLEU"]["method"]
     written = ["the cat sat on the mat", "a dog barks at night again"]
     rows = {row["metric"]: row for row in text_scores("x", written, gold)}
     # All n-grams are there: only the brevity penalty counts, 12 words of 13.
