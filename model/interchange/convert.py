@@ -55,8 +55,9 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer: st
     check_tokenizer(Path(tokenizer), config.vocab_size)
     family = family_of(config)
     ours = model.state_dict()
-    for name in ours.keys() & {"embedding.weight", "head.weight", "head.bias"}:
-        ours[name] = ours[name][: config.vocab_size]  # without the padding
+    ours["embedding.weight"] = ours["embedding.weight"][: config.vocab_size]  # without the padding
+    for name in ours.keys() & {"head.weight", "head.bias"}:
+        ours[name] = ours[name][: config.outputs]
     theirs: dict[str, Tensor] = {}
     for entry in family.entries(config):
         tensor = _permuted(entry.ours, ours[entry.ours], config, to_halves=family.halves)
