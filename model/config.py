@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar
+
+from model.checks import between, check_types, positive
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -82,21 +84,21 @@ class ModelConfig:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name, high in LARGEST.items():
-            _between(self, name, 1, high)
+            between(self, name, 1, high)
         if self.d_head is not None:
-            _between(self, "d_head", 1, LARGEST["d_model"])
+            between(self, "d_head", 1, LARGEST["d_model"])
         elif self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
         if self.n_kv_heads is not None:
-            _between(self, "n_kv_heads", 1, self.n_heads)
+            between(self, "n_kv_heads", 1, self.n_heads)
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
                 )
         if self.d_ff is not None:
-            _between(self, "d_ff", 1, 4 * LARGEST["d_model"])
+            between(self, "d_ff", 1, 4 * LARGEST["d_model"])
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
                 f"Rotary positions need an even head size, not {self.head_dim}: d_head, or "
@@ -107,10 +109,10 @@ class ModelConfig:
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
         for name in ("dropout", "attention_dropout"):
-            _between(self, name, 0.0, 1.0, open_right=True)
-        _positive(self, "rope_theta")
-        _positive(self, "norm_eps")
-        _between(self, "token_types", 0, 256)
+            between(self, name, 0.0, 1.0, open_right=True)
+        positive(self, "rope_theta")
+        positive(self, "norm_eps")
+        between(self, "token_types", 0, 256)
         if self.token_types and self.architecture != "encoder":
             raise ValueError(f"token_types are for an encoder, not for a {self.architecture}.")
         if self.labels:
@@ -234,17 +236,17 @@ class TrainConfig:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("steps", "checkpoint_every", "validate_every"):
-            _between(self, name, 1, 10**9)
+            between(self, name, 1, 10**9)
         for name in ("batch_size", "accumulation"):
-            _between(self, name, 1, 10**6)
+            between(self, name, 1, 10**6)
         for name in ("warmup", "validation_sequences", "state_every"):
-            _between(self, name, 0, 10**9)
-        _between(self, "seed", 0, 2**63 - 1)
+            between(self, name, 0, 10**9)
+        between(self, "seed", 0, 2**63 - 1)
         for name in ("threads", "processes", "samples"):
-            _between(self, name, 0, 1024)
-        _between(self, "sample_tokens", 1, 10**6)
+            between(self, name, 0, 1024)
+        between(self, "sample_tokens", 1, 10**6)
         if self.batch_size % (self.accumulation * max(1, self.processes)):
             among = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
@@ -264,17 +266,17 @@ class TrainConfig:
             raise ValueError(
                 f"warmup {self.warmup} is longer than the training, {self.steps} steps."
             )
-        _positive(self, "learning_rate")
-        _between(self, "learning_rate", 0.0, 10.0)
-        _positive(self, "clip")
-        _between(self, "min_lr_ratio", 0.0, 1.0)
-        _between(self, "decay_fraction", 0.0, 1.0)
+        positive(self, "learning_rate")
+        between(self, "learning_rate", 0.0, 10.0)
+        positive(self, "clip")
+        between(self, "min_lr_ratio", 0.0, 1.0)
+        between(self, "decay_fraction", 0.0, 1.0)
         for name in ("beta1", "beta2", "momentum"):
-            _between(self, name, 0.0, 1.0, open_right=True)
+            between(self, name, 0.0, 1.0, open_right=True)
         for name in ("weight_decay", "z_loss"):
-            _between(self, name, 0.0, 10.0)
+            between(self, name, 0.0, 10.0)
         if self.spike:
-            _between(self, "spike", 1.0, 1e6)
+            between(self, "spike", 1.0, 1e6)
 
 
 #: Which architecture each objective trains.
@@ -326,44 +328,3 @@ def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """The config as a JSON object with every key."""
     values = asdict(config)
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
-
-
-def _check_types(config: ModelConfig | TrainConfig) -> None:
-    """Values come from JSON: refuse a wrong type here, where the key is known."""
-    for name, hint in get_type_hints(type(config)).items():
-        if name == "__pydantic_config__":
-            continue
-        value = getattr(config, name)
-        choices = get_args(hint)
-        if get_origin(hint) is tuple:
-            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-                raise ValueError(f"{name} must be a list of names, not {value!r}.")
-            object.__setattr__(config, name, tuple(value))  # JSON has lists
-            continue
-        if choices and all(isinstance(choice, str) for choice in choices):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
-            continue
-        allowed = tuple(choices) or (hint,)
-        if float in allowed:
-            allowed += (int,)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            expected = " or ".join(kind.__name__ for kind in tuple(choices) or (hint,))
-            raise ValueError(f"{name} must be {expected}, not {value!r}.")
-        if hint is float:
-            try:
-                object.__setattr__(config, name, float(value))  # the same whether 0 or 0.0
-            except OverflowError:
-                raise ValueError(f"{name} is too large.") from None
-
-
-def _positive(config: object, name: str) -> None:
-    value = getattr(config, name)
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number, not {value}.")
-
-
-def _between(config: object, name: str, low: float, high: float, open_right: bool = False) -> None:
-    value = getattr(config, name)
-    if not (low <= value < high if open_right else low <= value <= high):
-        raise ValueError(f"{name} must be between {low} and {high}, not {value}.")
