@@ -17,7 +17,7 @@ class Prepared:
     """The batch of a step, as one process computes it.
 
     parts: its own micro-batches, pinned where they go to a GPU. Of the whole batch, total: the sum
-    of its weights; tokens: positions of its rows; seen: of those of all steps to this one; flops: of
+    of its weights; tokens: positions of its rows; seen: those of all steps to this one; flops: of
     the step.
     """
 

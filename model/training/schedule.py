@@ -1,4 +1,5 @@
-"""Learning-rate schedules, and how far those of two trainings are one."""
+"""What is due at which step: the learning rate, and how far those of two trainings are one;
+checkpoints and states."""
 
 from __future__ import annotations
 
@@ -42,3 +43,14 @@ def same_rates(one: TrainConfig, other: TrainConfig, step: int) -> bool:
     if all(getattr(one, name) == getattr(other, name) for name in SCHEDULE):
         return True
     return step <= min(settled(one), settled(other))
+
+
+def checkpoint_is_due(config: TrainConfig, step: int) -> bool:
+    power_of_two = step & (step - 1) == 0
+    return step % config.checkpoint_every == 0 or (config.log_spaced and power_of_two)
+
+
+def state_is_due(config: TrainConfig, step: int) -> bool:
+    """Where it is asked for, and before the rate decays, for a longer training."""
+    branch = config.schedule == "wsd" and step == settled(config)
+    return branch or bool(config.state_every and step % config.state_every == 0)

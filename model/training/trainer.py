@@ -37,7 +37,7 @@ from model.training.machine import (
     peak_memory,
 )
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
-from model.training.schedule import learning_rate, settled
+from model.training.schedule import checkpoint_is_due, learning_rate, state_is_due
 from model.training.tasks import make_task
 from model.training.texts import write_samples
 from model.training.validation import SHIFT, Validator
@@ -68,16 +68,13 @@ class Trainer:
             self.objective = make_task(job.model, config.objective)
         else:
             self.objective = make_objective(
-                config.objective,
-                document_mask=config.document_mask,
-                context=job.model.context,
-                vocab_size=job.model.vocab_size,
-                token_id=self.words.token_to_id,
-            )
+                config.objective, document_mask=config.document_mask, context=job.model.context,
+                vocab_size=job.model.vocab_size, token_id=self.words.token_to_id,
+            )  # fmt: skip
         world.join(self.device)
         self._read_data(job)
         torch.manual_seed(config.seed)
-        self._make_model(job.start, job.frozen)
+        self._make_model(job)
         self.optimizers = make_optimizers(self.model, config)
         self.guard = SpikeGuard()
         self.tables = _no_rows()
@@ -143,13 +140,16 @@ class Trainer:
                 world=self.world,
             )
 
-    def _make_model(self, start: Path | None, frozen: bool) -> None:
+    def _make_model(self, job: Job) -> None:
         """The model with the weights it begins with; all processes make the same."""
+        start = job.start
         if start is None:
             model = Transformer(self.model_config)
         else:
             model = checkpoint.load(start, objective=self.config.objective)
             if model.config != self.model_config:
+                if not job.examples:
+                    raise ValueError(f"The checkpoint {start} is of another model than the job.")
                 model = adapted(model, self.model_config, f"The checkpoint {start}")
             if (start / checkpoint.TOKENIZER).read_bytes() != self.tokenizer.read_bytes():
                 raise ValueError(
@@ -160,14 +160,15 @@ class Trainer:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
         self.model.objective = self.config.objective
-        if frozen:
+        if job.frozen:
             freeze_body(self.model)
         for stack in (model.encoder, model.decoder):
             if stack is not None:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
-        kind, sharded = self.config.parallel, self.config.parallel == "fsdp" and self.world.size > 1
-        self.compiled = choose_compile(self.config.compile, self.device, sharded)
+        kind, one = self.config.parallel, self.world.size == 1
+        one_shape = (one or kind != "fsdp") and not job.examples
+        self.compiled = choose_compile(self.config.compile, self.device, one_shape)
         self.loss = self.world.wrap(self.model, kind, self.compiled, self.config.z_loss)
 
     def run(self) -> int:
@@ -223,7 +224,8 @@ class Trainer:
             self.step += 1
             last = self.step == config.steps
             validates = last or self.step % config.validate_every == 0
-            keeps = last or self._checkpoint_is_due() or self._state_is_due()
+            leaves = last or checkpoint_is_due(config, self.step)
+            keeps = leaves or state_is_due(config, self.step)
             # One step late, so that the device has the next one to do while figures are read.
             self._settle(but=0 if validates or keeps else 1)
             if validates:
@@ -233,7 +235,7 @@ class Trainer:
                 told = time.monotonic()
                 self._tell_step()
             if keeps:
-                self._keep(self.model if last or self._checkpoint_is_due() else None)
+                self._keep(self.model if leaves else None)
             if validates or keeps:
                 self.before = Mark(self.device)
         self.keeper.wait()
@@ -298,17 +300,6 @@ class Trainer:
                 f"{self.config.learning_rate}) or clip (now {self.config.clip})."
             )
         self._tell("skipped", step=step, message=f"{what}: the step is skipped")
-
-    def _checkpoint_is_due(self) -> bool:
-        power_of_two = self.step & (self.step - 1) == 0
-        due = self.step % self.config.checkpoint_every == 0
-        return due or (self.config.log_spaced and power_of_two)
-
-    def _state_is_due(self) -> bool:
-        """Where it is asked for, and before the rate decays, for a longer training."""
-        config = self.config
-        branch = config.schedule == "wsd" and self.step == settled(config)
-        return branch or bool(config.state_every and self.step % config.state_every == 0)
 
     def _backward(self, batch: Batch, total: float) -> torch.Tensor:
         """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""

@@ -279,7 +279,7 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
             log.warning("finetune: %s, %s: %s rows", split, what, f"{number:,}")
     job = write_job(base, made, encoded, config, work.area)
     with closing(events(job, work.area / "trainer.stderr")) as told:
-        committed = follow(told, work, config.train.steps)
+        committed, _ = follow(told, work, config.train.steps)
     model = load(committed[max(committed)].directory(), torch_device(config.train.device))
     if isinstance(config.task, Pairs):
         predictions, scores = judge_pairs(model, tokenizer, rows, encoded)

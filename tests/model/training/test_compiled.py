@@ -15,10 +15,10 @@ CPU = torch.device("cpu")
 
 
 def test_nothing_is_compiled_on_the_cpu_unless_it_is_asked_for():
-    assert not choose_compile(None, CPU, sharded=False)
-    assert choose_compile(True, CPU, sharded=False)
-    assert not choose_compile(False, torch.device("cuda"), sharded=False)
-    assert not choose_compile(None, torch.device("cuda"), sharded=True)
+    assert not choose_compile(None, CPU, one_shape=True)
+    assert choose_compile(True, CPU, one_shape=True)
+    assert not choose_compile(False, torch.device("cuda"), one_shape=True)
+    assert not choose_compile(None, torch.device("cuda"), one_shape=False)
 
 
 @pytest.fixture
