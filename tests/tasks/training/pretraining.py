@@ -31,6 +31,17 @@ def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifac
         return packed, pretrain(packed, tokenizer, corpus, None, None, config)
 
 
+def prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
+    """The inputs of the stage."""
+    from tasks.training.pack import PackConfig, pack
+    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+
+    with open_session(Session(Store(store))):
+        corpus = split_corpus(60)
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
+        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None, None
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
     print(run(Path(sys.argv[1]))[1].content, flush=True)

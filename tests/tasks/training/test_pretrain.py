@@ -23,7 +23,7 @@ from model.interchange import checkpoint
 from tasks.contract import ROOT, Artifact, Event, HallmarkError, Session, Store, open_session
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
-from tests.tasks.training.pretraining import CONFIG, run
+from tests.tasks.training.pretraining import CONFIG, prepared, run
 
 #: But for the stage that is killed: it has a process of its own, and starts its trainer in earnest.
 pytestmark = pytest.mark.usefixtures("forked_trainers")
@@ -205,7 +205,7 @@ def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
         if event.kind == "child":
             raise RuntimeError("given up")
 
-    inputs = _prepared(tmp_path)
+    inputs = prepared(tmp_path)
     with (
         OnLine([], kill) as seen,
         open_session(Session(Store(tmp_path), listener=give_up)),
@@ -221,7 +221,7 @@ def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None:
-    inputs = _prepared(tmp_path)
+    inputs = prepared(tmp_path)
     with (
         OnLine(["process .* started"] * 9, kill) as seen,
         open_session(Session(Store(tmp_path))),
@@ -232,7 +232,7 @@ def test_a_trainer_that_is_killed_every_time_is_given_up(tmp_path: Path) -> None
 
 
 def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
-    inputs = _prepared(tmp_path)
+    inputs = prepared(tmp_path)
     config = PretrainConfig(
         model=CONFIG.model,
         # Sooner or later a gradient is above the mean of those before it.
@@ -245,32 +245,10 @@ def test_what_the_trainer_says_is_wrong_is_the_error(tmp_path: Path) -> None:
         pretrain(*inputs, config)
 
 
-def test_figures_are_seen_while_it_trains(tmp_path: Path) -> None:
-    heard: list[Event] = []
-    inputs = _prepared(tmp_path)
-    with open_session(Session(Store(tmp_path), listener=heard.append)):
-        made = pretrain(*inputs, CONFIG)
-    log = {row["step"]: row for row in made["log"].read().to_pylist()}
-    speed = {row["step"]: row for row in made.telemetry("speed").to_pylist()}
-    told = {event.done: event.figures for event in heard if "loss" in event.figures}
-    assert told and 300 in told
-    for step, figures in told.items():
-        for name in ("loss", "learning_rate", "grad_norm"):
-            assert figures[name] == log[step][name]
-        for name in ("tokens_per_second", "mfu"):
-            assert figures[name] == speed[step][name] > 0
-    validated = [e.done for e in heard if "validation_bits_per_token" in e.figures]
-    assert validated == [0, 100, 200, 300]
-    said = [event.what for event in heard if event.kind == "progress"][-1]
-    last = log[300]
-    assert said.startswith(f"loss {last['loss']:.3f}, rate {last['learning_rate']:.2g}, norm ")
-    assert re.search(r" [\d,]+ tokens/s, MFU \d+%$", said)
-
-
 def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
     from tasks.training.pack import PackConfig, pack
 
-    _, tokenizer, *_ = _prepared(tmp_path)
+    _, tokenizer, *_ = prepared(tmp_path)
     with open_session(Session(Store(tmp_path))):
         nothing = corpus_of([("web", "holdout", "text")])
         empty = pack(nothing, tokenizer, PackConfig(context=32))
@@ -393,14 +371,3 @@ def test_the_trainers_modules_count_as_code() -> None:
     ours = {m for m in loaded.stdout.split() if m.startswith("model.")}
     bare = {"model.training", "model.decoding", "model.interchange"}  # only docstrings
     assert ours - bare <= pretrain.code_digests().keys()
-
-
-def _prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
-    """The inputs of the stage."""
-    from tasks.training.pack import PackConfig, pack
-    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-
-    with open_session(Session(Store(store))):
-        corpus = split_corpus(60)
-        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
-        return pack(corpus, tokenizer, PackConfig(context=32)), tokenizer, corpus, None, None
