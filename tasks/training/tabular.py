@@ -19,8 +19,8 @@ from tasks.contract import HallmarkError, UsageError
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
-#: Longest line of a jsonl file, in bytes.
-LONGEST_LINE = 1 << 24
+#: Longest line of a jsonl file, in bytes, and longest field of another text, in characters.
+LONGEST_LINE = LONGEST_FIELD = 1 << 24
 
 
 class Raw(NamedTuple):
@@ -102,6 +102,8 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
 
 
 def _delimited(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[Raw]:
+    # One limit for all of the process; another reader may have raised it further.
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD + 1))
     # Bytes that are no UTF-8 become halves of characters, which no text may hold.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = csv.reader(file, delimiter=delimiter)
@@ -121,6 +123,9 @@ def _delimited(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[R
             if not row:
                 continue
             number += 1
+            if max(map(len, row)) > LONGEST_FIELD:
+                yield Raw(number, [], f"a field of more than {LONGEST_FIELD:,} characters")
+                continue
             if len(row) != len(header):
                 yield Raw(number, [], f"{len(row)} fields, where the header has {len(header)}")
                 continue

@@ -44,7 +44,7 @@ def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
     assert render(scores) in done.stdout and "bag of words" in done.stdout
     model = done.stdout.strip().splitlines()[-1].removeprefix("model: ")
     assert model.startswith("checkpoint/")
-    assert f"fine-tuned: {smoke.first}@60" in done.stderr
+    assert run.record["checkpoint"] == f"{smoke.first}@60"
     report = smoke.json("status", run.id)
     assert [stage["label"] for stage in report["stages"]] == ["finetune"]
     assert not report["stages"][0]["stale"]

@@ -109,7 +109,7 @@ EDITS = {
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        (AUDITS - {"attention_maps"}) | {"effects", "profile", "recovery"},
+        (AUDITS - {"attention_maps"}) | {"effects", "profile", "recovery", "finetune"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -145,10 +145,11 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         (
             "scipy",
             {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "profile", "recovery"}
+            | {"finetune"}
             | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
-        ("torch", {"pretrain", *AUDITS}),
+        ("torch", {"pretrain", "finetune", *AUDITS}),
         ("prefect", set()),
     ],
 )

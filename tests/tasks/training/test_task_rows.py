@@ -12,6 +12,7 @@ import pytest
 from model.config import ModelConfig
 from model.training.examples import UNASKED
 from tasks.contract import HallmarkError, UsageError
+from tasks.training import tabular
 from tasks.training.tabular import Raw, read_rows
 from tasks.training.task_rows import (
     Classification,
@@ -52,14 +53,16 @@ def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
         list(read_rows(path, ["de", "fr"]))
 
 
-def test_a_broken_row_does_not_stop_the_reading(tmp_path):
+def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr(tabular, "LONGEST_FIELD", 1_000)
     (tmp_path / "t.csv").write_bytes(
-        b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 200_000 + b",7\n8,9\n"
+        b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 2_000 + b",7\n8,9\n" + b"y" * 1_000 + b",1"
     )
     found = list(read_rows(tmp_path / "t.csv", ["a", "b"]))
     assert [(row.number, bool(row.error)) for row in found] == [
-        (1, False), (2, True), (3, False), (4, False), (5, True), (6, False),
+        (1, False), (2, True), (3, False), (4, False), (5, True), (6, False), (7, False),
     ]  # fmt: skip
+    assert found[4].error == "a field of more than 1,000 characters"
     assert found[1].error == "3 fields, where the header has 2"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
     found = list(read_rows(tmp_path / "t.jsonl", ["a"]))
