@@ -272,13 +272,13 @@ class _Frames:
 
     def _end(self, whole: int) -> int:
         """Where a record of so many bytes ends with its line ends; 0 if it does not end here, or
-        if its member is damaged behind it, in its checksum."""
+        if its member is damaged behind it, in its checksum or where it goes on with no record."""
         self._fill(whole + 128)
         ends = _ENDS.match(self.held, whole)
         if ends is None:
             return whole if self.over and len(self.held) == whole else 0
         end = ends.end()
-        near = self.damage is not None and end == len(self.held)
+        near = self.damage is not None and not self.held.startswith(b"WARC/", end)
         return 0 if near and not self._behind(end) else end
 
     def _behind(self, end: int) -> bool:

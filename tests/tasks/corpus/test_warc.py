@@ -252,6 +252,22 @@ def test_a_damaged_member_costs_its_record(tmp_path, ending):
         assert bad == [("record 3", DAMAGED)]
 
 
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_a_member_that_goes_on_behind_its_record_costs_it(tmp_path, monkeypatch, block):
+    """Its last block does not end where it did: some bytes more, and no checksum."""
+    (row,) = conversions(range(1), 2)
+    packed = PACK[".gz"](row)
+    hurt = packed[:71] + random.Random(129).randbytes(1) + packed[72:]
+    path = tmp_path / "a.warc.gz"
+    monkeypatch.setattr(streams, "BLOCK", block)
+    monkeypatch.setattr(warc, "BLOCK", block)
+    for others, numbers in (([], []), (conversions(range(1, 3)), [1, 2])):
+        path.write_bytes(b"".join([hurt, *map(PACK[".gz"], others)]))
+        good, bad, _ = read(path, "warc", limit=LIMIT)
+        assert found_numbers(good) == numbers
+        assert [place for place, _ in bad] == ["record 1"]
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_an_archive_that_is_cut_off(write, ending):
     rows = conversions(range(30))
