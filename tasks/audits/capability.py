@@ -68,7 +68,7 @@ class CapabilityConfig(StageConfig):
     training_bytes: int = Field(
         64_000_000,
         ge=1_000,
-        description="text of the train split that the n-gram models count, chosen by hash; about "
+        description="text of the train split that the baselines learn from, chosen by hash; about "
         "40 bytes of memory each",
     )
     recurrent_tokens: int = Field(

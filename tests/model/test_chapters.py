@@ -190,7 +190,7 @@ def test_back_propagation_finds_the_slope_of_the_loss():
         model.cross_entropy = exact
         model.loss(batch).backward()
         for seed in range(10):
-            slope, epsilon = 0.0, 1e-5
+            epsilon = 1e-5
             ways = [(p, drawn(*p.shape, seed=seed).double()) for p in model.parameters()]
             slope = sum((p.grad * way).sum().item() for p, way in ways)
             values = []
