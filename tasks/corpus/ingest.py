@@ -4,12 +4,12 @@ A ``doc_id`` is given here and carried ever after. It is a hash of the source's 
 document's declared key, or, without one, of the source's name, the bytes of the document and
 its ordinal among identical ones: not of paths, row numbers or workers. The same corpus in
 another container, folder or order of files has the same ids. Of records with one key the one with
-the smallest hash of its text stays, whichever came first.
+the smallest hash of its text stays, whichever came first, of those that are not removed here.
 
 What cannot be read goes to ``quarantine`` with its place and its raw bytes, which may hold
 personal data in clear: that table stays in the store and is shown by no report.
 
-Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 110 bytes a record
+Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 118 bytes a record
 where ids are given (``reading/records.py``).
 """
 
@@ -183,6 +183,7 @@ def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[R
         "keyed": [r.key is not None for r in records],
         "source": [source] * len(records),
         "reason": reasons,
+        "gone": pc.not_equal(reasons, ""),
         "text": texts,
         "text_hash": text_hashes(texts),
         "url": urls,
@@ -260,7 +261,8 @@ def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
 
 
 def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
-    """First what belongs to no document, one row a file and kind: it has no id to be sorted by."""
+    """First what belongs to no document, one row a source and kind: it has no id to be sorted
+    by."""
     out.table("ledger").write(
         ledger_rows(
             "removed_span",
@@ -276,13 +278,14 @@ def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
     out.table("ledger").write(rows)
 
 
-def skipped_rows(skipped: list[Skip]) -> pa.Table:
-    """The rows of SKIPPED."""
-    found = pa.table([list(c) for c in zip(*skipped, strict=True)] or [[]] * 4, schema=SKIPPED)
-    sums = found.group_by(["source", "what"]).aggregate([("records", "sum"), ("bytes", "sum")])
-    return sums.rename_columns(SKIPPED.names).sort_by(
-        [("source", "ascending"), ("what", "ascending")]
-    )
+def skips(read: list[tuple[Batch, Done]]) -> list[Skip]:
+    """What belongs to no document, by source and kind: in however many files it stood."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for batch, done in read:
+        for what, records, size in done.value["skipped"]:
+            found = sums.setdefault((batch.inputs[0].source, what), [0, 0])
+            found[0], found[1] = found[0] + records, found[1] + size
+    return [Skip(*key, *sums[key]) for key in sorted(sums)]
 
 
 def source_rows(config: IngestConfig, read: list[tuple[Batch, Done]]) -> pa.Table:
@@ -366,11 +369,7 @@ def ingest(config: IngestConfig, work: Work) -> None:
     sources = {batch.inputs[0].source: config.sources[batch.inputs[0].index] for batch in todo}
     known = [*zip(runs, own, strict=True), *((run, None) for run in named)]
     quotas, kept_bytes = settle(known, sources, config.block, work.denied)
-    skipped = [
-        Skip(batch.inputs[0].source, *counts)
-        for batch, done in read
-        for counts in done.value["skipped"]
-    ]
+    skipped = skips(read)
     cut = ranges([*runs, *named], kept_bytes, config.part_bytes, skipped)
     written = work.parts(write_part, cut, quotas)
     errors = errors_in([*results, *written])
@@ -378,7 +377,8 @@ def ingest(config: IngestConfig, work: Work) -> None:
     if not any(book["kept"] for book in found):
         raise HallmarkError(_nothing([*results, *written]))
     work.table("errors").write(errors)
-    work.table("skipped").write(skipped_rows(skipped))
+    rows = [list(column) for column in zip(*skipped, strict=True)] or [[]] * len(SKIPPED)
+    work.table("skipped").write(pa.table(rows, schema=SKIPPED))
     work.table("sources").write(source_rows(config, read))
     work.table("accounts").write(pa.Table.from_pylist(found, schema=accounts.ACCOUNTS))
 

@@ -5,7 +5,7 @@ text. A record's identity is its document's id, but for later copies of a text w
 get ids of their own, which belong to other parts. So the copies are spilled once more under their
 new ids, and then part k is a stretch of every run.
 
-Memory: ids and counts only, 110 bytes a record; texts stay in files that are mapped at need.
+Memory: ids and counts only, 118 bytes a record; texts stay in files that are mapped at need.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ RECORDS = pa.schema(
         ("keyed", pa.bool_()),
         ("source", pa.string()),
         ("reason", pa.string()),  # why it is removed; "" if it is kept
+        ("gone", pa.bool_()),  # whether there is such a reason
         ("text", pa.large_string()),
         ("text_hash", ID),
         ("url", pa.string()),
@@ -40,9 +41,11 @@ RECORDS = pa.schema(
     ]
 )
 
-#: Equal identities stand together; of two records with one key the content decides, and among
-#: copies of a text what is known of them, not which came first.
-IN_ORDER: Any = [("identity", "ascending"), ("text_hash", "ascending"), ("labels", "ascending")]
+#: Equal identities stand together; of two records with one key the content decides (one that is
+#: removed stands behind), and among copies of a text what is known of them, not which came first.
+IN_ORDER: Any = [
+    (name, "ascending") for name in ("identity", "gone", "text_hash", "labels", "raw_bytes")
+]
 
 #: Text that a worker holds while it sorts a run.
 RUN_BYTES = 32 << 20
@@ -99,14 +102,18 @@ def runs_of(results: list[Done]) -> list[Run]:
 # Ids ---------------------------------------------------------------------------------------------
 
 
-def ordinals(identities: np.ndarray, hashes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How many records of the same identity stand before each: by text_hash, by labels, then by
-    arrival.
+def ordinals(
+    identities: np.ndarray, hashes: np.ndarray, others: dict[str, np.ndarray]
+) -> np.ndarray:
+    """How many records of the same identity stand before each, in IN_ORDER, then by arrival, which
+    their places alone tell.
 
-    identities, hashes: (n, 2) uint64, the two halves of 16 bytes; labels: (n,) uint64.
+    identities, hashes: (n, 2) uint64, the two halves of 16 bytes; others: the other columns of
+    IN_ORDER, (n,) each.
     """
-    keys = (labels, hashes[:, 1], hashes[:, 0], identities[:, 1], identities[:, 0])
-    order = np.lexsort(keys)  # stable
+    columns = {"identity": identities, "text_hash": hashes, **others}
+    keys = [key for name, _ in IN_ORDER for key in np.atleast_2d(columns[name].T)]
+    order = np.lexsort(keys[::-1])  # the last key counts most; stable
     ordered = identities[order]
     first = np.ones(len(order), bool)
     first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
@@ -131,17 +138,16 @@ class Copies:
 def find_copies(runs: list[Run]) -> tuple[list[Copies], list[np.ndarray]]:
     """The later copies in each run that has any, and which records of each are the first of their
     ids."""
-    keyed = [np.array([], bool)]
     ids, hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
-    labels = [np.array([], np.uint64)]
+    known = [RECORDS.empty_table().select(["keyed", "gone", "labels", "raw_bytes"])]
     for run in runs:
         ids.append(run.halves("identity"))
         hashes.append(run.halves("text_hash"))
-        known = run.columns(["keyed", "labels"])
-        labels.append(known["labels"].to_numpy())
-        keyed.append(known["keyed"].to_numpy())
-    numbers = ordinals(*map(np.concatenate, (ids, hashes, labels)))
-    has_key = np.concatenate(keyed)
+        known.append(run.columns(known[0].column_names))
+    together = pa.concat_tables(known)
+    others = {name: together[name].to_numpy() for name in together.column_names}
+    has_key = others.pop("keyed")
+    numbers = ordinals(np.concatenate(ids), np.concatenate(hashes), others)
     found, own = [], []
     start = 0
     for run, rows in zip(runs, ids[1:], strict=True):
@@ -169,7 +175,7 @@ def name_copies(copies: Copies, out: Tables) -> None:
 
 
 class Skip(NamedTuple):
-    """What was read of a file and belongs to no document."""
+    """What was read of a source and belongs to no document."""
 
     source: str
     what: str

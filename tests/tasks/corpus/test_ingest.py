@@ -193,8 +193,8 @@ def test_output_does_not_depend_on_workers(tmp_path):
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(*(st.integers(0, n) for n in (5, 3, 2))), max_size=40))
-def test_ordinals_count_copies_by_text_hash_by_labels_and_then_by_arrival(records):
+@given(st.lists(st.tuples(*(st.integers(0, n) for n in (5, 1, 3, 2, 2))), max_size=40))
+def test_ordinals_count_copies_by_what_is_known_of_them_and_then_by_arrival(records):
     expected = []
     for place, (identity, *known) in enumerate(records):
         others = [(c, other) for other, (i, *c) in enumerate(records) if i == identity]
@@ -204,8 +204,9 @@ def test_ordinals_count_copies_by_text_hash_by_labels_and_then_by_arrival(record
         values = [record[column] for record in records]
         return np.array([((v + 1) // 2, (v + 1) % 2) for v in values], np.uint64).reshape(-1, 2)
 
-    labels = np.array([record[2] for record in records], np.uint64)
-    assert ordinals(halves(0), halves(1), labels).tolist() == expected
+    gone, labels, sizes = (np.array([r[i] for r in records], np.int64) for i in (1, 3, 4))
+    others = {"gone": gone.astype(bool), "labels": labels.astype(np.uint64), "raw_bytes": sizes}
+    assert ordinals(halves(0), halves(2), others).tolist() == expected
 
 
 # What is found, and what is refused --------------------------------------------------------------
