@@ -1,13 +1,15 @@
 """Seconds and memory of every corpus stage as a corpus grows, and on several mappers.
 
     python -m benchmarks.curation --data FOLDER [--times 1 10] [--workers 2] [--mapper processes]
+    python -m benchmarks.curation --data FOLDER --books 50 500
 
 FOLDER holds text corpora (jsonl, csv, parquet, txt, plain or packed). They are written as one jsonl
 file a copy; each copy beyond the first has its words replaced by others of the same corpus, chosen
 by a hash, so that lengths, repetitions and near copies stay what they are while no document occurs
 twice. Each size runs in a process of its own, all stages behind one another in a fresh store.
 Prints a table: seconds at each size, their ratio over the ratio of the bytes, and the peak memory
-of the process and of its largest worker.
+of the process and of its largest worker. With ``--books`` it is so many documents of 5 MB instead,
+words of the corpus drawn by a seed. No process may hold more than 256 files open, but on Ray.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import zstandard
 
@@ -69,12 +72,24 @@ def write_copy(documents: list[str], vocabulary: list[str], number: int, path: P
             file.write(json.dumps({"text": text}) + "\n")
 
 
+def write_books(vocabulary: list[str], count: int, folder: Path, size: int = 5_000_000) -> None:
+    """Books of ``size`` bytes, one a file: words drawn by the book's number."""
+    words = np.array([word.encode() for word in vocabulary if word], object)
+    for number in range(count):
+        drawn = np.random.default_rng(number).integers(len(words), size=size // 4)
+        text = b" ".join(words[drawn])[:size].decode(errors="ignore")
+        path = folder / f"book-{number}.jsonl"
+        path.write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
+
+
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
     from flows.config import load
     from flows.pipeline import curate, train
     from tasks.contract import Event, Finished, Session, Store, make_mapper, open_session
 
+    if mapper == "processes":  # Ray's own servers hold more
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     source = {"kind": "jsonl", "name": "corpus", "path": str(folder)}
     config = load({"name": "growth", "ingest": {"sources": [source]}})
     seconds: dict[str, float] = {}
@@ -100,6 +115,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--data", type=Path, required=True)
     arguments.add_argument("--times", type=int, nargs="+", default=[1, 10])
+    arguments.add_argument("--books", type=int, nargs="+", default=[])
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--mapper", default="processes")
     arguments.add_argument("--until", default="")
@@ -113,11 +129,14 @@ def main() -> None:
     vocabulary = sorted({word for text in documents for word in text.split(" ")})
     results, sizes = [], []
     with tempfile.TemporaryDirectory(prefix="hallmark-growth-") as scratch:
-        for times in given.times:
+        for times in given.books or given.times:
             folder = Path(scratch) / f"corpus-{times}"
             folder.mkdir()
-            for number in range(times):
-                write_copy(documents, vocabulary, number, folder / f"copy-{number}.jsonl")
+            if given.books:
+                write_books(vocabulary, times, folder)
+            else:
+                for number in range(times):
+                    write_copy(documents, vocabulary, number, folder / f"copy-{number}.jsonl")
             sizes.append(sum(path.stat().st_size for path in folder.iterdir()))
             begin = time.perf_counter()
             command = [sys.executable, "-m", "benchmarks.curation", "--data", str(given.data)]
@@ -128,10 +147,11 @@ def main() -> None:
             if done.returncode:
                 sys.exit(done.stderr)
             results.append(json.loads(done.stdout))
-            count = f"{len(documents) * times:,} documents, {sizes[-1] / 1e6:.0f} MB"
+            many = times if given.books else len(documents) * times
+            count = f"{many:,} documents, {sizes[-1] / 1e6:.0f} MB"
             print(f"{count}: {time.perf_counter() - begin:.1f} s in all, "
                   f"peak {results[-1]['peak_mb']} MiB", flush=True)  # fmt: skip
-    head = "".join(f"{f'x{times}':>10}" for times in given.times)
+    head = "".join(f"{f'x{times}':>10}" for times in given.books or given.times)
     print(f"{'stage':<20}{head}{'growth':>10}")
     for stage in results[0]["seconds"]:
         found = [result["seconds"].get(stage, float("nan")) for result in results]

@@ -5,13 +5,15 @@
 Every repetition is a fresh process with a fresh store that runs one flow of 20 chained stages,
 each of which passes one document on and keeps a ledger (so it pays for tables, accounts, hashes,
 commit, run.json, the Prefect task and its page). Then the same flow again, all from the store.
-Prints medians: seconds to start Prefect and end the run, milliseconds a stage.
+Prints medians: seconds to start Prefect and end the run, milliseconds a stage; and what a part
+costs on each mapper, by parts that do nothing.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -98,6 +100,23 @@ def _stages() -> tuple[object, object, type]:
 _first, _next, _Config = _stages()
 
 
+def part(number: int) -> int:
+    """A part that costs nothing but its way to where it is worked on, and back."""
+    return number
+
+
+def overhead(kind: str, workers: int, parts: int = 2000) -> float:
+    """Milliseconds a part, once the workers are there."""
+    from tasks.contract import make_mapper
+    from tasks.contract.mappers import ONE
+
+    with make_mapper(kind, workers) as mapper:
+        list(mapper(part, [(0,)] * 16, ONE))
+        start = time.perf_counter()
+        list(mapper(part, [(number,) for number in range(parts)], ONE))
+        return 1000 * (time.perf_counter() - start) / parts
+
+
 def main() -> None:
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     walls, starts, fresh, cached = [], [], [], []
@@ -120,6 +139,13 @@ def main() -> None:
     ):
         spread = f"({min(values):.1f} to {max(values):.1f})"
         print(f"{name:<60} {statistics.median(values):7.1f} {unit} {spread}")
+    mappers = [("in this process", "processes", 1), ("2 processes", "processes", 2)]
+    if importlib.util.find_spec("ray"):
+        mappers.append(("Ray, 2 workers", "ray", 2))
+    for name, kind, workers in mappers:
+        times = [overhead(kind, workers) for _ in range(repetitions)]
+        spread = f"({min(times):.4f} to {max(times):.4f})"
+        print(f"{'a part, ' + name:<60} {statistics.median(times):7.4f} ms {spread}")
 
 
 if __name__ == "__main__":
