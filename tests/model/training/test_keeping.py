@@ -18,7 +18,7 @@ from model.training.run import main
 from model.training.state import Snapshot, load_state, snapshot
 from model.training.work import states
 from tests.model.oracles import tiny, write_tokenizer
-from tests.model.training.training import TRAIN, log, run, write_job
+from tests.model.training.training import RISING, TRAIN, log, run, write_job
 
 CONFIG = TrainConfig(**{**TRAIN, "optimizer": "muon"})
 NOTHING = {name: [] for name in SCHEMAS}
@@ -127,7 +127,7 @@ def test_states_come_more_often_than_checkpoints_where_asked_for(inputs, tmp_pat
 @pytest.mark.parametrize("every", [1, 7])
 def test_where_training_stops_nothing_of_the_step_that_diverged_is_kept(inputs, tmp_path, every):
     """Though the step after it may have begun when that is seen."""
-    train = {"learning_rate": 0.1, "precision": "fp32", "checkpoint_every": every}
+    train = {**RISING, "precision": "fp32", "checkpoint_every": every}
     code, events = run(write_job(inputs, tmp_path / "stops", spike=1.0, **train))
     assert code == 1
     step = int(events[-1]["message"].split(":")[0].removeprefix("Step "))

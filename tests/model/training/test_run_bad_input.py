@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from model.training.job import read_job
 from model.training.run import main
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
-from tests.model.training.training import log, run, write_job
+from tests.model.training.training import RISING, log, run, write_job
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_job_of_wrong_types_is_refused_by_name(inputs, tmp_path, change, words
 
 
 def test_a_run_that_diverges_ends_with_one_sentence(inputs, tmp_path):
-    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, learning_rate=0.1))
+    code, events = run(write_job(inputs, tmp_path / "work", spike=1.0, **RISING))
     assert code == 1 and events[-1]["event"] == "error"
     assert "times its mean; lower learning_rate" in events[-1]["message"]
 

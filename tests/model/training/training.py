@@ -26,6 +26,9 @@ TRAIN = {
     "threads": 1,
 }
 
+#: A rate that rises to the end, and the gradient's norm with it: above its mean on any machine.
+RISING = {"learning_rate": 3.0, "warmup": 40}
+
 
 def write_job(inputs, work, name="job", model=None, **train):
     job = {

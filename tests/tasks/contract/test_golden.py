@@ -32,6 +32,7 @@ from tasks.contract import (
     table,
     text_hashes,
 )
+from tasks.contract.artifact import content_digest, table_digest
 from tasks.contract.columns import plain
 from tasks.contract.fingerprint import CONTRACT, fingerprint, tree_digest
 from tasks.contract.writer import TableWriter
@@ -55,9 +56,13 @@ GOLDEN = {
             "signatures": "63a6bd0f0fc4a029a244b6e080bcb039f376e92459d1cdcb37cd3d29974f36b3",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
             "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
+            "many": "16725323f1fc626a0411dfed42764eefd2e98121bb3846bf63ea2125495ec06b",
+            "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
         },
         "hashes": {
             "fingerprint": "fa070eecb7de27c894fd19a2e5c3bfe880d0550a4e6d2a62d70db823bc3941e1",
+            "table": "8226b958b5029706cdd88cd02dc97f3c11e814171d43c405f749cbc42c6c7364",
+            "content": "86b1617492d338ef5c83714971d7c6da08d306b143bdcb25912a5323984f1421",
             "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
             "keyed": ["9aec7ed53541f6405d893e33fdd999ff", "b92af59923a56a5df6825dd7bd08c715"],
             "identities": ["f99fb09d8d8b9919dd7b7f0b7632a66a", "b4a5a4d5928aa27587f320b6d546c19f"],
@@ -151,6 +156,12 @@ def contents():
     yield "signatures", SIGNATURES, signed | {"bands": [[i, 2**32 - 1] for i in range(14)] + [[]]}
     yield "others", OTHERS, others | {"names": [["a", "b"], None]}
     yield "nothing", DOCUMENTS, {name: [] for name in DOCUMENTS.names}
+    # More rows, and more bytes, than a row group holds.
+    many = {"flag": [True] * 4097, "number": range(4097), "share": [0.5] * 4097}
+    yield "many", OTHERS, many | {"names": [["a"]] * 4097}
+    large = pa.array([letter * (2 << 20) for letter in "abc"], pa.large_string())
+    some = {name: column[:3] for name, column in (documents | filled | splits | labels).items()}
+    yield "large", DOCUMENTS, some | {"text": large, "text_hash": text_hashes(large)}
 
 
 def test_parquet(tmp_path, golden):
@@ -199,10 +210,14 @@ def double(values: list[int], *, factor: float = 2.0) -> list[float]:
 
 
 def test_digests_and_hashes(tmp_path, golden):
+    names = [{"name": "n", "kind": "text", "judged_by": "s"}, {"name": "m", "kind": "id"}]
+    entry = {"sha256": "a", "parts": [{"sha256": "b"}, {"sha256": "c"}], "columns": names}
     parts = {"stage": "x", "inputs": {"b": None, "a": "ä"}, "config": {"share": 0.1, "list": [1]}}
     work = Work(tmp_path, {}, secret=b"a secret")
     found = {
         "fingerprint": fingerprint(parts),
+        "table": table_digest(entry),
+        "content": content_digest({"documents": entry, "ledger": {"sha256": "d"}}, {"f": entry}),
         "tree": tree_digest(ast.parse(SOURCE)),
         "keyed": [digest.hex() for digest in work.keyed_hashes(["jane@corp.example", "\ud800"])],
         "identities": [digest.hex() for digest in identities(KEYS[:2], TEXTS[1:3])],
