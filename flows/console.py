@@ -30,6 +30,8 @@ class RunView:
         self.console, self.clock = console, clock
         self.began = self.said = self.heard = clock()
         self.first = -1
+        #: What was heard last of the stage that works.
+        self.last: Event | None = None
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<20}"),
@@ -55,6 +57,8 @@ class RunView:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
+        if event.kind in ("start", "progress", "done", "cached"):
+            self.last = event if event.kind in ("start", "progress") else None
         if event.kind == "start":
             self.began = self.said = self.clock()
             self.first = -1
@@ -65,9 +69,6 @@ class RunView:
             )
             if self.first < 0:  # what is resumed does not begin at 0
                 self.first, self.heard = event.done, self.clock()
-            if not self.console.is_terminal and self.clock() - self.said >= EVERY:
-                self.said = self.clock()
-                self.console.print(self._so_far(event), markup=False, soft_wrap=True)
         elif event.kind in ("done", "cached") and event.artifact:
             rows = [f"{name} {t.rows:,}" for name, t in event.artifact.tables.items()]
             rows += list(event.artifact.manifest["files"])[:2]
@@ -76,10 +77,14 @@ class RunView:
                 f"[green]✓[/] {event.label:<20} {when:>8}   [dim]{', '.join(rows)}[/]",
                 soft_wrap=True,
             )
+        if self.last and not self.console.is_terminal and self.clock() - self.said >= EVERY:
+            self.said = self.clock()
+            self.console.print(self._so_far(self.last), markup=False, soft_wrap=True)
 
     def _so_far(self, event: Event) -> str:
         """A line on a stage that works: how far it is, the time it took and takes, what it says."""
-        done, time = f"{event.done:,}", f"{self.said - self.began:,.0f} s so far"
+        time = f"{self.said - self.began:,.0f} s so far"
+        done = "" if event.kind == "start" else f"{event.done:,}"
         if event.total > 0:
             done += f" of {event.total:,} ({event.done / event.total:.0%})"
         if event.total > event.done > self.first:

@@ -190,7 +190,7 @@ def begin(
     }
     run = frontend.runs[record["run"]] = Run(opened, record)
 
-    watchers = [Watcher(frontend.watcher, "the terminal")]
+    watchers = [Watcher(frontend.watcher, "the terminal", silence=5.0)]
     if settings.tensorboard:
         files = EventFiles(Path(settings.tensorboard) / run.id)
         watchers.append(Watcher(files, "TensorBoard's event files"))

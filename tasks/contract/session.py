@@ -24,10 +24,11 @@ log = logging.getLogger("hallmark")
 class Event:
     """What happens in a session, for progress bars, run.json and logs.
 
-    ``figures``: measured while a stage works, at step ``done``.
+    ``figures``: measured while a stage works, at step ``done``. ``silence`` is what a watcher hears
+    where nothing has happened for a while.
     """
 
-    kind: Literal["start", "progress", "figures", "done", "cached", "child"]
+    kind: Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
     label: str
     artifact: Artifact | None = None
     seconds: float = 0.0
@@ -37,17 +38,30 @@ class Event:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
+#: Figures that come while a watcher has so many events to hear are lost to it.
+MOST_UNHEARD = 10_000
+
+
 class Watcher:
     """Tells somebody of events who only watches, from a thread of its own.
 
     So neither their errors nor their waiting reach the stage: the first error is logged, the
     others are not, and whoever leaves this context gives them ``patience`` seconds to catch up.
-    Of a stage's progress that they have not heard only the newest is kept.
+    Of a stage's progress that they have not heard only the newest is kept, and of figures no more
+    than MOST_UNHEARD. Where nothing happens they hear of silence every ``silence`` seconds.
     """
 
-    def __init__(self, hear: Callable[[Event], None], who: str, patience: float = 1.0) -> None:
-        self.hear, self.who, self.patience = hear, who, patience
+    def __init__(
+        self,
+        hear: Callable[[Event], None],
+        who: str,
+        patience: float = 1.0,
+        silence: float | None = None,
+    ) -> None:
+        self.hear, self.who, self.patience, self.silence = hear, who, patience, silence
         self.unheard: deque[Event] = deque()
+        #: By stage, in place of the progress that stands among the unheard.
+        self.newest: dict[str, Event] = {}
         self.changed = threading.Condition()
         self.over = self.failed = False
         #: In the context of whoever made it: their flow and task run are those of what is said.
@@ -56,18 +70,28 @@ class Watcher:
 
     def __call__(self, event: Event) -> None:
         with self.changed:
-            if event.kind == "progress" and self.unheard and self.unheard[-1].kind == "progress":
-                self.unheard.pop()
+            waits = event.label in self.newest
+            if event.kind == "progress":
+                self.newest[event.label] = event
+                if waits:
+                    return
+            if event.kind == "figures" and len(self.unheard) >= MOST_UNHEARD:
+                return
             self.unheard.append(event)
             self.changed.notify()
 
     def _tell(self) -> None:
         while True:
             with self.changed:
-                self.changed.wait_for(lambda: self.unheard or self.over)
-                if not self.unheard:
+                self.changed.wait_for(lambda: self.unheard or self.over, self.silence)
+                if self.unheard:
+                    event = self.unheard.popleft()
+                elif self.over:
                     return
-                event = self.unheard.popleft()
+                else:
+                    event = Event("silence", "")
+                if event.kind == "progress":
+                    event = self.newest.pop(event.label)
             try:
                 self.hear(event)
             except Exception as error:

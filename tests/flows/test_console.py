@@ -55,8 +55,30 @@ def test_each_stage_has_its_own_half_minute():
     assert piped.lines == ["  pretrain             5, 30 s so far"]
 
 
+def test_a_stage_that_says_nothing_is_spoken_for():
+    """A step that takes minutes, a stage of one part: what was heard last is said again."""
+    piped = Piped()
+    piped.tell("start")
+    for _ in range(13):
+        piped.tell("silence", after=5.0)
+    piped.tell("progress", 1, 4, after=25.0)  # 90 s
+    piped.tell("figures", 1)
+    for _ in range(6):
+        piped.tell("silence", after=5.0)
+    piped.tell("done")
+    for _ in range(20):
+        piped.tell("silence", after=5.0)
+    assert piped.lines == [
+        "  pretrain             30 s so far",
+        "  pretrain             60 s so far",
+        "  pretrain             1 of 4 (25%), 90 s so far",
+        "  pretrain             1 of 4 (25%), 120 s so far",
+    ]
+
+
 def test_a_terminal_has_its_bar_instead():
     piped = Piped(force_terminal=True)
     piped.tell("start")
     piped.tell("progress", 1, 3, after=100.0)
+    piped.tell("silence", after=100.0)
     assert not piped.lines

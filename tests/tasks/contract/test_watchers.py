@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import tasks.contract.prefect_ui
 from tasks.contract import Event, Session, Store, Watcher, Work, open_session, stage
+from tasks.contract.session import MOST_UNHEARD
 from tests.tasks.contract.stages import CountConfig, MakeConfig, make
 
 
@@ -34,6 +35,38 @@ def test_a_watcher_hears_everything_in_order_but_old_progress(session):
         watch(Event("done", "make"))
         go_on.set()
     assert heard == [("start", 0), ("progress", 10), ("done", 0)]
+
+
+def test_figures_are_heard_while_progress_is_not(session):
+    heard, go_on, first = [], threading.Event(), threading.Event()
+
+    def hear(event):
+        heard.append((event.kind, event.done))
+        first.set()
+        go_on.wait()
+
+    with Watcher(hear, "a slow one", patience=30) as watch:
+        watch(Event("start", "make"))
+        assert first.wait(30)
+        for done in range(1, 4):
+            watch(progress(done))
+            watch(Event("figures", "make", done=done))
+        go_on.set()
+    assert heard == [("start", 0), ("progress", 3), *[("figures", done) for done in (1, 2, 3)]]
+
+
+def test_a_watcher_hears_of_silence():
+    heard, twice = [], threading.Event()
+
+    def hear(event):
+        heard.append(event.kind)
+        if heard.count("silence") == 2:
+            twice.set()
+
+    with Watcher(hear, "the terminal", patience=30, silence=0.01) as watch:
+        watch(Event("start", "make"))
+        assert twice.wait(30)
+    assert heard[0] == "start" and set(heard[1:]) == {"silence"}
 
 
 def test_a_watcher_that_raises_is_reported_once(session, caplog):
@@ -60,9 +93,10 @@ def test_a_watcher_that_hangs_is_left_behind(session):
         session.listener = watch
         began = time.monotonic()
         make(MakeConfig(documents=3))
-        for done in range(100_000):
+        for done in range(50_000):
             watch(progress(done))
-        assert len(watch.unheard) <= 3
+            watch(Event("figures", "make", done=done, figures={"loss": 1.0}))
+        assert len(watch.unheard) <= MOST_UNHEARD + 3
     assert time.monotonic() - began < 20
     never.set()
 
