@@ -19,9 +19,10 @@ from tasks.contract import (
     Work,
     make_mapper,
     open_session,
+    stage,
 )
 from tasks.contract.mappers import ONE
-from tests.tasks.contract.stages import COUNT, DropConfig, MakeConfig, drop, make
+from tests.tasks.contract.stages import COUNT, CountConfig, DropConfig, MakeConfig, drop, make
 
 
 def square(number: int, offset: int) -> tuple[int, int]:
@@ -34,12 +35,32 @@ def refuse(number: int, offset: int) -> int:
     return number
 
 
-def die_once(number: int, flag: str) -> int:
-    """Kills its own process the first time that it is asked for 3."""
-    if number == 3 and not Path(flag).exists():
-        Path(flag).touch()
+def die_once(number: int, folder: str) -> int:
+    """Notes that it ran, and kills its own process the first time that it is asked for 3."""
+    note = Path(folder) / str(number)
+    with note.open("a") as file:
+        file.write("x")
+    if number == 3 and note.read_text() == "x":
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def given(number: int) -> dict[str, float]:
+    """What Ray set apart for this part."""
+    import ray
+
+    return dict(ray.get_runtime_context().get_assigned_resources())
+
+
+@stage(tables={"count": COUNT}, needs=Needs(processors=2, memory=1 << 20))
+def needy(config: CountConfig, work: Work) -> None:
+    """Writes how many processors each of two parts was given."""
+    found = work.map(given_to_part, [0, 1])
+    work.table("count").write({"rows": [done.value for done in found]})
+
+
+def given_to_part(number: int, out) -> int:
+    return int(given(number)["CPU"])
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +82,23 @@ def test_an_error_comes_as_it_was_raised(ray):
         list(ray(refuse, [(n, 0) for n in range(6)], ONE))
 
 
-def test_a_killed_ray_worker_costs_its_part(ray, tmp_path):
-    calls = [(n, str(tmp_path / "flag")) for n in range(6)]
+def test_a_part_gets_what_it_needs(ray):
+    needs = Needs(processors=2, memory=1 << 20)
+    assert list(ray(given, [(0,), (1,)], needs)) == [{"CPU": 2.0, "memory": float(1 << 20)}] * 2
+    assert list(ray(given, [(0,), (1,)], ONE)) == [{"CPU": 1.0}] * 2
+
+
+def test_the_parts_of_a_stage_get_what_it_declares(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(ray), "__exit__", lambda *_: None)  # it serves other tests too
+    with open_session(Session(Store(tmp_path), ray)):
+        assert needy(CountConfig())["count"].read()["rows"].to_pylist() == [2, 2]
+
+
+def test_a_killed_ray_worker_costs_its_part_and_no_other(ray, tmp_path):
+    calls = [(n, str(tmp_path)) for n in range(6)]
     assert list(ray(die_once, calls, ONE)) == list(range(6))
-    assert (tmp_path / "flag").exists()
+    runs = [len((tmp_path / str(n)).read_text()) for n in range(6)]
+    assert runs == [1, 1, 1, 2, 1, 1]
 
 
 def test_without_ray_the_setting_says_what_to_install(monkeypatch):
