@@ -1,4 +1,7 @@
-"""What a person runs or schedules: flows, deployments, the command line, configs."""
+"""What a person runs or schedules: flows, deployments, the command line, configs.
+
+The last of the packages: it may import all others, and none of them imports it.
+"""
 
 from typing import Any
 

@@ -8,6 +8,8 @@
 
 Use: ``open_scorer(config).score(texts)``, or ``score_heads``, and ``scorer_digest(config)`` in a
 stage's ``external``, so that other weights mean another fingerprint.
+
+Imports the contract and ``model``'s first line, which says how threads wait; knows no corpus.
 """
 
 from __future__ import annotations
