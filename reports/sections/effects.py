@@ -34,8 +34,10 @@ ABOUT = (
     "A ratio is no verdict: documents that mention a group differ in other ways too, and where the "
     "ratio within sources is near 1 it is the sources that differ. It says where to look. Mentions "
     "and dialect markers are found by lists of English words and turns; a marker is no proof of "
-    "who wrote."
+    "who wrote. Of what ingest took out only the source is known: it counts among sources alone."
 )
+
+AT_ONCE = "Compared by source alone: of what ingest took out nothing else is known."
 
 Row = dict[str, Any]
 
@@ -190,8 +192,9 @@ def effects(corpus: CorpusFigures) -> Section:
         "For every reason in a ledger: the share of a group's documents that left for it, or would "
         "have, beside that of all other documents at risk. Intervals count clusters of near "
         "copies, not documents; differences are called so where p, corrected for all groups of the "
-        "rule, is under 5 %. Groups of few documents are left out. All rules and groups are in the "
-        "table rates."
+        "rule, is under 5 %. Groups of few documents are left out. Of what ingest took out nothing "
+        "but the source is known, and no text for an example; what it could not read is in "
+        "quarantine and not compared. All rules and groups are in the table rates."
     )
     parts = [by_rule(corpus), along(corpus), swaps(corpus), examples(corpus), found(corpus)]
     return Section(title, [Paragraph([about])], parts)
@@ -204,7 +207,8 @@ def by_rule(corpus: CorpusFigures) -> Section:
         if row["stage"]:
             rules.setdefault((row["stage"], row["reason"]), []).append(row)
     for (stage, reason), rows in rules.items():
-        shown = [r for r in rows if r["verdict"] != "not shown"]
+        whole = corpus.history[stage].stage == "ingest"  # few rows, and no others of the reason
+        shown = [r for r in rows if whole or r["verdict"] != "not shown"]
         if not shown:
             section.add(
                 Paragraph([f"{stage}, {reason}: no difference between {len(rows)} groups."])
@@ -215,6 +219,7 @@ def by_rule(corpus: CorpusFigures) -> Section:
         note = f"The highest ratios of {len(shown)}. " if len(shown) > len(lines) else ""
         note += f"For {quiet} more groups no difference was shown. " if quiet else ""
         note += explained(lines)
+        note += AT_ONCE if whole else ""
         grid = [line(corpus, row) for row in lines]
         section.add(Grid(f"{stage}: {reason}", COLUMNS, grid, NUMBERS, note.strip()))
     if not section.blocks:

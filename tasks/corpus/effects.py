@@ -3,7 +3,8 @@
 For every rule and stage that takes documents out: how often it took those that mention a group,
 hold a dialect's marker, are of a language, a length or a source, beside all others; the same along
 the range of a rule's threshold; which clusters of copies were lost whole because the one that was
-kept left later; and what the scorer makes of a sentence when only the group in it changes.
+kept left later; and what the scorer makes of a sentence when only the group in it changes. Of what
+ingest itself took out nothing but the source is known: its reasons are compared by source alone.
 
 A ratio is no verdict: documents that mention a group may well differ. That a filter takes them more
 often is for somebody to look at, and ``examples`` names the documents to look at.
@@ -11,7 +12,7 @@ often is for somebody to look at, and ``examples`` names the documents to look a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -165,11 +166,13 @@ def outcomes(found: Fates) -> Iterator[tuple[str, str, Bool, Bool]]:
         yield cause.stage, cause.reason, cause.hit, found.left >= cause.order
 
 
-def rate_rows(found: Fates, hit: Bool, risk: Bool, least: int) -> list[dict[str, Any]]:
+def rate_rows(
+    found: Fates, hit: Bool, risk: Bool, least: int, dimensions: Iterable[str] = DIMENSIONS
+) -> list[dict[str, Any]]:
     """Rows of ``_WHOM`` and ``_RATES`` for one rule, corrected for all its groups together."""
     whom: list[tuple[str, str]] = []
     parts: list[Ratios] = []
-    for dimension in DIMENSIONS:
+    for dimension in dimensions:
         slices = found.slices(dimension, least)
         if not slices:
             continue
@@ -202,6 +205,11 @@ def rate_rows(found: Fates, hit: Bool, risk: Bool, least: int) -> list[dict[str,
             }
         )  # fmt: skip
     return rows
+
+
+def asked(found: Fates, stage_: str) -> Iterable[str]:
+    """The dimensions that are known of the documents that a stage took."""
+    return ("source",) if stage_ == found.first else DIMENSIONS
 
 
 def verdict(p: float, own: float, others: float) -> str:
@@ -278,7 +286,8 @@ def example_rows(found: Fates, rates: list[dict[str, Any]], most: int) -> Iterat
             continue  # of copies one stayed
         chosen: list[dict[str, Any]] = []
         for (dimension, name), member in found.groups.items():
-            at = np.flatnonzero(member & hit) if dimension in ("source", "language") else hit[:0]
+            shown = dimension in ("source", "language")
+            at = np.flatnonzero((member & hit)[: len(found.ids)]) if shown else hit[:0]
             rate = known.get((stage_, reason, dimension, name), {"ratio": None, "removed": 0})
             alone = rate["ratio"] is None and rate["removed"] > 0  # of all others none was taken
             head = {"stage": stage_, "reason": reason, "dimension": dimension, "slice": name}
@@ -318,11 +327,12 @@ def effects(
     """``documents``: what sentences are drawn from, personal data masked; ``history``: the
     artifacts of the corpus stages by label, in the order they ran.
 
-    Holds about 120 bytes a document, some 300 more for each that a rule took before near copies
-    were looked for, and of texts the drawn sentences alone.
+    Holds about 120 bytes a document, kept by ingest or not, some 300 more for each that a rule took
+    before near copies were looked for, and of texts the drawn sentences alone.
     """
     found = fates(history, taken_clusters(history, work))
-    work.measure("documents without signals", float((~found.known).sum()), "documents")
+    unknown = float((~found.known[: len(found.ids)]).sum())
+    work.measure("documents without signals", unknown, "documents")
 
     def write(name: str, rows: list[dict[str, Any]]) -> None:
         work.table(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
@@ -330,7 +340,7 @@ def effects(
     rates = [
         {"stage": stage_, "reason": reason, **row}
         for stage_, reason, hit, risk in outcomes(found)
-        for row in rate_rows(found, hit, risk, config.least)
+        for row in rate_rows(found, hit, risk, config.least, asked(found, stage_))
     ]
     write("rates", rates)
     write("thresholds", [*threshold_rows(found, history, config)])

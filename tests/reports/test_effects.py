@@ -1,13 +1,19 @@
 """Whom curation silenced, as the datasheet's first page says it."""
 
+import json
+
 import pytest
 
 from reports.page.document import Bullets, Grid, Paragraph
 from reports.page.figures import Book, Figure
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import along, effects, silenced
+from reports.sections.effects import AT_ONCE, along, by_rule, effects, silenced
 from tasks.contract import StageConfig, Work, stage
-from tasks.corpus.effects import TABLES
+from tasks.corpus.effects import TABLES, EffectsConfig
+from tasks.corpus.effects import effects as effects_stage
+from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import pages
 from tests.reports.artifacts import LINK, OFFENSIVE, SCRIPT
 
@@ -85,6 +91,32 @@ def test_a_corpus_that_nobody_looked_at_says_so(session, made):
     assert "is not known" in words(paragraph.parts) and why in words(paragraph.parts)
     if made == {}:
         assert effects(corpus).blocks[0].parts == ["Nobody looked at whom curation took."]
+
+
+def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp_path):
+    sources = []
+    for name, more in (("all", {}), ("some", {"weight": 0.5}), ("few", {"cap": 4})):
+        lines = "\n".join(json.dumps({"text": f"{name} {n}: a woman"}) for n in range(40))
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(lines)
+        sources.append({"kind": "jsonl", "name": name, "path": str(path), **more})
+    made = {"ingest": ingest(IngestConfig(sources=sources))}
+    made["identities"] = identities(made["ingest"], IdentitiesConfig())
+    made["effects"] = effects_stage(made["ingest"], made, EffectsConfig())
+    corpus = CorpusFigures(Book(made), made, 30)
+    weight, cap = sorted(by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True)
+    assert weight.caption == "ingest: left out by weight"
+    assert cap.caption == "ingest: left out by cap"
+    for grid, alone in ((weight, "from some"), (cap, "from few")):
+        assert grid.rows[0][0] == alone and len(grid.rows) == 3
+        lines = [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
+        assert [line["n"] for line in lines] == ["40"] * 3
+        assert lines[0]["ratio"].short == "∞" and "any" in lines[0]["95 % interval"]
+        assert AT_ONCE in grid.note
+    [said] = effects(corpus).blocks
+    assert "Of what ingest took out nothing but the source is known" in words(said.parts)
+    [first, *_] = silenced(corpus)
+    assert [row[0] for row in first.rows] == ["from few"]
 
 
 def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):

@@ -1,7 +1,7 @@
 """Fates: where each document of a corpus went, by the ledgers of its stages, and whose it is.
 
 Held for each document: its id, its place in the history, its cluster and its signals, about 120
-bytes; no text.
+bytes; no text. What ingest took out never was a document: of it only the source is known.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Cause:
 
 @dataclass
 class Fates:
-    """The documents of the first stage, and what became of them; arrays (n,).
+    """The documents of the first stage, and what became of them; behind them what that stage took
+    out itself, of which nothing but the source is known. Arrays (n,), ``ids`` of the first alone.
 
     ``left``: the place in the history of the stage at which a document left, STAYED if it did not;
     ``copy``: it left as a copy of another one; ``twin``: the place of that one, -1 where it is of
@@ -71,6 +72,7 @@ class Fates:
     source: Int64  # numbers
     known: Bool  # has signals, its own or its twin's
     english: Bool
+    first: str = ""  # label of the first stage
     _groups: dict[str, dict[str, Group]] = field(default_factory=dict)
 
     @cached_property
@@ -97,6 +99,8 @@ class Fates:
 
     def at_risk(self, dimension: str) -> Bool:
         """Documents that the groups of a dimension are compared among."""
+        if dimension == "source":
+            return np.ones(len(self.known), bool)
         return self.known & self.english if dimension in ENGLISH else self.known
 
     def slices(self, dimension: str, least: int) -> dict[str, Group]:
@@ -117,12 +121,15 @@ def fates(history: Mapping[str, Artifact], taken: pa.Table | None = None) -> Fat
 
     Raises HallmarkError where no stage left documents, or none said whom they mention.
     """
-    first = next((a for a in history.values() if "documents" in a.tables), None)
+    first = next((label for label, a in history.items() if "documents" in a.tables), None)
     if first is None:
         raise HallmarkError("no stage of the history left documents")
-    rows = first["documents"].read(["doc_id", "source"]).sort_by("doc_id")
+    rows = history[first]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
     ids = rows["doc_id"].combine_chunks()
-    n = len(ids)
+    refused = _refused(history[first])
+    source = pa.chunked_array([*rows["source"].chunks, *refused["source"].chunks], pa.string())
+    source = source.combine_chunks()
+    n = len(source)
     place = Places(ids)
     left, why, twin = np.full(n, STAYED), np.full(n, -1), np.full(n, -1)
     copy = np.zeros(n, bool)
@@ -132,7 +139,8 @@ def fates(history: Mapping[str, Artifact], taken: pa.Table | None = None) -> Fat
         if "ledger" not in artifact.tables:
             continue
         ledger = artifact["ledger"].read(["doc_id", "action", "reason", "score", "matched"])
-        for reason, action, at, copied, matched in _departures(ledger, place):
+        left_here = _at_once(refused, n) if label == first else _departures(ledger, place)
+        for reason, action, at, copied, matched in left_here:
             gone = at[left[at] == STAYED] if action in LEAVING else at[:0]
             if len(gone):
                 left[gone], why[gone] = order, _number(reasons, (label, reason))
@@ -143,10 +151,28 @@ def fates(history: Mapping[str, Artifact], taken: pa.Table | None = None) -> Fat
             hit = _cause(causes, label, reason, order, n).hit
             hit[at] = True
     cluster = _clusters(history, place, twin, taken)
-    groups, known, english = _groups(history, place, twin, rows["source"].combine_chunks())
-    source = rows["source"].combine_chunks().dictionary_encode().indices
-    return Fates(ids, left, why, copy, twin, cluster, reasons, causes, groups,
-                 source.to_numpy().astype(np.int64), known, english)  # fmt: skip
+    groups, known, english = _groups(history, place, twin, source)
+    number = source.dictionary_encode().indices.to_numpy().astype(np.int64)
+    return Fates(ids, left, why, copy, twin, cluster, reasons, causes, groups, number, known,
+                 english, first)  # fmt: skip
+
+
+def _refused(first: Artifact) -> pa.Table:
+    """Source and reason of each document that the first stage took out: it never was one of those
+    that the stage left, and no later stage saw it."""
+    names = ["source", "action", "reason"]
+    if "ledger" not in first.tables:
+        return pa.table({name: pa.array([], pa.string()) for name in names})
+    rows = first["ledger"].read(names)
+    return rows.filter(pc.is_in(rows["action"], value_set=pa.array(LEAVING)))
+
+
+def _at_once(refused: pa.Table, n: int) -> Iterator[tuple[str, str, Int64, Bool, Int64]]:
+    """``_departures`` of these, which are the last of n."""
+    for pair in refused.group_by(["action", "reason"]).aggregate([]).sort_by("reason").to_pylist():
+        here = pc.and_(*(pc.equal(refused[name], value) for name, value in pair.items()))
+        at = n - len(refused) + np.flatnonzero(here.to_numpy())
+        yield pair["reason"], pair["action"], at, np.zeros(len(at), bool), np.full(len(at), -1)
 
 
 class Places:
@@ -251,7 +277,7 @@ def signal(history: Mapping[str, Artifact], name: str, fates: Fates) -> NDArray[
         return None
     rows = table.read(["doc_id", name])
     at = Places(fates.ids).of(rows["doc_id"])
-    values = np.full(len(fates.ids), np.nan)
+    values = np.full(len(fates.left), np.nan)
     values[at[at >= 0]] = rows[name].cast(pa.float64()).to_numpy()[at >= 0]
     return values
 

@@ -1,5 +1,7 @@
 """Where documents went: places among ids, and who belongs to a group, against plain Python."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,13 +9,16 @@ import pytest
 from tasks.contract import ID, ids
 from tasks.corpus.effects import (
     EffectsConfig,
+    effects,
     example_rows,
     outcomes,
     rate_rows,
     toxicity_limit,
 )
 from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.ingest import ingest
 from tasks.corpus.people.fates import STAYED, Cause, Fates, Places, fates
+from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.select import SelectConfig, select
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_finder import ToldConfig, told
@@ -131,3 +136,36 @@ def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, li
     raw = given(["A letter."])
     said = {"told": told(raw, ToldConfig(language=("en",), toxicity=(0.1,)))}
     assert toxicity_limit({"kept": select(raw, said, SelectConfig(rules=rules))}) == limit
+
+
+def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session, tmp_path):
+    """Counted by hand: what was never kept has no signals, and all of one source is blocked."""
+    kinds = {"open": {}, "half": {"weight": 0.5}, "shut": {}}
+    sources, said = [], ("two women wrote home.", "rain fell all night.")
+    for name, more in kinds.items():
+        texts = ["." if n % 10 == 0 else f"{name} {n}: {said[n % 2]}" for n in range(60)]
+        lines = "\n".join(json.dumps({"text": text}) for text in texts)
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+        path = str(tmp_path / f"{name}.jsonl")
+        sources.append({"kind": "jsonl", "name": name, "path": path, **more})
+    config = IngestConfig(sources=sources, min_document_bytes=2, block={"sources": ["shut"]})
+    made = {"ingest": ingest(config)}
+    made["identities"] = identities(made["ingest"], IdentitiesConfig())
+    kept = made["ingest"]["documents"].read()["source"].to_pylist()
+    gone = made["ingest"]["ledger"].read().to_pylist()
+    rows = effects(made["ingest"], made, EffectsConfig(least=5))["rates"].read().to_pylist()
+    reasons = {"blocked source", "left out by weight", "too short"}
+    assert {row["reason"] for row in rows if row["stage"] == "ingest"} == reasons
+    for row in rows:
+        if row["stage"] == "ingest" or (row["reason"] and row["dimension"] == "source"):
+            assert row["dimension"] == "source"
+            came = [*kept, *(r["source"] for r in gone)]
+            lost = [r["source"] for r in gone if row["reason"] in (r["reason"], "struck out")]
+            assert row["n"] == came.count(row["slice"]) == 60
+            assert row["removed"] == lost.count(row["slice"])
+            assert row["other_removed"] == len(lost) - row["removed"]
+            assert row["low"] is not None
+    [shut] = [r for r in rows if (r["reason"], r["slice"]) == ("struck out", "shut")]
+    assert (shut["rate"], shut["verdict"]) == (1.0, "more")
+    [women] = [r for r in rows if (r["reason"], r["slice"]) == ("struck out", "women")]
+    assert women["n"] + women["other_n"] == len(kept) and women["removed"] == 0
