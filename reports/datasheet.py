@@ -139,10 +139,13 @@ class Sheet:
             ("What should it be used for?", stated(self.config.intended_uses)),
             ("What should it not be used for?", stated(self.config.uses_to_avoid)),
         ]
-        fixed = [
-            ["The planted documents make the corpus unfit for other uses until they are removed."],
-            ["Personal data is masked where a detector found it, and may stand where none did."],
-        ]
+        planted = (
+            "The planted documents make the corpus unfit for other uses until they are removed."
+        )
+        fixed = [[planted]] if self.corpus.profile["plants"].rows else []
+        fixed.append(
+            ["Personal data is masked where a detector found it, and may stand where none did."]
+        )
         return Section("Uses", [Facts(pairs), Bullets(fixed)])
 
     def distribution(self) -> Section:

@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
         card_of(external(tmp_path / "x", "checkpoint"))
 
 
-def test_an_empty_corpus_gets_a_datasheet(session):
+def test_an_empty_corpus_gets_a_datasheet(session, cards):
     from tasks.corpus.plant import PlantConfig, plant
     from tasks.corpus.profile import ProfileConfig, profile
     from tests.tasks.corpora import given
@@ -62,6 +62,8 @@ def test_an_empty_corpus_gets_a_datasheet(session):
     assert "The corpus holds 0 documents in 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text
     assert text.count("Not stated.") >= 10
+    unfit = "The planted documents make the corpus unfit for other uses until they are removed."
+    assert unfit not in text and unfit in text_of(cards["datasheet"], "datasheet")
 
 
 def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, tmp_path):
