@@ -13,6 +13,9 @@ from tasks.contract import Artifact
 
 PROFILE = "profile"
 
+#: The label of the stage whose rules look at scores.
+FILTER = "select_scored"
+
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 READ = (
@@ -34,6 +37,15 @@ class CorpusFigures:
     @property
     def profile(self) -> Artifact:
         return self.book.artifacts[PROFILE]
+
+    def toxicity_rules(self) -> list[str]:
+        """The rules that remove documents for a score of a toxicity scorer, by name."""
+        scores = [a["signals"] for a in self.history.values() if a.stage == "score_toxicity"]
+        heads = {c.name for signals in scores for c in signals.columns.values()
+                 if c.unit == "score"}  # fmt: skip
+        config = self.history[FILTER].manifest["parts"]["config"] if FILTER in self.history else {}
+        return [rule["name"] for rule in config.get("rules", ())
+                if rule["signal"] in heads and rule["action"] != "tag"]  # fmt: skip
 
     def values(self, table: str, column: str) -> list[Any]:
         """The different values of a column of the profile, in the order of their first rows."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
+from collections import Counter
 
 from reports.page import charts
 from reports.page.document import Chart, Grid, Inline, Paragraph, Section
-from reports.page.figures import Figure
-from reports.sections.corpus_figures import PROFILE, CorpusFigures
+from reports.page.figures import Figure, show
+from reports.sections.corpus_figures import FILTER, PROFILE, CorpusFigures
 from tasks.contract import TERMS
+
+#: Sources of which is told what the toxicity filter took: those of which it took most.
+SOURCES = 15
 
 
 def preprocessing(corpus: CorpusFigures) -> Section:
@@ -136,35 +139,40 @@ def published(corpus: CorpusFigures) -> Section:
 
 
 def filtered(corpus: CorpusFigures) -> Section:
-    """What the toxicity filter took from each source: filters rarely take evenly."""
+    """What the rules over toxicity took from each source: filters rarely take evenly."""
     section = Section("What the toxicity filter removed, by source")
-    label = "select_scored"
-    if label not in corpus.history or "accounts" not in corpus.history[label].tables:
-        section.add(Paragraph(["No toxicity filter ran."]))
+    rules = corpus.toxicity_rules()
+    if not rules:
+        section.add(Paragraph(["No rule over toxicity removed documents."]))
         return section
-    books = corpus.profile["flow"].read()
-    chosen = pc.and_(pc.equal(books["stage"], label), pc.equal(books["unit"], "rows"))
-    order = [("removed_rows", "descending"), ("in", "descending"), ("source", "ascending")]
-    names = books.filter(chosen).sort_by(order)["source"].to_pylist()[:15]  # type: ignore[arg-type]
+    left = {"stage": FILTER, "action": "removed", "reason": rules}
+    came = {"stage": FILTER, "unit": "rows"}
+    gone = Counter[str]()
+    for row in corpus.profile["reasons"].read().to_pylist():
+        if row["stage"] == FILTER and row["action"] == "removed" and row["reason"] in rules:
+            gone[row["source"]] += row["rows"]
+    books = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
+    entered = {r["source"]: r["in"] for r in books if came.items() <= r.items()}
+    names = sorted(entered, key=lambda name: (-gone[name], -entered[name], name))
     rows: list[list[Inline]] = []
-    for name in names:
-        where = {"stage": label, "unit": "rows", "source": name}
-        make = {"in": "documents that came in", "removed_rows": "documents removed"}
+    for name in names[:SOURCES]:
         cells = [
             corpus.book.figure(f"filter-{name}-{column}", f"{name}: {words}", "documents",
-                               (PROFILE, "flow"), where, column=column)
-            for column, words in make.items()
+                               (PROFILE, table), {**where, "source": name}, column=column)
+            for table, where, column, words in (
+                ("flow", came, "in", "documents that came in"),
+                ("reasons", left, "rows", "documents removed for toxicity"),
+            )
         ]  # fmt: skip
-        rate = corpus.book.figure(
-            f"filter-{name}-rate", f"{name}: share removed", "share", (PROFILE, "flow"), where,
-            aggregate="ratio", column="removed_rows/in", note="nothing came in",
-        )  # fmt: skip
-        rows.append([name, *cells, rate])
+        share = show(gone[name] / entered[name], "share") if entered[name] else "–"
+        rows.append([name, *cells, share])
     if not rows:
         section.add(Paragraph(["The filter saw no document."]))
         return section
     columns = ["source", "in", "removed", "share removed"]
-    section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3})))
+    note = f"By the rules {', '.join(rules)}; what an earlier rule of {FILTER} took counts there."
+    note += f" The first {SOURCES} of {len(names):,}." if len(names) > SOURCES else ""
+    section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
 
 

@@ -67,8 +67,10 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
     return curated(given(texts, sources=named))
 
 
-def curated(raw: Artifact) -> dict[str, Artifact]:
-    """The corpus stages behind ingest."""
+def curated(
+    raw: Artifact, rules: dict[str, dict[str, object]] | None = None
+) -> dict[str, Artifact]:
+    """The corpus stages behind ingest; ``rules``: of ``select_scored``."""
     made = {"ingest": raw}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
@@ -82,8 +84,8 @@ def curated(raw: Artifact) -> dict[str, Artifact]:
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     made["select_scored"] = select(
         made["scrub"],
-        {"toxicity": made["score_toxicity"]},
-        SelectConfig(rules={"toxicity": {"lt": 0.5}}),
+        {"toxicity": made["score_toxicity"], "quality": made["quality"]},
+        SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}}),
     )
     made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=2)
