@@ -31,6 +31,7 @@ from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.composition import composition, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
+from reports.sections.personal import in_use
 from reports.sections.preprocessing import preprocessing
 from reports.sections.recovery import recovery
 from tasks.contract import Artifact, StageConfig, Work, stage
@@ -143,9 +144,7 @@ class Sheet:
             "The planted documents make the corpus unfit for other uses until they are removed."
         )
         fixed = [[planted]] if self.corpus.profile["plants"].rows else []
-        fixed.append(
-            ["Personal data is masked where a detector found it, and may stand where none did."]
-        )
+        fixed.append([in_use(self.corpus)])
         return Section("Uses", [Facts(pairs), Bullets(fixed)])
 
     def distribution(self) -> Section:

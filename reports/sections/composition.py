@@ -7,12 +7,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.document import Block, Callout, Code, Grid, Inline, Paragraph, Section
+from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Section
 from reports.sections.breakdown import breakdown, occupations
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-
-#: Ledger actions that take a span out of a text.
-CHANGED = ["replaced", "removed_span"]
+from reports.sections.personal import personal_data
 
 
 def plants_callout(corpus: CorpusFigures) -> Callout:
@@ -129,96 +127,6 @@ def quantiles(
         [f"{_quantile(q)}", cell] for q, cell in zip(whole, cells, strict=True)
     ]
     return Section(title, [Grid(caption, ["quantile", unit], rows, frozenset({1}))])
-
-
-def personal_data(corpus: CorpusFigures) -> Section:
-    section = Section("Personal data")
-    label = "scrub"
-    if label not in corpus.history:
-        section.add(Paragraph(["Nobody looked for personal data in this corpus."]))
-        return section
-    kinds = corpus.values("personal_data", "type")
-    rows = [
-        [
-            kind,
-            corpus.book.figure(
-                f"personal-{kind}-spans", f"{kind} masked or cut", "spans", (label, "ledger"),
-                {"action": CHANGED, "reason": kind}, aggregate="count",
-            ),
-            corpus.book.figure(
-                f"personal-{kind}-documents", f"documents with {kind}", "documents",
-                (label, "ledger"), {"action": CHANGED, "reason": kind},
-                aggregate="distinct", column="doc_id",
-            ),
-        ]
-        for kind in kinds
-    ]  # fmt: skip
-    if rows:
-        columns = ["type", "spans", "documents"]
-        section.add(Grid("Personal data masked or cut out", columns, rows, frozenset({1, 2})))
-    else:
-        section.add(Paragraph(["The detectors found none."]))
-    section.add(
-        Paragraph(
-            [
-                "Found by patterns, check digits and numbering plans. Names, addresses and "
-                "whatever has no such form are not found; the counts are a lower bound."
-            ]
-        )
-    )
-    if "evaluate_detectors" in corpus.history:
-        section.add(*detection(corpus, "evaluate_detectors"))
-    return section
-
-
-def detection(corpus: CorpusFigures, label: str) -> list[Block]:
-    """How much of planted personal data the detectors find, and what they take for it."""
-    source = (label, "detection")
-    rows: list[list[Inline]] = []
-    for found in corpus.history[label]["detection"].read().to_pylist():
-        kind, where = found["type"], {"type": found["type"]}
-        shares = [
-            corpus.book.figure(
-                f"detection-{kind}-{name}",
-                f"{kind}: {name}",
-                "share",
-                source,
-                where,
-                aggregate="last",
-                column=name,
-                low=found[f"{name}_low"],
-                high=found[f"{name}_high"],
-                level=0.95,
-                n=n,
-                note="nothing was found",
-                method="Wilson interval over invented sentences",
-            )
-            for name, n in (("recall", found["planted"]), ("precision", _spans(found)))
-        ]
-        alone = corpus.book.figure(
-            f"detection-{kind}-alone",
-            f"{kind}: found without its name",
-            "share",
-            source,
-            where,
-            aggregate="ratio",
-            column="alone_found/alone",
-            n=found["alone"],
-        )
-        recall, precision = shares
-        rows.append([kind, recall, recall.interval, alone, precision, precision.interval])
-    columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
-    note = (
-        "Of invented numbers in varied formats and scripts, in a sentence with their name beside "
-        "them, or without: many numbers are told from others by their name alone. Precision is "
-        "over as many look-alikes, such as wrong check digits, and depends on how many there are: "
-        "that in the corpus is not known."
-    )
-    return [Grid("How well it is found", columns, rows, frozenset(range(1, 6)), note)]
-
-
-def _spans(found: dict[str, Any]) -> int:
-    return found["found"] + found["alone_found"] + found["false"]
 
 
 def toxicity(corpus: CorpusFigures) -> Section:

@@ -22,7 +22,7 @@ READ = (
     "accounts", "cascade", "composition", "detection", "documents", "duplicates", "errors",
     "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
     "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
-    "regions", "search", "signals", "sources", "swaps", "thresholds", "toxicity",
+    "regions", "search", "signals", "sources", "spans", "swaps", "thresholds", "toxicity",
 )  # fmt: skip
 
 

@@ -261,13 +261,14 @@ def count_rules(signals: Table) -> list[dict[str, Any]]:
 
 def count_personal_data(ledger: Table) -> pa.Table:
     rows = ledger.read(["doc_id", "source", "action", "reason"])
-    changed = pc.is_in(rows["action"], value_set=pa.array(["replaced", "removed_span"]))
-    personal = pc.is_in(rows["reason"], value_set=pa.array(PERSONAL))
-    rows = rows.filter(pc.and_(changed, personal))
+    rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL)))
+    for name, actions in (("spans", ["replaced", "removed_span"]), ("left", ["removed", "also"])):
+        here = pc.is_in(rows["action"], value_set=pa.array(actions))
+        rows = rows.append_column(name, here.cast(pa.int64()))
     counts = rows.group_by(["reason", "source"]).aggregate(
-        [("doc_id", "count"), ("doc_id", "count_distinct")]
+        [("spans", "sum"), ("doc_id", "count_distinct"), ("left", "sum")]
     )
-    return counts.rename_columns(["type", "source", "spans", "documents"])
+    return counts.rename_columns(["type", "source", "spans", "documents", "left"])
 
 
 def count_duplicates(label: str, pairs: Table) -> pa.Table:

@@ -68,7 +68,9 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
 
 
 def curated(
-    raw: Artifact, rules: dict[str, dict[str, object]] | None = None
+    raw: Artifact,
+    rules: dict[str, dict[str, object]] | None = None,
+    scrubbing: ScrubConfig | None = None,
 ) -> dict[str, Artifact]:
     """The corpus stages behind ingest; ``rules``: of ``select_scored``."""
     made = {"ingest": raw}
@@ -80,12 +82,13 @@ def curated(
     made["find_personal_data"] = found = find_personal_data(
         made["deduplicate"], PersonalDataConfig()
     )
-    made["scrub"] = scrub(made["deduplicate"], {"personal": found}, ScrubConfig())
+    made["scrub"] = scrub(made["deduplicate"], {"personal": found}, scrubbing or ScrubConfig())
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
+    signals = {"toxicity": made["score_toxicity"]}
+    if rules:
+        signals["quality"] = quality(made["scrub"], QualityConfig())
     made["select_scored"] = select(
-        made["scrub"],
-        {"toxicity": made["score_toxicity"], "quality": made["quality"]},
-        SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}}),
+        made["scrub"], signals, SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}})
     )
     made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=2)

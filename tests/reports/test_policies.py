@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reports.datasheet import DatasheetConfig, datasheet
+from tasks.corpus.scrub import ScrubConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 
@@ -45,3 +48,52 @@ def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
     _, _, said = sheet_of(made)
     assert "No rule over toxicity removed documents." in said
     assert "Removed for toxicity" not in said
+
+
+LETTERS = [f"Letter {n} from clerk{n}@corp.example of the harbour office." for n in range(9)]
+FOUND = ("type", "spans found", "in documents", "what became of it", "how many")
+
+
+@pytest.mark.parametrize(
+    ("policy", "became", "many", "used"),
+    [("mask", "masked", "9", "is masked where"), ("cut", "cut out", "9", "is cut out where"),
+     ("drop", "left out with its document", "9", "is left out with its document where"),
+     ("keep", "kept as it is", "all", "is kept as it is where")],
+)  # fmt: skip
+def test_what_became_of_personal_data_is_said_under_every_policy(
+    session, policy, became, many, used
+):
+    texts = [*LETTERS, *(f"Rain fell on the orchard, night {n}." for n in range(30))]
+    made = artifacts.curated(given(texts), scrubbing=ScrubConfig(policy=policy))
+    _, page, said = sheet_of(made)
+    assert lines_of(page, *FOUND) == [["EMAIL", "9", "9", became, many]]
+    assert f"Personal data {used} a detector found it, and may stand where none did." in said
+    assert "The detectors found none." not in said
+
+
+def test_what_became_of_personal_data_is_said_by_type(session):
+    """One of the letters is an address alone: cut, it leaves whole."""
+    texts = [
+        *LETTERS,
+        "call (650) 253-0000 now",
+        "clerk9@corp.example",
+        "IBAN GB82 WEST 1234 5698 7654 32",
+    ]
+    texts += [f"Rain fell on the orchard, night {n}." for n in range(30)]
+    policies = {"EMAIL": "cut", "PHONE": "drop", "REPEAT": "cut"}
+    scrubbing = ScrubConfig(policy="keep", policies=policies)
+    made = artifacts.curated(given(texts), scrubbing=scrubbing)
+    _, page, said = sheet_of(made)
+    assert {line[0]: line[1:] for line in lines_of(page, *FOUND)} == {
+        "EMAIL": ["10", "10", "cut out", "9"], "IBAN": ["1", "1", "kept as it is", "all"],
+        "PHONE": ["1", "1", "left out with its document", "1"],
+    }  # fmt: skip
+    assert (
+        "Personal data is kept as it is where a detector found it (EMAIL: cut out, PHONE: left "
+        "out with its document), and may stand where none did."
+    ) in said
+
+
+def test_where_none_was_found_that_is_said(session):
+    made = artifacts.curated(given([f"Rain fell on the orchard, night {n}." for n in range(30)]))
+    assert "The detectors found none." in sheet_of(made)[2]

@@ -62,6 +62,8 @@ def test_an_empty_corpus_gets_a_datasheet(session, cards):
     assert "The corpus holds 0 documents in 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text
     assert text.count("Not stated.") >= 10
+    assert "Nobody looked for personal data in this corpus." in text
+    assert "Nobody looked for personal data: it may stand anywhere." in text
     unfit = "The planted documents make the corpus unfit for other uses until they are removed."
     assert unfit not in text and unfit in text_of(cards["datasheet"], "datasheet")
 

@@ -96,11 +96,13 @@ TABLES = {
         count("unknown", "those of which it cannot be told", "documents"),
     ),
     "personal_data": table(
-        "Personal data that was masked or cut out.",
+        "Personal data that was masked, cut out or left out with its document, as the policies of "
+        "scrub say; what they keep stands in no ledger, but among the spans of its finder.",
         label("type", "type of personal data or credential"),
         _SOURCE,
-        count("spans", "spans of it", "spans"),
-        count("documents", "documents with at least one", "documents"),
+        count("spans", "spans of it that were masked or cut out", "spans"),
+        count("documents", "documents in which any was, or which left for it", "documents"),
+        count("left", "documents that left for it", "documents"),
     ),
     "toxicity": table(
         "Quantiles of the documents' toxicity before the filter.",

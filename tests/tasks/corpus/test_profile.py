@@ -12,9 +12,17 @@ from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, op
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, count_beside, mentions, occupation_rows, profile
+from tasks.corpus.profile import (
+    ProfileConfig,
+    count_beside,
+    count_personal_data,
+    mentions,
+    occupation_rows,
+    profile,
+)
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
+from tasks.corpus.scrub import ScrubConfig
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tasks.measures.identities import lexicon
@@ -134,6 +142,21 @@ def test_personal_data_counts_spans_and_documents(profiled):
         spans[source] += count
         documents[source] += count > 0
     assert found == {("EMAIL", s): (spans[s], documents[s]) for s in ("books", "web")}
+
+
+def test_personal_data_counts_documents_that_left_for_it(session):
+    texts = ["Write to a@corp.example or b@corp.example.", "a@corp.example, (650) 253-0000", "Fog."]
+    documents = given(texts)
+    made = {}
+    for name, policies in (("mask", {}), ("both", {"EMAIL": "drop", "PHONE": "drop"}),
+                           ("one", {"EMAIL": "drop"}), ("keep", {"EMAIL": "keep"})):  # fmt: skip
+        ledger = scrubbed(documents, config=ScrubConfig(policies=policies))["ledger"]
+        counts = count_personal_data(ledger).sort_by("type").to_pylist()
+        made[name] = [(r["type"], r["spans"], r["documents"], r["left"]) for r in counts]
+    assert made == {
+        "mask": [("EMAIL", 3, 2, 0), ("PHONE", 1, 1, 0)], "one": [("EMAIL", 0, 2, 2)],
+        "both": [("EMAIL", 0, 2, 2), ("PHONE", 0, 1, 1)], "keep": [("PHONE", 1, 1, 0)],
+    }  # fmt: skip
 
 
 def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
