@@ -134,27 +134,45 @@ def toxicity(corpus: CorpusFigures) -> Section:
         corpus, "Offensive text", "toxicity", "score", "score",
         "Toxicity of documents before the filter", scorer=scorer(corpus),
     )  # fmt: skip
-    if corpus.profile["toxicity"].rows:
-        data = corpus.profile["toxicity"].read()
-        first = data.filter(pc.equal(data["source"], "")).slice(0, 1).to_pylist()[0]
-        where = {"source": "", "quantile": first["quantile"]}
-        scored, unscored = (
-            corpus.book.figure(
-                f"toxicity-{column}", label, "documents", (PROFILE, "toxicity"), where,
-                aggregate="last", column=column,
-            )
-            for column, label in (("n", "documents scored"), ("unscored", "not scored"))
-        )  # fmt: skip
+    if corpus.profile["toxicity_status"].rows:
         section.add(
+            statuses(corpus),
             Paragraph(
-                [scored, " were scored; ", unscored, " could not be, or are in languages that the "
-                 f"scorer was not made for. The scorer is {scorer(corpus) or 'not known'}. A score "
-                 "is an estimate: scorers are known to call dialects and mentions of minorities "
-                 "toxic that are not."]
-            )
+                ["A scorer is asked only about texts in the languages that it was made for. "
+                 "Without a score toxicity is unknown, neither high nor low: a rule removes such "
+                 "documents only where it says so, and its reason is then its name with "
+                 f"“unknown”. The scorer is {scorer(corpus) or 'not known'}. A score is an "
+                 "estimate: scorers are known to call dialects and mentions of minorities toxic "
+                 "that are not."]
+            ),
         )  # fmt: skip
     section.add(*cascade(corpus))
     return section
+
+
+#: What is known of a document's toxicity, in words.
+STATUS = {
+    "scored": "scored",
+    "other language": "in languages that the scorer was not made for",
+    "cleared": "cleared by the cheap scorer, not scored",
+    "empty": "without a visible character",
+    "failed": "at which the scorer failed",
+}
+
+
+def statuses(corpus: CorpusFigures) -> Grid:
+    """What is known of the documents' toxicity, and what the rules made of that."""
+    data = corpus.profile["toxicity_status"].read(["status", "reason"])
+    pairs = {(row["status"], row["reason"]) for row in data.to_pylist()}
+    rows: list[list[Inline]] = []
+    for status, reason in sorted(pairs, key=lambda pair: ([*STATUS].index(pair[0]), pair[1])):
+        where = {"status": status, "reason": reason}
+        fate = f"removed: {reason}" if reason else "kept"
+        label = f"documents {STATUS[status]}, {fate}"
+        count = corpus.sum("toxicity_status", "documents", "documents", label, **where)
+        rows.append([STATUS[status], fate, count])
+    columns = ["documents", "what the rules did", "how many"]
+    return Grid("What the scorer knows of the documents", columns, rows, frozenset({2}))
 
 
 def cascade(corpus: CorpusFigures) -> list[Paragraph]:
@@ -175,7 +193,7 @@ def cascade(corpus: CorpusFigures) -> list[Paragraph]:
     return [
         Paragraph(
             [
-                "Of those not scored ",
+                "Of those without a score ",
                 figure("cleared", "documents cleared by the cheap scorer"),
                 f" were cleared by {row['cheap']}, which found them below "
                 f"{row['clears_below']:g}. Both scorers read ",

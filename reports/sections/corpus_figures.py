@@ -23,6 +23,7 @@ READ = (
     "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
     "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
     "regions", "search", "signals", "sources", "spans", "swaps", "thresholds", "toxicity",
+    "toxicity_status",
 )  # fmt: skip
 
 

@@ -215,16 +215,22 @@ def _quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tupl
     return list(zip(quantiles, np.quantile(known, quantiles).tolist(), strict=True))
 
 
-def toxicity_quantiles(
-    signals: Table, selected: Artifact, quantiles: Sequence[float]
-) -> list[dict[str, Any]]:
-    """Of the documents that were scored: those that ``selected`` kept, and those it removed."""
-    gone = selected["ledger"].read(["doc_id", "source", "action"])
+def judged(signals: Table, selected: Artifact) -> pa.Table:
+    """Of each document that came to ``selected``: doc_id, source, the reason for which it was
+    removed, "" if it was kept, its toxicity, and what is known of that."""
+    gone = selected["ledger"].read(["doc_id", "source", "action", "reason"])
     gone = gone.filter(pc.equal(gone["action"], "removed")).drop_columns("action")
     kept = selected["documents"].read(["doc_id", "source"])
-    known = signals.read(["doc_id", "toxicity"]).sort_by("doc_id")  # the same documents
-    scored = pa.concat_tables([kept, gone]).sort_by("doc_id")
-    scored = scored.append_column("score", known["toxicity"])
+    kept = kept.append_column("reason", pa.repeat("", len(kept)))
+    known = signals.read(["doc_id", "toxicity", "toxicity_status"]).sort_by("doc_id")
+    came = pa.concat_tables([kept, gone]).sort_by("doc_id")  # the same documents
+    return came.append_column("score", known["toxicity"]).append_column(
+        "status", known["toxicity_status"]
+    )
+
+
+def toxicity_quantiles(scored: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+    """Of the documents ``judged``."""
     rows: list[dict[str, Any]] = []
     for source, scores in by_source(scored, "score"):
         counts = {"n": len(scores) - scores.null_count, "unscored": scores.null_count}
@@ -370,5 +376,8 @@ def profile(
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
-            selected = history["select_scored"]
-            write("toxicity", toxicity_quantiles(tables["signals"], selected, config.quantiles))
+            scored = judged(tables["signals"], history["select_scored"])
+            write("toxicity", toxicity_quantiles(scored, config.quantiles))
+            known = scored.group_by(["source", "status", "reason"]).aggregate([("doc_id", "count")])
+            names = {"doc_id_count": "documents"}
+            write("toxicity_status", known.rename_columns(names))

@@ -71,8 +71,10 @@ def curated(
     raw: Artifact,
     rules: dict[str, dict[str, object]] | None = None,
     scrubbing: ScrubConfig | None = None,
+    asked: bool = False,
 ) -> dict[str, Artifact]:
-    """The corpus stages behind ingest; ``rules``: of ``select_scored``."""
+    """The corpus stages behind ingest; ``rules``: of ``select_scored``; ``asked``: the scorer is
+    asked about its own languages alone."""
     made = {"ingest": raw}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = language(made["deduplicate"], LanguageConfig())
@@ -83,7 +85,8 @@ def curated(
         made["deduplicate"], PersonalDataConfig()
     )
     made["scrub"] = scrub(made["deduplicate"], {"personal": found}, scrubbing or ScrubConfig())
-    made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
+    spoken = language(made["scrub"], LanguageConfig()) if asked else None
+    made["score_toxicity"] = score_toxicity(made["scrub"], spoken, ScoreToxicityConfig())
     signals = {"toxicity": made["score_toxicity"]}
     if rules:
         signals["quality"] = quality(made["scrub"], QualityConfig())

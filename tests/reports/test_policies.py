@@ -8,6 +8,7 @@ from reports.datasheet import DatasheetConfig, datasheet
 from tasks.corpus.scrub import ScrubConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
+from tests.tasks.corpus.test_language import HAWAIIAN
 
 
 def sheet_of(history):
@@ -97,3 +98,24 @@ def test_what_became_of_personal_data_is_said_by_type(session):
 def test_where_none_was_found_that_is_said(session):
     made = artifacts.curated(given([f"Rain fell on the orchard, night {n}." for n in range(30)]))
     assert "The detectors found none." in sheet_of(made)[2]
+
+
+STATUS = ("documents", "what the rules did", "how many")
+OTHER = "in languages that the scorer was not made for"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "fate"), [("keep", "kept"), ("remove", "removed: toxicity unknown")]
+)
+def test_what_becomes_of_documents_that_the_scorer_does_not_know_is_said(session, unknown, fate):
+    texts = [f"{HAWAIIAN} {n}" for n in range(4)]
+    texts += [f"Rain fell on the orchard, night {n}." for n in range(20)]
+    texts += [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(3)]
+    rules = {"toxicity": {"lt": 0.5, "unknown": unknown}}
+    made = artifacts.curated(given([*texts, " "]), rules, asked=True)
+    _, page, said = sheet_of(made)
+    assert lines_of(page, *STATUS) == [
+        ["scored", "kept", "20"], ["scored", "removed: toxicity", "3"], [OTHER, fate, "4"],
+        ["without a visible character", fate, "1"],
+    ]  # fmt: skip
+    assert "Without a score toxicity is unknown, neither high nor low" in said

@@ -85,6 +85,12 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
     assert f"Both scorers read 20 documents, of which {toxic}" in said
     assert "with 95 % confidence, an estimate; 10 % was required." in said
+    lines = [line for table in page.tables for line in table[1:]
+             if table[0] == ["documents", "what the rules did", "how many"]]  # fmt: skip
+    cleared = [line for line in lines if line[0] == "cleared by the cheap scorer, not scored"]
+    assert sum(int(line[2]) for line in cleared) == row["cleared"]
+    assert sum(int(line[2]) for line in lines) == corpus["scrub"]["documents"].rows
+    assert "could not be, or are in" not in said
     figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
     for name in ("cleared", "drawn", "toxic", "missed", "bound"):
         assert figures[f"cascade-{name}"]["value"] == row[name]

@@ -108,9 +108,16 @@ TABLES = {
         "Quantiles of the documents' toxicity before the filter.",
         _OR_ALL,
         count("n", "documents that were scored", "documents"),
-        count("unscored", "documents that could not be scored", "documents"),
+        count("unscored", "documents that have no score, see toxicity_status", "documents"),
         _QUANTILE,
         measure("score", "toxicity", "score"),
+    ),
+    "toxicity_status": table(
+        "What is known of the documents' toxicity, and what the rules made of that.",
+        _SOURCE,
+        label("status", "scored, or why not, see the signals of score_toxicity"),
+        label("reason", "why select_scored removed them, empty if it kept them"),
+        count("documents", "documents", "documents"),
     ),
     "identities": table(
         "Mentions of people: whole words of a short list, and of the lexicons named in identities.",

@@ -75,10 +75,16 @@ def test_what_the_scorer_does_not_know_is_kept_and_said(session):
     documents = given([HAWAIIAN, TEXTS["en"]])
     rules = SelectConfig(rules={"toxicity": {"lt": 0.2}})
     spoken = language(documents, LanguageConfig())
-    for languages, rows in ((spoken, 2), (None, 1)):
+    for languages, rows, status in ((spoken, 2, "other language"), (None, 1, "scored")):
         scores = score_toxicity(documents, languages, ScoreToxicityConfig())
+        assert scores["signals"].read()["toxicity_status"].to_pylist() == [status, "scored"]
         made = select(documents, {"toxicity": scores}, rules)
         assert made["documents"].rows == rows
+        told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+        assert told["unknown toxicity"] == rows - 1
+        strict = SelectConfig(rules={"toxicity": {"lt": 0.2, "unknown": "remove"}})
+        gone = select(documents, {"toxicity": scores}, strict)["ledger"].read()
+        assert gone["reason"].to_pylist() == ["toxicity unknown" if rows == 2 else "toxicity"]
 
 
 def test_languages_follow_documents_that_others_have_left(session):

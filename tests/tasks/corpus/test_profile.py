@@ -169,6 +169,11 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     np.testing.assert_allclose([r["score"] for r in found], expected)
     assert {r["n"] for r in found} == {len(TEXTS)}
     assert history["select_scored"]["ledger"].rows > 0
+    gone = [r for r in rows(history["select_scored"], "ledger") if r["action"] == "removed"]
+    kept = rows(history["select_scored"])
+    fates = Counter((r["source"], "scored", r.get("reason", "")) for r in [*kept, *gone])
+    assert {(r["source"], r["status"], r["reason"]): r["documents"] for r in
+            rows(made, "toxicity_status")} == fates  # fmt: skip
 
 
 def test_published_rules_are_counted_as_if_each_were_asked_for(session):
