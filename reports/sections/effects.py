@@ -310,14 +310,17 @@ def examples(corpus: CorpusFigures) -> Section:
     """What the filters took, by source and language; the documents are behind the numbers."""
     section = Section("What the filters took: examples")
     rows = rows_of(corpus, "examples")
-    seen: list[Row] = []
+    seen: dict[tuple[str, ...], Row] = {}
     for row in rows:
-        key = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
-        if not any(key.items() <= other.items() for other in seen):
-            seen.append(row)
-    seen.sort(key=lambda r: (not r["alone"], -(r["ratio"] or 0)))
+        seen.setdefault((row["stage"], row["reason"], row["dimension"], row["slice"]), row)
+    ordered = sorted(seen.values(), key=lambda r: (not r["alone"], -(r["ratio"] or 0)))
+    worst_of: dict[tuple[str, str], Row] = {}
+    for row in ordered:
+        worst_of.setdefault((row["dimension"], row["slice"]), row)
+    first = [*worst_of.values()]  # a source or language too small for a ratio is seen all the same
+    rest = [row for row in ordered if worst_of[row["dimension"], row["slice"]] is not row]
     lines: list[list[Inline]] = []
-    for row in seen[: corpus.lines_shown]:
+    for row in [*first, *rest[: max(0, corpus.lines_shown - len(first))]]:
         where = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
         figure = corpus.book.figure(
             "-".join(["examples", *where.values()]), f"{row['reason']}: examples {whom(row)}",
@@ -334,10 +337,13 @@ def examples(corpus: CorpusFigures) -> Section:
         "them in clear, on this machine alone."
     )
     if len(seen) > len(lines):
-        note = f"The {len(lines)} with the highest ratios of {len(seen)}. {note}"
+        note = f"{len(lines)} of {len(seen)}; all are in the table examples of effects. {note}"
     columns = ["documents", "stage", "reason", "ratio", "examples"]
-    section.add(Grid("Documents that were taken, highest ratio first", columns, lines,
-                     frozenset({3, 4}), note))  # fmt: skip
+    caption = (
+        "Documents that were taken: of each source and language the highest ratio, then the "
+        "highest of the rest"
+    )
+    section.add(Grid(caption, columns, lines, frozenset({3, 4}), note))
     return section
 
 

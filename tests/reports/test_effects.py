@@ -7,8 +7,8 @@ import pytest
 from reports.page.document import Bullets, Grid, Paragraph
 from reports.page.figures import Book, Figure
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import AT_ONCE, along, by_rule, effects, silenced
-from tasks.contract import StageConfig, Work, stage
+from reports.sections.effects import AT_ONCE, along, by_rule, effects, examples, silenced
+from tasks.contract import StageConfig, Work, ids, stage
 from tasks.corpus.effects import TABLES, EffectsConfig
 from tasks.corpus.effects import effects as effects_stage
 from tasks.corpus.identities import IdentitiesConfig, identities
@@ -20,11 +20,18 @@ from tests.reports.artifacts import LINK, OFFENSIVE, SCRIPT
 
 class ToldConfig(StageConfig):
     ratios: tuple[tuple[str, str, float | None, str], ...] = ()
+    taken: tuple[tuple[str, str, str, float | None, bool], ...] = ()
 
 
 @stage(tables=TABLES)
 def told_effects(config: ToldConfig, work: Work) -> None:
-    """Rates as the stage ``effects`` leaves them, with these ratios."""
+    """Rates as the stage ``effects`` leaves them, with these ratios; and examples."""
+    for number, (reason, dimension, name, ratio, alone) in enumerate(config.taken):
+        for copy in range(3):
+            row = {"stage": "select", "reason": reason, "dimension": dimension, "slice": name}
+            row |= {"ratio": ratio, "alone": alone}
+            row |= {"doc_id": ids([f"{number} {copy}"])[0].as_py()}
+            work.table("examples").write({key: [value] for key, value in row.items()})
     for dimension, name, ratio, verdict in config.ratios:
         row = {"stage": "", "reason": "struck out", "dimension": dimension, "slice": name}
         row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
@@ -117,6 +124,27 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
     assert "Of what ingest took out nothing but the source is known" in words(said.parts)
     [first, *_] = silenced(corpus)
     assert [row[0] for row in first.rows] == ["from few"]
+
+
+def test_examples_come_from_every_source_and_language_before_the_highest_ratios(session):
+    """Forty rules took much of one source; a small source and a language have no ratio."""
+    many = [(f"rule {n}", "source", "web", 9.0 - n / 10, False) for n in range(40)]
+    few = [
+        ("rule 7", "source", "diaries", None, False),
+        ("rule 5", "source", "diaries", 0.5, False),
+    ]
+    few += [("rule 3", "language", "haw", None, False), ("rule 9", "language", "en", None, True)]
+    made = {"effects": told_effects(ToldConfig(taken=(*many, *few)))}
+    [grid] = examples(CorpusFigures(Book(made), made, 30)).blocks
+    shown = [(row[0], row[2], row[3]) for row in grid.rows]
+    assert shown[:4] == [
+        ("in en", "rule 9", "∞"), ("from web", "rule 0", "9.000"),
+        ("from diaries", "rule 5", "0.5000"), ("in haw", "rule 3", "–"),
+    ]  # fmt: skip
+    assert shown[4:] == [("from web", f"rule {n}", f"{9 - n / 10:.3f}") for n in range(1, 27)]
+    assert all(row[4].value == 3 for row in grid.rows) and "30 of 44" in grid.note
+    [grid] = examples(CorpusFigures(Book(made), made, 2)).blocks
+    assert [row[0] for row in grid.rows] == [line[0] for line in shown[:4]]
 
 
 def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):

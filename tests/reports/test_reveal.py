@@ -73,6 +73,14 @@ def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, tmp_path):
             assert "Unmasked, for local eyes" in page.read_text(), page.name
 
 
+def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):
+    masked, clear = cards["datasheet"].directory(), unmasked.parent / "datasheet"
+    names = {path.name for path in masked.glob("rows/effects-examples-*.html")}
+    assert names and names == {path.name for path in clear.glob("rows/effects-examples-*.html")}
+    assert not any(artifacts.OFFENSIVE in (masked / "rows" / name).read_text() for name in names)
+    assert all(artifacts.OFFENSIVE in (clear / "rows" / name).read_text() for name in names)
+
+
 def test_nobody_else_can_enter_the_folder(unmasked, tmp_path):
     assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700
     assert {p.name for p in (tmp_path / "clear").iterdir()} == {MARK, "index.html", "runs"}
