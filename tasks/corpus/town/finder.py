@@ -144,7 +144,8 @@ class Finder:
 
     def masks(self, label: str) -> Iterator[Row]:
         """A span is found where the same value was masked, whole and as this type. Values are
-        compared by their keyed hashes: places move where a stage before took out a stretch."""
+        compared by their keyed hashes: places move where a stage before took out a stretch. Of a
+        type nothing of which was planted or found nothing is told."""
         there = Counter((row["doc_id"], row["type"], row["digest"]) for row in self.planted
                         if row["doc_id"] in self.came[label])  # fmt: skip
         found = Counter((r["doc_id"], r["reason"], r["digest"]) for r in self.ledgers[label]
@@ -154,7 +155,7 @@ class Finder:
         def total(spans: Counter[Any], kind: str) -> int:
             return sum(count for (_, type_, _), count in spans.items() if type_ == kind)
 
-        for kind in TYPES:
+        for kind in sorted({kind for _, kind, _ in there | found}, key=TYPES.index):
             hits = total(both, kind)
             yield self.row(label, kind, "recall", hits, total(there, kind))
             yield self.row(label, kind, "precision", hits, total(found, kind))

@@ -119,6 +119,8 @@ def test_the_figures_of_a_hand_made_case(session):
     assert found["scrub", "PHONE", "recall"] == (0, 1)
     assert found["scrub", "PHONE", "precision"] == (0, 0)
     assert found["scrub", "all types", "recall"] == (1, 2)
+    # Of types of which nothing was planted or found nothing is told.
+    assert {what for stage, what, _ in found if stage == "scrub"} == {"EMAIL", "PHONE", "all types"}
     assert found["select_scored", "rude speech", "recall"] == (1, 2)
     assert found["select_scored", "rude speech, 0 to 60 characters", "recall"] == (1, 1)
     assert found["select_scored", "rude speech, over 60 characters", "recall"] == (0, 1)
