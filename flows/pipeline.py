@@ -88,10 +88,11 @@ def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
     signals = {"toxicity": scores, "contamination": shared}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
     made["split"] = parted = split(kept, config.split)
+    filtered = dict(made)  # what is held back for planting was silenced by no filter
     made["plant"] = plant(parted, config.plant)
     history, documents, before = dict(made), whole(earlier, made), of(earlier, "ingest", "language")
     made["profile"] = profiled = profile(documents, documents, history, before, config.profile)
-    made["effects"] = history["effects"] = effects(masked, dict(history), config.effects)
+    made["effects"] = history["effects"] = effects(masked, filtered, config.effects)
     if towns_of(config.ingest):  # their truth is known
         known = {**history, "profile": profiled}
         made["recovery"] = history["recovery"] = recovery(known, config.recovery)

@@ -194,7 +194,8 @@ def effects(corpus: CorpusFigures) -> Section:
         "copies, not documents; differences are called so where p, corrected for all groups of the "
         "rule, is under 5 %. Groups of few documents are left out. Of what ingest took out nothing "
         "but the source is known, and no text for an example; what it could not read is in "
-        "quarantine and not compared. All rules and groups are in the table rates."
+        "quarantine and not compared; what was held back for planting is no loss. All rules and "
+        "groups are in the table rates."
     )
     parts = [by_rule(corpus), along(corpus), swaps(corpus), examples(corpus), found(corpus)]
     return Section(title, [Paragraph([about])], parts)

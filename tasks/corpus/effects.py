@@ -325,7 +325,8 @@ def effects(
     documents: Table, history: dict[str, Artifact], config: EffectsConfig, work: Work
 ) -> None:
     """``documents``: what sentences are drawn from, personal data masked; ``history``: the
-    artifacts of the corpus stages by label, in the order they ran.
+    artifacts of the corpus stages by label, in the order they ran, without ``plant``: what that
+    holds back for planting was silenced by no filter.
 
     Holds about 120 bytes a document, kept by ingest or not, some 300 more for each that a rule took
     before near copies were looked for, and of texts the drawn sentences alone.

@@ -105,6 +105,20 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
             assert rows, finding
 
 
+def test_what_is_held_back_for_planting_was_silenced_by_no_filter(smoke, monkeypatch):
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    run = open_run(smoke.first)
+    held = run["plant"]["ledger"].read(["action"])["action"].to_pylist().count("removed")
+    assert held > 0
+    reasons = run["effects"]["rates"].read(["stage", "reason"]).to_pylist()
+    assert reasons and not any(row["stage"] == "plant" for row in reasons)
+    history = run["effects"].manifest["lineage"]["history"]
+    assert [*history][-2:] == ["select_scored", "split"]
+    # Another planting, and nobody else was silenced.
+    report = smoke.json("run", "smoke", "--until", "effects", "--set", "plant.seed=5")
+    assert "plant" in made(report) and "effects" not in made(report)
+
+
 def test_the_card_holds_the_tokenizer_that_was_trained(smoke):
     run = open_run(smoke.first, str(smoke.store))
     assert run["model_card"].manifest["lineage"]["tokenizer"] == run["train_tokenizer"].name

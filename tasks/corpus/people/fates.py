@@ -217,7 +217,7 @@ def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int
         here = pc.and_(*(pc.equal(ledger[name], value) for name, value in pair.items()))
         rows = ledger.filter(here)
         at = place.of(rows["doc_id"])
-        ours = at >= 0  # planted documents were not there at first
+        ours = at >= 0  # of none but the documents of the first stage
         twin = place.of(rows["matched"])
         twin[np.isin(twin, leaving)] = -1
         # Without a similarity: a record that came again under its id, with another text.
