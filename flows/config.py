@@ -31,6 +31,7 @@ from tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from tasks.corpus.effects import EffectsConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.find_repeats import RepeatsConfig
+from tasks.corpus.find_toxic import FindToxicConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
@@ -39,9 +40,10 @@ from tasks.corpus.quality import QualityConfig
 from tasks.corpus.reading.inputs import IngestConfig, towns_of
 from tasks.corpus.recovery import RecoveryConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.scrub import CutRepeatsConfig, ScrubConfig
+from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig
 from tasks.corpus.split import SplitConfig
+from tasks.measures.personal.types import TYPES as PERSONAL
 from tasks.measures.scorers import HEADS
 from tasks.training.finetune import FinetuneConfig
 from tasks.training.pack import PackConfig
@@ -50,6 +52,9 @@ from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact (but for the corpus that is added to).
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
+
+#: The types of spans that each use of ``scrub`` is given.
+TREATED = {"scrub": PERSONAL, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -95,6 +100,8 @@ class Config(StageConfig):
     select_scored: SelectConfig = SelectConfig(
         rules=(Rule(name="toxicity", lt=0.8), Rule(name="contamination", lt=1))
     )
+    find_toxic: FindToxicConfig = FindToxicConfig()
+    cut_toxic: CutToxicConfig = CutToxicConfig()
     split: SplitConfig = SplitConfig()
     plant: PlantConfig = PlantConfig()
     profile: ProfileConfig = ProfileConfig()
@@ -165,6 +172,35 @@ class Config(StageConfig):
                     f"alone; with it, rules may say toxicity lt = {cascade.threshold:g}, and "
                     f"nothing of other heads, bounds or the unknown"
                 )
+        windows = self.find_toxic
+        if windows.enabled and windows.least != cascade.threshold:
+            raise ValueError(
+                f"find_toxic.least is {windows.least:g}: what score_toxicity.cascade misses is "
+                f"measured at its threshold alone; set it to {cascade.threshold:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _spans_that_are_there(self) -> Config:
+        """A policy for what a stage is never given, or a bound that leaves nothing to find, would
+        pass for a protection that is none."""
+        for section, types in TREATED.items():
+            for name in getattr(self, section).policies:
+                if name not in types:
+                    other = next(label for label, known in TREATED.items() if name in known)
+                    raise ValueError(
+                        f"{section}.policies.{name}: nobody finds {name} for {section}; it is "
+                        f"{other} that treats it"
+                    )
+        least = self.find_toxic.least
+        for rule in self.select_scored.rules if self.find_toxic.enabled else ():
+            bound = min(x for x in (rule.lt, rule.le, 2.0) if x is not None)
+            if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= least:
+                raise ValueError(
+                    f"find_toxic.least is {least:g}, and select_scored.rules.{rule.name} takes "
+                    f"documents with such a window whole: nothing would be left to cut; lower the "
+                    f"first, or give the rule another bound or action"
+                )
         return self
 
     @field_validator("schedule")
@@ -186,6 +222,9 @@ def left_out(config: Config) -> dict[str, str]:
     if not config.find_repeats.enabled:
         why = "nothing looks for repeats; set find_repeats.enabled=true"
         found |= {"find_repeats": why, "cut_repeats": why}
+    if not config.find_toxic.enabled:
+        why = "nothing looks for toxic windows; set find_toxic.enabled=true"
+        found |= {"find_toxic": why, "cut_toxic": why}
     if not towns_of(config.ingest):
         found["recovery"] = "none of its sources is a town, whose truth is known"
     return found

@@ -27,6 +27,7 @@ from tasks.corpus.effects import effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
 from tasks.corpus.find_personal_data import find_personal_data
 from tasks.corpus.find_repeats import find_repeats
+from tasks.corpus.find_toxic import find_toxic
 from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
@@ -47,6 +48,7 @@ from tasks.training.train_tokenizer import train_tokenizer
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
 select_scored = select.named("select_scored")
 cut_repeats = scrub.named("cut_repeats")
+cut_toxic = scrub.named("cut_toxic")
 
 
 def of(earlier: Earlier, *labels: str) -> dict[str, Artifact]:
@@ -87,6 +89,9 @@ def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
     made["contamination"] = shared = contamination(masked, config.contamination)
     signals = {"toxicity": scores, "contamination": shared}
     made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
+    if config.find_toxic.enabled:
+        made["find_toxic"] = toxic = find_toxic(kept, scores, config.find_toxic)
+        made["cut_toxic"] = kept = cut_toxic(kept, {"toxic": toxic}, config.cut_toxic)
     made["split"] = parted = split(kept, config.split)
     filtered = dict(made)  # what is held back for planting was silenced by no filter
     made["plant"] = plant(parted, config.plant)

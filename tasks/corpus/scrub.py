@@ -87,6 +87,13 @@ class CutRepeatsConfig(ScrubConfig):
     policies: dict[str, Policy] = Field(default={"REPEAT": "cut"}, description="policies by type")
 
 
+class CutToxicConfig(ScrubConfig):
+    """Where toxic windows are treated: they are cut, and nothing else is touched."""
+
+    policy: Policy = Field("keep", description="what becomes of a span of any other type")
+    policies: dict[str, Policy] = Field(default={"TOXIC": "cut"}, description="policies by type")
+
+
 def placeholders(types: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise("<", types, ">", "")
 

@@ -72,6 +72,12 @@ class Utf8:
         where = np.searchsorted(places, np.stack([asked, self.offsets[owner]]))
         return before[where[0]] - before[where[1]]
 
+    def to_bytes(self, owner: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The same in the other direction. Positions lie in their texts, or at the end of them."""
+        begins = np.flatnonzero(np.append((self.bytes & 0xC0) != 0x80, True))
+        first = np.searchsorted(begins, self.offsets[owner])
+        return begins[first + positions] - self.offsets[owner]
+
     def inside(self, owner: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Whether spans lie in their texts and on the boundaries of characters, (m,) bool."""
         size = np.diff(self.offsets)[owner]

@@ -35,7 +35,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
-    assert sections - {"cut_repeats", "deduplicate_masked", "select_scored"} == ours
+    assert sections - {"cut_repeats", "cut_toxic", "deduplicate_masked", "select_scored"} == ours
 
 
 def test_several_mistakes_are_told_together():
@@ -90,6 +90,7 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
     ("until", "overrides", "words"),
     [
         ("cut_repeats", ["find_repeats.enabled=false"], r"set find_repeats\.enabled=true"),
+        ("cut_toxic", [], r"set find_toxic\.enabled=true"),
         ("recovery", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
         ("no_stage", [], "choose one of: ingest"),
     ],

@@ -58,6 +58,9 @@ def test_positions_in_characters_and_in_bytes_are_the_same_places(given_texts):
     array, owner, start, end = columns(texts, spans)
     utf8 = Utf8.of(array)
     assert utf8.to_characters(owner, start).tolist() == [s[1] for s in spans]
+    for place, size in ((1, start), (2, end)):
+        positions = np.array([s[place] for s in spans], np.int64)
+        assert utf8.to_bytes(owner, positions).tolist() == size.tolist()
     assert utf8.to_characters(owner, end).tolist() == [s[2] for s in spans]
     assert utf8.inside(owner, start, end).all()
 
