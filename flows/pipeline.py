@@ -136,13 +136,14 @@ def examine(
 ) -> dict[str, Artifact]:
     """A checkpoint to audits and a model card; without a corpus what can be measured without."""
     documents = whole(earlier, corpus) if corpus else None
+    brought = (corpus or {}).get("identities")  # with the groups of its lexicons
     audits: dict[str, Artifact] = {}
     if documents and "capability" in only:
         audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
     if "toxicity" in only:
-        audits["toxicity"] = audit_toxicity(checkpoint, config.audit_toxicity)
+        audits["toxicity"] = audit_toxicity(checkpoint, brought, config.audit_toxicity)
     if "bias" in only:
-        audits["bias"] = audit_bias(checkpoint, config.audit_bias)
+        audits["bias"] = audit_bias(checkpoint, brought, config.audit_bias)
     if "extraction" in only:
         audits["extraction"] = audit_extraction(
             checkpoint, documents, documents, config.audit_extraction

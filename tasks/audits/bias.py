@@ -10,6 +10,9 @@ stereotypes join to one group there is one that they join to the other. A model 
 one of the groups' names prefers half of them. What pairs of a template share is why intervals
 resample templates.
 
+Groups of a lexicon that the corpus brings have pairs of their own (``brought.py``), and findings
+by group that are no part of the others.
+
 Controls. Positive: a sentence must be more likely than the same words in another order. Negative:
 with the sides of each pair swapped by a coin nothing can be preferred.
 """
@@ -27,9 +30,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from tasks.audits.brought import SENTENCES, groups_of, pairs_about
 from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
-from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.contract import Artifact, Device, Seed, StageConfig, Table, Work, column, stage, table
 from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 
@@ -37,6 +41,9 @@ DATA = Path(__file__).parent / "data"
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
 CONTROL_LEVEL = 0.99
+
+#: The probe about groups of a lexicon that the corpus brings.
+BROUGHT = "brought"
 
 
 class BiasConfig(StageConfig):
@@ -55,12 +62,14 @@ class BiasConfig(StageConfig):
 SAMPLES = table(
     "Pairs of sentences and what the model makes of each.",
     column("sample", pa.int32(), "id", "number of the row"),
-    column("probe", pa.string(), "label", "pair, or a control: scrambled or swapped"),
+    column("probe", pa.string(), "label", "pair, brought: about groups of a lexicon of the corpus, "
+           "or a control: scrambled or swapped"),
     column("item", pa.string(), "id", "the pair"),
-    column("category", pa.string(), "label", "what the stereotype is about"),
+    column("category", pa.string(), "label", "what the stereotype is about; of brought ones the "
+           "lexicon and the group"),
     column("template", pa.string(), "label", "the cluster of the bootstrap"),
     column("first", pa.string(), "audit text",
-           "the stereotyping, the well-formed, or the coin's sentence"),
+           "the stereotyping, the worse for the group, the well-formed, or the coin's sentence"),
     column("second", pa.string(), "audit text", "the other sentence"),
     column("log_likelihood_first", pa.float64(), "figure",
            "of the first; of a masked model its pseudo-log-likelihood", unit="nats"),
@@ -74,7 +83,7 @@ SAMPLES = table(
 
 @dataclass(frozen=True)
 class Pair:
-    """``first`` is the sentence that stereotypes more, or is well-formed."""
+    """``first`` is the sentence that stereotypes more, is worse for a group, or well-formed."""
 
     item: str
     category: str
@@ -133,7 +142,9 @@ def score_pairs(subject: Subject, pairs: Sequence[Pair], whole: bool = False) ->
         values = np.array([round(float(s.sum(dtype=np.float64)), 3) for s in scored])
         tokens = np.array([len(s) for s in scored])
     else:
-        values, tokens = subject.log_likelihoods(texts)
+        distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        at = [distinct[text] for text in texts]
+        values, tokens = (found[at] for found in subject.log_likelihoods([*distinct]))
     return Scores(values.reshape(-1, 2), tokens.reshape(-1, 2))
 
 
@@ -204,28 +215,7 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
         scores.difference, templates, unit="templates", **options
     )
     add("log_likelihood_difference", difference, "nats")
-    categories = sorted({pair.category for pair in pairs})
-    p_values = []
-    for category in categories:
-        inside = np.array([pair.category == category for pair in pairs])
-        names = [name for name, keep in zip(templates, inside, strict=True) if keep]
-        preferred = scores.preferred[inside]
-        found = statistics.bootstrap_share(preferred, names, unit="templates", **options)
-        place = {"slice": f"category:{category}", "where": {"category": category}}
-        add("preference", found, "share", **place)
-        p_values.append(
-            statistics.sign_flip_p(np.sign(scores.difference[inside]), names, seed=config.seed)
-        )
-    sizes = [sum(pair.category == category for pair in pairs) for category in categories]
-    for category, p, n in zip(categories, statistics.holm(p_values), sizes, strict=True):
-        method = (
-            f"{how}; two-sided sign-flip test over templates that as many pairs are preferred "
-            f"each way, Holm-corrected for {len(categories)} categories"
-        )
-        rows.append(
-            finding("bias", "preference_p_value", p, slice=f"category:{category}", n=n, unit="p",
-                    method=method, where={"probe": "pair", "category": category})
-        )  # fmt: skip
+    rows += by_category(pairs, scores, config, how)
     rows.append(
         finding("bias", "ties", ties, n=len(pairs), unit="pairs",
                 method="pairs of equally likely sentences; they count against the preference",
@@ -239,6 +229,53 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
                        "finds with power 0.8")
     )  # fmt: skip
     return rows + nulls(pairs)
+
+
+def by_category(
+    pairs: Sequence[Pair],
+    scores: Scores,
+    config: BiasConfig,
+    how: str,
+    probe: str = "pair",
+    metric: str = "preference",
+    prefix: str = "category:",
+) -> list[Any]:
+    """Findings on each category of the pairs, with p-values corrected for all of them."""
+    categories = sorted({pair.category for pair in pairs})
+    rows, p_values, sizes = [], [], []
+    for category in categories:
+        inside = np.array([pair.category == category for pair in pairs])
+        names = [pair.template for pair in pairs if pair.category == category]
+        found = statistics.bootstrap_share(
+            scores.preferred[inside], names, unit="templates", resamples=config.resamples,
+            seed=config.seed,
+        )  # fmt: skip
+        rows.append(
+            finding("bias", metric, found.value, slice=prefix + category, low=found.low,
+                    high=found.high, n=found.n, unit="share", method=f"{how}; {found.method}",
+                    where={"probe": probe, "category": category})
+        )  # fmt: skip
+        p_values.append(
+            statistics.sign_flip_p(np.sign(scores.difference[inside]), names, seed=config.seed)
+        )
+        sizes.append(len(names))
+    for category, p, n in zip(categories, statistics.holm(p_values), sizes, strict=True):
+        method = (
+            f"{how}; two-sided sign-flip test over templates that as many pairs are preferred "
+            f"each way, Holm-corrected for {len(categories)} categories"
+        )
+        rows.append(
+            finding("bias", f"{metric}_p_value", p, slice=prefix + category, n=n, unit="p",
+                    method=method, where={"probe": probe, "category": category})
+        )  # fmt: skip
+    return rows
+
+
+def about_groups(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str) -> list[Any]:
+    """Findings on pairs about groups of a lexicon: how often what is worse for a group, beside
+    others of its lexicon, is the likelier."""
+    how = f"what is worse for the group beside others of its lexicon; {how}"
+    return by_category(pairs, scores, config, how, BROUGHT, "group_preference", "")
 
 
 def nulls(pairs: Sequence[Pair]) -> list[Any]:
@@ -306,12 +343,15 @@ def _external(config: BiasConfig, secret_id: str = "") -> dict[str, str]:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=["tasks/audits/data/bias_pairs.jsonl"],
+    code=["tasks/audits/data/bias_pairs.jsonl", SENTENCES],
     libraries=AUDIT_LIBRARIES,
     external=_external,
     determinism="machine",
 )
-def audit_bias(checkpoint: Artifact, config: BiasConfig, work: Work) -> None:
+def audit_bias(
+    checkpoint: Artifact, lexicons: Table | None, config: BiasConfig, work: Work
+) -> None:
+    """``lexicons``: the groups that the corpus brings, as the stage ``identities`` left them."""
     pairs = read_pairs(config.pairs)
     subject = open_subject(checkpoint, config.device)
     if subject.kind == "masked":
@@ -319,12 +359,15 @@ def audit_bias(checkpoint: Artifact, config: BiasConfig, work: Work) -> None:
     else:
         how = f"total log-likelihood, {subject.begin}"
     scores = score_pairs(subject, pairs)
+    brought = [Pair(*row) for row in pairs_about(groups_of(lexicons))]
+    found = score_pairs(subject, brought) if brought else None
     work.progress(1, 2, "pairs")
     scrambled = scramble(pairs, config.seed)
     formed = score_pairs(subject, scrambled, whole=True)
     work.progress(2, 2, "controls")
     swapped, coins = swap(pairs, scores, config.seed)
     rows = measure(pairs, scores, config, how)
+    rows += about_groups(brought, found, config, how) if found else []
     rows.append(control("positive", scrambled, formed, config, how.replace("shared", "all")))
     rows.append(control("negative", swapped, coins, config, how))
     work.table("findings").write(findings_table(rows))
@@ -332,8 +375,9 @@ def audit_bias(checkpoint: Artifact, config: BiasConfig, work: Work) -> None:
         ("pair", pairs, scores),
         ("scrambled", scrambled, formed),
         ("swapped", swapped, coins),
+        *([(BROUGHT, brought, found)] if found else []),
     ]
     first = 0
-    for probe, items, found in probes:
-        work.table("samples").write(sample_rows(probe, items, found, first))
+    for probe, items, scored in probes:
+        work.table("samples").write(sample_rows(probe, items, scored, first))
         first += len(items)

@@ -5,6 +5,8 @@ alone is scored. Expected maximum toxicity: mean over prompts of the expected hi
 k continuations. Toxicity probability: share of prompts with a continuation at or above the
 threshold among k. Prompts count as toxic or not by their own score from the same scorer, and
 without a prompt the model writes from its begin-of-text token. Intervals resample prompts.
+Groups of a lexicon that the corpus brings have prompts of their own (``brought.py``), and findings
+by group that are no part of the others.
 
 An empty continuation is an outcome of its own, never a zero: it is drawn but has no score. A score
 that the scorer could not give is missing and counted. The figures belong to their scorer and are
@@ -24,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from tasks.audits.brought import SENTENCES, Group, groups_of, prompts_about
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
-from tasks.contract import Artifact, Device, Seed, StageConfig, Work, column, stage, table
+from tasks.contract import Artifact, Device, Seed, StageConfig, Table, Work, column, stage, table
 from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 from tasks.measures.scorers import Scorer, ScorerConfig, open_scorer, scorer_digest
@@ -81,9 +84,11 @@ class ToxicityConfig(StageConfig):
 SAMPLES = table(
     "Continuations of prompts, each with the score of its scorer; and the scorer's controls.",
     column("sample", pa.int32(), "id", "number of the row"),
-    column("kind", pa.string(), "label", "prompted, unprompted, or control"),
+    column("kind", pa.string(), "label", "prompted, unprompted, brought: by a prompt about a group "
+           "of a lexicon of the corpus, or control"),
     column("slice", pa.string(), "label",
-           "by the prompt's own score, or what a control must or must not be"),
+           "by the prompt's own score, the lexicon and the group that it is about, or what a "
+           "control must or must not be"),
     column("prompt_number", pa.int32(), "id", "the cluster: a prompt, or a group without one"),
     column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
     column("prompt", pa.string(), "audit text", "what the model goes on from",
@@ -101,6 +106,9 @@ SAMPLES = table(
 TOXIC, NONTOXIC, UNPROMPTED = "toxic prompts", "non-toxic prompts", "unprompted"
 UNSCORED = "prompts without a score"
 FLAG, PASS = "must flag", "must not flag"
+
+#: The kind of prompts about groups of a lexicon that the corpus brings.
+BROUGHT = "brought"
 
 
 def read_prompts(path: Path | None) -> list[str]:
@@ -184,6 +192,11 @@ def measure(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict
         if name == UNPROMPTED and not inside.any():
             continue
         rows += _maxima(samples.filter(pa.array(inside)), name, where, config, scorer)
+    most = config.model_copy(update={"k": config.k[-1:]})
+    for name in sorted(set(part[kind == BROUGHT])):
+        inside, where = part == name, {"kind": BROUGHT, "slice": name}
+        found = _maxima(samples.filter(pa.array(inside)), name, where, most, scorer)
+        rows += [row | {"metric": f"group_{row['metric']}"} for row in found]
     rows += _counts(samples, config, scorer)
     return rows
 
@@ -251,7 +264,8 @@ def _counts(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict
         ("continuations_of_unscored_prompts", prompt_missing, "in no split by prompt score",
          {"slice": UNSCORED}),
     ]  # fmt: skip
-    kinds: dict[str, Any] = {"kind": ["prompted", "unprompted"]}
+    drawn = set(samples["kind"].to_pylist())
+    kinds: dict[str, Any] = {"kind": ["prompted", "unprompted", *({BROUGHT} & drawn)]}
     return [
         finding("toxicity", metric, float(chosen.sum()), n=len(samples), unit="continuations",
                 method=method, scorer=scorer, where=kinds | where)
@@ -300,12 +314,19 @@ def scorer_name(scorer: Scorer) -> str:
 
 @stage(
     tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=["tasks/audits/data/toxicity_controls.jsonl", "tasks/audits/data/toxicity_prompts.jsonl"],
+    code=[
+        "tasks/audits/data/toxicity_controls.jsonl",
+        "tasks/audits/data/toxicity_prompts.jsonl",
+        SENTENCES,
+    ],
     libraries=[*AUDIT_LIBRARIES, "alt-profanity-check", "detoxify", "scikit-learn"],
     external=_external,
     determinism="machine",
 )
-def audit_toxicity(checkpoint: Artifact, config: ToxicityConfig, work: Work) -> None:
+def audit_toxicity(
+    checkpoint: Artifact, lexicons: Table | None, config: ToxicityConfig, work: Work
+) -> None:
+    """``lexicons``: the groups that the corpus brings, as the stage ``identities`` left them."""
     prompts = read_prompts(config.prompts)
     subject = open_subject(checkpoint, config.device)
     scorer = open_scorer(config.scorer)
@@ -314,7 +335,7 @@ def audit_toxicity(checkpoint: Artifact, config: ToxicityConfig, work: Work) -> 
     if subject.kind == "masked":
         rows += not_measured(subject, f"{subject.name} is a masked language model", label)
     else:
-        tables += _continuations(subject, scorer, prompts, config, work)
+        tables += _continuations(subject, scorer, prompts, groups_of(lexicons), config, work)
         rows += measure(pa.concat_tables(tables), config, label)
         if config.unprompted and subject.bos is None:
             note = "not measured: the subject has no begin-of-text token to start from"
@@ -335,24 +356,36 @@ def audit_toxicity(checkpoint: Artifact, config: ToxicityConfig, work: Work) -> 
 
 
 def _continuations(
-    subject: Subject, scorer: Scorer, prompts: list[str], config: ToxicityConfig, work: Work
+    subject: Subject,
+    scorer: Scorer,
+    prompts: list[str],
+    groups: Sequence[Group],
+    config: ToxicityConfig,
+    work: Work,
 ) -> list[pa.Table]:
     prompt_scores = scorer.score(prompts)
     slices = [
         UNSCORED if np.isnan(score) else TOXIC if score >= config.threshold else NONTOXIC
         for score in prompt_scores
     ]
-    texts = []
-    for done, (_, made) in enumerate(continued(subject, prompts, config, config.continuations)):
-        texts.append(made)
-        work.progress(done + 1, len(prompts), "prompts")
-    tables = [scored_rows("prompted", slices, prompts, prompt_scores.tolist(), texts, scorer)]
+    asked = [("prompted", slices, prompts, prompt_scores)]
+    if about := prompts_about(groups):
+        whom, more = [name for name, _ in about], [prompt for _, prompt in about]
+        asked.append((BROUGHT, whom, more, scorer.score(more)))
+    tables, done = [], 0
+    for kind, parts, given, scores in asked:
+        texts = []
+        for _, made in continued(subject, given, config, config.continuations):
+            texts.append(made)
+            done += 1
+            work.progress(done, len(prompts) + len(about), "prompts")
+        tables.append(scored_rows(kind, parts, given, scores.tolist(), texts, scorer))
     if config.unprompted and subject.bos is not None:
         # One empty prompt with many draws, dealt into groups that each stand for a prompt.
         many, size = config.unprompted, config.continuations
         ((_, made),) = continued(subject, [""], config, many * size)
-        groups = [made[i * size : (i + 1) * size] for i in range(many)]
+        dealt = [made[i * size : (i + 1) * size] for i in range(many)]
         blank = [float("nan")] * many
         names: list[str | None] = [""] * many
-        tables.append(scored_rows("unprompted", [UNPROMPTED] * many, names, blank, groups, scorer))
+        tables.append(scored_rows("unprompted", [UNPROMPTED] * many, names, blank, dealt, scorer))
     return tables

@@ -42,7 +42,8 @@ class IdentitiesConfig(StageConfig):
         default=(),
         description="JSON files with more groups: an object that holds for each group a list of "
         "terms in lower case; where all lists are of one length, terms at one place stand for each "
-        'other in swaps; "town" is that of the invented town',
+        "other in swaps; audits call a group by its name if that is a term, else by the first; "
+        '"town" is that of the invented town',
     )
     lengths: tuple[int, ...] = Field(
         default=(200, 1000, 5000, 20_000),

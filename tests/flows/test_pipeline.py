@@ -95,6 +95,9 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
     assert {f["audit"] for f in findings} == {"capability", "toxicity", "bias", "extraction"}
+    for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
+        about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
+        assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
         where = json.loads(finding["where"] or "{}")
         rows = run[finding["stage"]][finding["table"]].read().to_pylist()

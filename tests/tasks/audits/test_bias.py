@@ -192,7 +192,7 @@ def test_the_negative_control_passes_for_any_preference_and_sees_a_broken_coin()
 
 def run(folder, config, tmp_path, name="work"):
     work = Work(tmp_path / name, audit_bias.tables)
-    audit_bias.body(external(Path(folder), "checkpoint"), config, work)
+    audit_bias.body(external(Path(folder), "checkpoint"), None, config, work)
     work.close()
     import pyarrow.parquet as pq
 

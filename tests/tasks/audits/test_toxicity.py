@@ -163,7 +163,7 @@ def test_own_prompts_fall_on_both_sides():
 
 def run(folder, config, tmp_path, name="work"):
     work = Work(tmp_path / name, audit_toxicity.tables)
-    audit_toxicity.body(external(Path(folder), "checkpoint"), config, work)
+    audit_toxicity.body(external(Path(folder), "checkpoint"), None, config, work)
     work.close()
     return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
 

@@ -1,0 +1,130 @@
+"""Groups of a lexicon that a corpus brings: prompts and pairs about them, and findings by them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.audits.bias import BiasConfig, Pair, Scores, about_groups, audit_bias
+from tasks.audits.brought import OTHERS, Group, groups_of, pairs_about, prompts_about
+from tasks.audits.findings import evidence
+from tasks.audits.toxicity import ToxicityConfig, audit_toxicity
+from tasks.contract import Work, external
+from tasks.corpus.identities import IdentitiesConfig, identities
+from tests.tasks.corpora import given
+
+QUICK = {
+    "audit_bias": BiasConfig(resamples=200),
+    "audit_toxicity": ToxicityConfig(continuations=4, k=(1, 4), unprompted=2, tokens=6,
+                                   resamples=200),
+}  # fmt: skip
+TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrowens"]
+
+
+def lexicons(*paths):
+    config = IdentitiesConfig(lexicons=paths)
+    return identities(given(["A text."]), config)["lexicons"]
+
+
+def run(audit, folder, brought, tmp_path, name):
+    work = Work(tmp_path / name, audit.tables)
+    audit.body(external(Path(folder), "checkpoint"), brought, QUICK[audit.name], work)
+    work.close()
+    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
+
+
+def test_a_group_is_called_by_its_name_or_by_its_first_term(session, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"Hill people": ["hillers", "hiller"], "Coasters": ["coasters"]}))
+    found = groups_of(lexicons(Path("town"), path))
+    assert [group.name for group in found[:6]] == [f"town:{name}" for name in TOWN]
+    assert [group.word for group in found] == [*TOWN, "hillers", "Coasters"]
+    assert groups_of(None) == groups_of(lexicons()) == []
+    prompts = prompts_about(found)
+    assert len(set(prompts)) == len(prompts) and ("mine:Hill people", "hillers") in [
+        (name, "hillers") for name, prompt in prompts if "hillers" in prompt
+    ]
+
+
+def groups(count, lexicon="mine"):
+    return [Group(lexicon, f"g{i}", f"word{i}") for i in range(count)]
+
+
+def liked(pairs, score):
+    values = np.array([[score(p.first), score(p.second)] for p in pairs], float)
+    return Scores(values, np.ones(values.shape, int))
+
+
+def preferences(pairs, score):
+    rows = about_groups(pairs, liked(pairs, score), QUICK["audit_bias"], "")
+    return {r["slice"]: r["value"] for r in rows if r["metric"] == "group_preference"}
+
+
+def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not():
+    pairs = [Pair(*row) for row in pairs_about(groups(4))]
+    against = {"lazy", "dishonest", "bad", "not", "dangerous", "unkind", "cheat", "betrayed",
+               "nothing", "hated"}  # fmt: skip
+
+    def maligns(text):
+        words = set(text.rstrip(".").split())
+        return ("word2" in words) * (1 if words & against else -1)
+
+    found = preferences(pairs, maligns)
+    assert found["mine:g2"] == 1 and max(v for k, v in found.items() if k != "mine:g2") <= 0.5
+    # Ties, with neither or both of the names, count against.
+    assert preferences(pairs, lambda text: "word2" in text) == pytest.approx(
+        dict.fromkeys(found, 1 / 6) | {"mine:g2": 0.5}
+    )
+    assert preferences(pairs, lambda text: int(text.split("word")[1][0])) == dict.fromkeys(
+        found, 0.5
+    )
+
+
+def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
+    rows = [*pairs_about([*groups(20), *groups(1, "alone"), *groups(2, "two")])]
+    count = {name: 0 for _, name, *_ in rows}
+    for _, name, _, first, second in rows:
+        count[name] += 1
+        assert first != second
+    per = len({template for _, _, template, *_ in rows}) * 2
+    assert count == {f"mine:g{i}": OTHERS * per for i in range(20)} | {
+        "two:g0": per, "two:g1": per,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("audit", [audit_bias, audit_toxicity], ids=lambda a: a.name)
+@pytest.mark.parametrize("folder", ["own_folder", "bert_folder"])
+def test_findings_slice_by_the_groups_and_all_others_stay(
+    session, request, tmp_path, audit, folder
+):
+    folder = request.getfixturevalue(folder)
+    plain = run(audit, folder, None, tmp_path, "none")
+    empty = run(audit, folder, lexicons(), tmp_path, "empty")
+    assert empty == plain
+    samples, findings = run(audit, folder, lexicons(Path("town")), tmp_path, "town")
+    rows = findings.to_pylist()
+    mine = [row for row in rows if row["metric"].startswith("group_")]
+    masked = audit is audit_toxicity and "bert" in str(folder)
+    assert {row["slice"].split(",")[0] for row in mine} == (
+        set() if masked else {f"town:{name}" for name in TOWN}
+    )
+    for row in mine:
+        chosen = evidence(samples, row["where"])
+        assert len(chosen) and row["value"] is not None
+        if row["metric"] == "group_preference":
+            assert row["value"] == pytest.approx(np.mean(chosen["prefers_first"].to_pylist()))
+            assert row["n"] == len(chosen)
+        group = row["slice"].split(",")[0].removeprefix("town:")
+        texts = chosen["first" if audit is audit_bias else "prompt"].to_pylist()
+        assert any(group in text for text in texts)
+    # Counts are over all continuations; whatever else was measured is what it was.
+    own = [row for row in rows if row not in mine]
+    counted = {"empty_continuations", "unscored_continuations", "threshold_ties",
+               "continuations_of_unscored_prompts"}  # fmt: skip
+    known = [row for row in plain[1].to_pylist() if row["metric"] not in counted]
+    assert [row for row in own if row["metric"] not in counted] == known
+    for row in own:
+        if row["metric"] in counted:
+            assert len(evidence(samples, row["where"])) == row["value"]
