@@ -1,8 +1,9 @@
 """Contamination: which documents hold text of the sets that models are measured with.
 
 The sets are named in the config, so that a corpus and what was kept out of it are pinned together;
-a rule over the signal ``contamination`` removes what holds any of it. Sets that come later are
-compared by the audits with the same function (``tasks/measures/overlap.py``) and change no corpus.
+a rule over the signal ``contamination`` removes what holds any of it. Sets that come later can be
+compared with the same function (``tasks/measures/overlap.py``), which changes no corpus; no audit
+does so by itself.
 
 Memory: 16 bytes for each word of the sets, in every worker.
 """
