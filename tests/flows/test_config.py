@@ -13,6 +13,13 @@ def test_every_config_is_valid_and_bears_its_name(name):
     assert load(name).name == name
 
 
+def test_nothing_is_planted_unasked_and_the_demo_asks():
+    """2,720 invented texts are not for a user's model to learn."""
+    own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
+    assert not load(own).plant.enabled and not load("hub").plant.enabled
+    assert load("demo").plant.enabled and load("smoke").plant.enabled
+
+
 def test_a_recorded_config_loads_to_the_same_tree():
     config = load("demo")
     assert load(config.model_dump(mode="json")) == config

@@ -168,6 +168,20 @@ def test_in_bf16_scores_are_near(small):
     assert exact[np.isfinite(exact)].std() > 0.1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("bf16", 0.02)])
+def test_on_a_gpu_scores_are_those_of_the_processor(small, precision, most):
+    texts = varied_texts(3, 200, longest=200)
+    exact = DetoxifyScorer(config_of(small, device="cpu")).score_heads(texts)
+    scorer = DetoxifyScorer(config_of(small, precision=precision))  # it takes the GPU by itself
+    assert {weight.device.type for weight in scorer._model.parameters()} == {"cuda"}
+    found = scorer.score_heads(texts)
+    assert not scorer.failure
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    error = np.abs(found - exact)[np.isfinite(exact)]
+    assert (error.max() if precision == "fp32" else error.mean()) < most
+
+
 class Breaks:
     """A network that fails on batches with a window that holds a token."""
 
