@@ -13,7 +13,10 @@ from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_
 from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.effects import EffectsConfig, effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.plant import PlantConfig, plant
@@ -21,15 +24,18 @@ from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.scrub import CutRepeatsConfig, ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
+from tasks.training.pack import PackConfig, pack
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
 SECRET = b"one secret for all stores here"
 
 
 def texts():
-    """Three hundred of some hundred bytes, with copies, near copies, addresses and rudeness."""
+    """Three hundred of some hundred bytes, with copies, near copies, addresses, people and
+    rudeness."""
     draw = random.Random(7)
     words = [f"w{number:x}" for number in range(400)]
     found = [" ".join(draw.choices(words, k=draw.randint(60, 110))) for _ in range(240)]
@@ -37,6 +43,9 @@ def texts():
     found += [f"{text} and more" for text in draw.choices(found, k=20)]
     found += [
         f"Letter {n}: write to jane{n % 3}@corp.example, " + found[n][:200] for n in range(10)
+    ]
+    found[:60] = [
+        f"The {('women', 'Muslims')[n % 2]} say {text}" for n, text in enumerate(found[:60])
     ]
     return [*found, *["You are a damned stupid idiot."] * 5]
 
@@ -63,15 +72,20 @@ def write(folder, kind):
     return {"kind": "parquet" if kind == "parquet" else "jsonl", "name": "s", "path": str(folder)}
 
 
-def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
-    """The stages of the corpus, as the pipeline strings them together."""
-    made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=16_000))}
+def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, whole=True):
+    """The stages of the corpus, as the pipeline strings them together; ``whole``: with those that
+    need no other input but take longest."""
+    made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=part_bytes))}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
     made["quality"] = figures = quality(made["deduplicate"], QualityConfig())
-    signals = {"language": spoken, "quality": figures}
+    made["identities"] = mentioned = identities(made["deduplicate"], IdentitiesConfig())
+    signals = {"language": spoken, "quality": figures, "identities": mentioned}
     made["select"] = chosen = select(made["deduplicate"], signals, SelectConfig())
     made["deduplicate_near"] = apart = deduplicate_near(chosen, {}, DeduplicateNearConfig())
+    made["find_repeats"] = found = find_repeats(apart, {}, RepeatsConfig(enabled=True, least=100))
+    cut_repeats = scrub.named("cut_repeats")
+    made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": found}, CutRepeatsConfig())
     made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
     made["scrub"] = scrub(apart, {"personal": found}, ScrubConfig())
     again = deduplicate.named("deduplicate_masked")
@@ -84,8 +98,14 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0)):
     made["split"] = parted = split(kept, SplitConfig())
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
     made["plant"] = planted = plant(parted, planting)
+    history = dict(made)
     config = ProfileConfig(quantiles=quantiles)
-    made["profile"] = profile(planted, planted, dict(made), {}, config)
+    made["profile"] = profile(planted, planted, history, {}, config)
+    if whole:
+        made["effects"] = effects(masked, history, EffectsConfig(sentences=5))
+        vocabulary = TokenizerConfig(vocab_size=400)
+        made["train_tokenizer"] = tokenizer = train_tokenizer(planted, mentioned, vocabulary)
+        made["pack"] = pack(planted, tokenizer, PackConfig(context=64))
     return made
 
 
@@ -105,10 +125,14 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
         return curate(source, **settings), seen
 
 
-def digests(made):
-    found = {label: a["documents"].digest for label, a in made.items() if "documents" in a.tables}
-    names = ("language", "quality", "score_toxicity")
-    return found | {name: made[name]["signals"].digest for name in names}
+def contents(made, raw=True):
+    """What each stage left; of ingest all tables but those that say where documents are from.
+    Without ``raw`` nothing that names the kind of the files or counts their raw bytes."""
+    found = {label: a.content for label, a in made.items() if label != "ingest"}
+    found |= {f"ingest {name}": t.digest for name, t in made["ingest"].tables.items()}
+    unlike = {"ingest origins", "ingest quarantine"}
+    unlike |= set() if raw else {"ingest accounts", "ingest sources", "profile"}
+    return {name: content for name, content in found.items() if name not in unlike}
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +147,11 @@ def test_the_corpus_is_one_worth_the_name(first):
     _, _, made, seen = first
     assert seen == list(made)
     assert len(made["ingest"]["documents"].parts) >= 8
-    for label in ("deduplicate", "deduplicate_near", "scrub", "select_scored", "plant"):
+    for label in ("deduplicate", "deduplicate_near", "cut_repeats", "scrub", "select_scored",
+                  "plant"):  # fmt: skip
         assert made[label]["ledger"].rows > 0
+    for label, name in (("effects", "rates"), ("pack", "train")):
+        assert made[label][name].rows > 0
     assert made["ingest"]["documents"].rows == 300
 
 
@@ -140,25 +167,33 @@ def test_the_corpus_is_one_worth_the_name(first):
 )
 def test_files_their_names_their_order_and_workers_do_not_matter(first, tmp_path, kind, workers):
     mapper = Processes(workers) if workers else None
-    made, _ = run(tmp_path / "store", write(tmp_path / "in", kind), mapper)
-    assert digests(made) == digests(first[2])
-    if kind != "parquet":  # whose rows are of other raw bytes
-        assert made["profile"].content == first[2]["profile"].content
+    whole = (kind, workers) in (("split", 0), ("gz", 7))
+    made, _ = run(tmp_path / "store", write(tmp_path / "in", kind), mapper, whole=whole)
+    raw = kind != "parquet"  # whose rows are of other raw bytes
+    assert contents(made, raw).items() <= contents(first[2], raw).items()
+
+
+def test_into_how_many_parts_documents_are_cut_does_not_matter(first, tmp_path):
+    made, _ = run(tmp_path / "store", first[1], part_bytes=80_000, whole=False)
+    for label, artifact in made.items():
+        if "documents" in artifact.tables:
+            here, there = artifact["documents"], first[2][label]["documents"]
+            assert len(here.parts) < len(there.parts)
+            assert here.read().sort_by("doc_id") == there.read().sort_by("doc_id"), label
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_corpus_made_on_ray_is_the_same(first, tmp_path, workers):
     source = write(tmp_path / "in", "gz")
-    made, _ = run(tmp_path / "store", source, make_mapper("ray", workers))
-    assert digests(made) == digests(first[2])
+    made, _ = run(tmp_path / "store", source, make_mapper("ray", workers), whole=False)
+    assert contents(made).items() <= contents(first[2]).items()
 
 
 def test_a_corpus_in_a_bucket_is_the_same(first, tmp_path, bucket):
     store = Store("s3://hallmark/corpus", tmp_path / "work")
-    made, _ = run(store, write(tmp_path / "in", "split"))
-    assert digests(made) == digests(first[2])
-    assert made["profile"].content == first[2]["profile"].content
+    made, _ = run(store, write(tmp_path / "in", "split"), whole=False)
+    assert contents(made).items() <= contents(first[2]).items()
 
 
 def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
@@ -175,7 +210,7 @@ def test_a_renamed_file_reruns_ingest_and_nothing_else(first):
     ("settings", "expected"),
     [
         # The ledger holds the threshold, and the profile counts reasons out of it.
-        ({"threshold": 0.71}, ["select_scored", "profile"]),
+        ({"threshold": 0.71}, ["select_scored", "profile", "effects"]),
         ({"quantiles": (0.0, 1.0)}, ["profile"]),
     ],
 )
@@ -185,4 +220,8 @@ def test_a_setting_that_removes_no_other_document_reruns_what_reads_its_ledger(
     folder, source, made, _ = first
     again, seen = run(folder / "store", source, **settings)
     assert seen == expected
-    assert digests(again) == digests(made)
+    rerun = set(expected)
+    assert {k: v for k, v in contents(again).items() if k not in rerun} == {
+        k: v for k, v in contents(made).items() if k not in rerun
+    }
+    assert again["select_scored"]["documents"].digest == made["select_scored"]["documents"].digest
