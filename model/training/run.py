@@ -67,8 +67,9 @@ def main(arguments: list[str]) -> int:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
             message = (
-                "Out of memory: raise accumulation or set recompute and run again, it goes on from "
-                "the last state; or begin anew with a lower batch_size, context or d_model."
+                "Out of memory: raise train.accumulation or set train.recompute and run again, it "
+                "goes on from the last state; or begin anew with a lower train.batch_size, or with "
+                "a smaller model."
             )
         elif parallel.launched() and any(word in text for word in ("gloo", "NCCL", "TCPStore")):
             print(f"another process has ended: {text.splitlines()[0]}", file=sys.stderr)

@@ -33,6 +33,7 @@ from tasks.contract import (
 )
 from tasks.training.encoding import load_tokenizer
 from tasks.training.following import events
+from tasks.training.going_on import SETTINGS, of_batches, settings_rows
 from tasks.training.pretrain import (
     CHECKPOINTS,
     LOG,
@@ -255,11 +256,13 @@ def data_digests(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
         "quarantine": QUARANTINE,
         "log": LOG,
         "checkpoints": CHECKPOINTS,
+        "settings": SETTINGS,
     },
     code=["model.training.run"],
     libraries=["numpy", "sacrebleu", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch"],
     external=data_digests,
     determinism="machine",
+    goes_on=lambda config: of_batches(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
     from model.interchange.checkpoint import load
@@ -279,7 +282,7 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
             log.warning("finetune: %s, %s: %s rows", split, what, f"{number:,}")
     job = write_job(base, made, encoded, config, work.area)
     with closing(events(job, work.area / "trainer.stderr")) as told:
-        committed, _ = follow(told, work, config.train.steps)
+        committed, history = follow(told, work, config.train.steps)
     model = load(committed[max(committed)].directory(), torch_device(config.train.device))
     if isinstance(config.task, Pairs):
         predictions, scores = judge_pairs(model, tokenizer, rows, encoded)
@@ -292,6 +295,7 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
     _write(work, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in counted])
     _write(work, "quarantine", [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.bad])
     work.table("log").write(trained.select(LOG.names))
+    work.table("settings").write(settings_rows(history, config.train.steps))
     _write(work, "checkpoints", checkpoint_rows(trained, committed))
     speed = pc.approximate_median(trained["tokens_per_second"]).as_py()
     work.measure("tokens_per_second", speed, "1/s")

@@ -69,8 +69,8 @@ def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
             log.warning("trainer: killed by %s; it goes on from its last state", name)
     raise HallmarkError(
         f"the trainer was killed {RESTARTS + 1} times, at last by {name}; where memory is short, "
-        f"raise pretrain.train.accumulation and run again: it goes on from its last state (with "
-        f"another batch_size it would begin anew)"
+        f"raise train.accumulation and run again: it goes on from its last state (with another "
+        f"batch_size it would begin anew)"
     )
 
 

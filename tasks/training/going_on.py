@@ -28,18 +28,24 @@ SETTINGS = table(
     "with other settings, and its figures agree with those of an undivided one within their noise.",
     column("first_step", pa.int64(), "figure", "first step of the stretch, from 1"),
     column("last_step", pa.int64(), "figure", "last step of the stretch"),
-    column("setting", pa.string(), "label", "key in pretrain.train; device, precision, processes "
-           "and compile are those that were used"),
+    column("setting", pa.string(), "label", "key in the section train; device, precision, "
+           "processes and compile are those that were used"),
     column("value", pa.string(), "label", "its value, as JSON"),
 )  # fmt: skip
+
+
+def of_batches(recorded: dict[str, Any]) -> dict[str, Any]:
+    """The recorded config of a stage that trains, without what changes no batch."""
+    train = {k: v for k, v in recorded["train"].items() if k not in CHANGE_NO_BATCH}
+    return recorded | {"train": train}
 
 
 def of_past_steps(recorded: dict[str, Any]) -> dict[str, Any]:
     """What of the recorded config of ``pretrain`` decides the steps that are done, whatever is
     still to come."""
-    train = recorded["train"]
-    apart = CHANGE_NO_BATCH | set(SCHEDULE if train["schedule"] in LONGER else ())
-    return recorded | {"train": {k: v for k, v in train.items() if k not in apart}}
+    found = of_batches(recorded)
+    apart = SCHEDULE if found["train"]["schedule"] in LONGER else ()
+    return found | {"train": {k: v for k, v in found["train"].items() if k not in apart}}
 
 
 def training_folder(area: Path, train: TrainConfig) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from model.training.job import read_job
 from model.training.run import main
+from model.training.trainer import Trainer
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import RISING, log, run, write_job
 
@@ -148,3 +150,28 @@ def test_a_context_of_one_token_has_no_room_for_samples(tmp_path):
     write_tokenizer(tmp_path / "tokenizer.json", 40)
     model = {"context": 1}
     assert run(write_job(tmp_path, tmp_path / "work", model=model, steps=2, warmup=0))[0] == 0
+
+
+def test_out_of_memory_it_says_what_to_set_and_goes_on_with_that(
+    inputs, tmp_path, monkeypatch, capsys
+):
+    """The trainer itself, at a step whose memory is refused as a GPU refuses it."""
+    step, threads = Trainer._step, torch.get_num_threads()
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def refused(trainer, number):
+        if number > 12:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        step(trainer, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", refused)
+        assert main([str(write_job(inputs, tmp_path / "work"))]) == 1
+    torch.set_num_threads(threads)  # the job's are for a process of its own, as is its handler
+    signal.signal(signal.SIGTERM, handler)
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["event"] == "error"
+    assert "raise train.accumulation or set train.recompute and run again" in last["message"]
+    code, events = run(write_job(inputs, tmp_path / "work", accumulation=2, recompute=True))
+    assert code == 0 and events[0]["resumed"] and events[0]["step"] == 10
+    assert log(tmp_path / "work", ["step"])["step"].to_pylist() == list(range(1, 41))

@@ -20,6 +20,7 @@ from benchmarks import toy_language
 from model.interchange import checkpoint
 from tasks.contract import ROOT, HallmarkError, UsageError
 from tasks.training.finetune import FinetuneConfig
+from tests.tasks.training.test_going_on import stretches
 from tests.tasks.training.tuning import TRAIN, base, tune
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
@@ -152,6 +153,26 @@ def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
     again = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert re.search(r"from step [24]0 of 40", again.stdout)
     assert again.stdout.strip().splitlines()[-1] == whole.content
+
+
+def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path, words):
+    start = base(tmp_path / "base", architecture="encoder")
+    how = {"task": {"kind": "labelling"}, "data": {"path": str(words)}}
+
+    def stop(event):
+        if event.kind == "child" and event.artifact.manifest["parts"]["key"]["step"] == 20:
+            raise HallmarkError("given up")
+
+    with pytest.raises(HallmarkError, match="given up"):
+        tune(tmp_path / "store", start, **how, listener=stop)
+    made = tune(tmp_path / "store", start, **how, train=TRAIN | {"accumulation": 2})
+    (_, step, one), other = stretches(made, "accumulation")
+    assert step >= 20 and (one, other) == (1, (step + 1, 40, 2))
+    assert made.manifest["determinism"] == "statistical"
+    assert made["log"].read()["step"].to_pylist() == list(range(1, 41))
+    alone = tune(tmp_path / "alone", start, **how)
+    assert stretches(alone, "accumulation") == [(1, 40, 1)]
+    assert alone.manifest["determinism"] == "machine"
 
 
 def test_rows_that_cannot_be_used_are_told_with_their_place(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from benchmarks import toy_language
 from model.architecture import Transformer
 from model.config import ModelConfig, Objective
 from model.interchange import checkpoint
-from tasks.contract import Artifact, Session, Store, external, open_session
+from tasks.contract import Artifact, Event, Session, Store, external, open_session
 from tasks.training.finetune import FinetuneConfig, finetune
 from tasks.training.train_tokenizer import TokenizerConfig, train
 
@@ -35,10 +36,12 @@ def base(folder: Path, objective: Objective | None = None, **changes: object) ->
     return folder
 
 
-def tune(store: Path, start: Path, **config: object) -> Artifact:
-    """What fine-tuning a folder leaves in a store."""
+def tune(
+    store: Path, start: Path, *, listener: Callable[[Event], None] | None = None, **config: object
+) -> Artifact:
+    """What fine-tuning a folder leaves in a store; ``listener`` hears of it."""
     settings = FinetuneConfig.model_validate({"train": TRAIN, **config})
-    with open_session(Session(Store(store))):
+    with open_session(Session(Store(store), **({"listener": listener} if listener else {}))):
         return finetune(external(start, "checkpoint"), settings)
 
 
