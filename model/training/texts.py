@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import torch
 
 from model.architecture import Transformer
 from model.batch import Batch
@@ -36,13 +37,16 @@ def write_samples(
     """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
 
     A decoder begins at the begin-of-text token; an encoder-decoder answers the sources of
-    ``batch``, of each row the longest. The draws depend on the seed alone, so that steps compare.
+    ``batch``, of packed rows the longest of each. The draws depend on the seed alone, so that steps
+    compare.
     """
     prompts, sources, samples = [[END_OF_TEXT]], None, count
     if model.encoder is not None:
         assert batch is not None and batch.source is not None and batch.source_keys is not None
-        assert batch.source_segments is not None
-        rows = zip(batch.source, batch.source_keys, batch.source_segments, strict=True)
+        segments = batch.source_segments
+        if segments is None:  # a pair has a row to itself
+            segments = torch.zeros_like(batch.source)
+        rows = zip(batch.source, batch.source_keys, segments, strict=True)
         # Of the documents in a row the longest.
         sources = [ids[real & (own == own[real].mode()[0])].tolist() for ids, real, own in rows]
         prompts, samples = prompts * len(sources), 1
