@@ -38,24 +38,24 @@ def predict_texts(
     model: Transformer, tokenizer: Tokenizer, done: Encoded, longest: int
 ) -> list[tuple[str, Any]]:
     """What the model writes for each source, greedily, and its log-probability. It writes at most
-    ``longest`` tokens, or what the context holds."""
+    ``longest`` tokens, or what the context holds with its prompt: as in training it never goes on
+    with a part of the source out of sight."""
     from model.decoding.generate import generate
 
     sources = [list(example.ids) or [END_OF_TEXT] for example in done.examples]
     if model.encoder is not None:
         prompts, given = [[END_OF_TEXT]] * len(sources), sources
-        most = min(longest, model.config.context - 1)
     else:
         prompts, given = [prompt_of(source) for source in sources], None
-        most = longest
+    rooms = [min(longest, model.config.context - len(prompt)) for prompt in prompts]
     found = generate(
-        model, prompts, max_new_tokens=most, temperature=0.0, sources=given, batch_rows=64
+        model, prompts, max_new_tokens=max(rooms), temperature=0.0, sources=given, batch_rows=64
     )
     written = []
-    for (text,) in found:
+    for (text,), room in zip(found, rooms, strict=True):
         ids = text.ids[:-1] if text.stopped else text.ids
-        spelled = tokenizer.decode(ids, skip_special_tokens=True)
-        written.append((spelled, float(text.log_probs.sum(dtype="float64"))))
+        spelled = tokenizer.decode(ids[:room], skip_special_tokens=True)
+        written.append((spelled, float(text.log_probs[:room].sum(dtype="float64"))))
     return written
 
 

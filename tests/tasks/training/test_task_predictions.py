@@ -1,0 +1,32 @@
+"""What a fine-tuned model writes for new sources, against one source alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from model.decoding.generate import generate
+from model.training.data import END_OF_TEXT
+from model.training.examples import Example, prompt_of
+from tasks.training.task_predictions import predict_texts
+from tasks.training.task_rows import Encoded
+from tests.model.oracles import tiny, write_tokenizer
+
+
+def test_a_decoder_that_does_not_stop_writes_what_the_context_holds(tmp_path):
+    """Behind that it would go on without the source in sight."""
+    tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
+    model = tiny(context=32, head_bias=True)
+    model.objective = "prefix"
+    model.head.bias.data[END_OF_TEXT] = -100
+    sources = [np.random.default_rng(i).integers(2, 61, n).tolist() for i, n in enumerate((21, 5))]
+    done = Encoded([Example(ids, []) for ids in sources], [False] * 2, [0] * 2)
+    found = predict_texts(model, tokenizer, done, 56)
+    for source, (text, log_prob), room in zip(sources, found, (9, 25), strict=True):
+        how = {"max_new_tokens": room, "temperature": 0.0}
+        ((alone,),) = generate(model, [prompt_of(source)], **how)
+        assert not alone.stopped and text.split() == [f"t{i}" for i in alone.ids]
+        assert log_prob == pytest.approx(alone.log_probs.sum(dtype="float64"), abs=1e-4)
+    short = predict_texts(model, tokenizer, done, 4)
+    assert [len(text.split()) for text, _ in short] == [4, 4]
