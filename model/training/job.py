@@ -29,7 +29,7 @@ class Job:
     validation rows belong to which source or identity group (see model/training/validation.py), or
     None. start: the checkpoint whose weights training begins with, or None. examples: the data are
     files of examples (see model/training/examples.py) in place of packed tables: fine-tuning.
-    frozen: only the output layer learns.
+    frozen: only the output layer learns, from features without dropout.
     """
 
     model: ModelConfig

@@ -55,7 +55,7 @@ class Trainer:
 
     def __init__(self, job: Job, world: parallel.World) -> None:
         self.work, self.tokenizer, self.world = job.work, job.tokenizer, world
-        self.model_config, self.config = job.model, job.config
+        self.model_config, self.config, self.frozen = job.model, job.config, job.frozen
         config = job.config
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -124,7 +124,7 @@ class Trainer:
             "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
             "data": [rows.digest for rows in found.values()],
             "start": _digest(start) if start and self.world.first else None,
-            "frozen": job.frozen,
+            "frozen": self.frozen,
         }
         self.validator = None
         if "validation.bin" in found:
@@ -248,7 +248,7 @@ class Trainer:
         """One optimizer step; nothing waits for the device, unless it may have to be skipped."""
         made, rate = self.batches.of(step), learning_rate(self.config, step)
         set_rate(self.optimizers, rate)
-        self.model.train()
+        self.model.train(not self.frozen)  # features are read as they will be, without dropout
         loss = torch.zeros((), device=self.device)
         for i, part in enumerate(made.parts):
             with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):

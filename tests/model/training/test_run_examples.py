@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyarrow.parquet import read_table
 
 from model.architecture import Transformer
 from model.config import ModelConfig, to_dict
@@ -64,10 +65,12 @@ def test_pairs_are_learnt_from_scratch(tmp_path, objective):
     examples = {"train": reversed_pairs(200, 1), "validation": reversed_pairs(20, 2)}
     job = write_job(
         tmp_path / "work", tmp_path / "start", config, objective, examples, steps=150,
-        learning_rate=5e-3, batch_size=16, validate_every=50, checkpoint_every=150,
+        learning_rate=5e-3, batch_size=16, validate_every=50, checkpoint_every=150, samples=2,
     )  # fmt: skip
     code, events = run(job)
     assert code == 0, events
+    samples = read_table(tmp_path / "work" / "samples").to_pylist()
+    assert [row["step"] for row in samples] == [50, 50, 100, 100, 150, 150]
     bits = log(tmp_path / "work", ["validation_bits_per_token"]).to_pylist()
     told = [row["validation_bits_per_token"] for row in bits]
     assert [i + 1 for i, value in enumerate(told) if value is not None] == [50, 100, 150]
@@ -152,6 +155,21 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
     code, events = run(job)  # the work area is that of a frozen one
     assert code == 1 and "other frozen settings" in events[-1]["message"]
+
+
+def test_frozen_features_are_read_without_dropout(tmp_path):
+    weights = []
+    for dropout in (0.0, 0.5):
+        folder = tmp_path / str(dropout)
+        folder.mkdir()
+        base = checkpoint(folder / "start", architecture="encoder", dropout=dropout)
+        config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+        examples = {"train": labelled_texts(20, 1)}
+        job = write_job(folder / "work", folder / "start", config, "mlm", examples, frozen=True)
+        assert run(job)[0] == 0
+        weights.append(load(folder / "work" / "checkpoints" / "step-00000040").state_dict())
+    one, other = weights
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_checkpoint_of_another_size_is_refused(tmp_path):
