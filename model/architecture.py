@@ -165,6 +165,7 @@ class Transformer(nn.Module):
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
         #: What it is trained for, where that is known: a prefix LM reads prompts both ways.
         self.objective: Objective | None = "causal" if config.architecture == "decoder" else None
+        self.pairs = False  # trained on pairs, it answers a source and goes on with no text
         initialise(self)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -57,9 +57,10 @@ def generate(
         RUN, RUN@STEP ("latest@0"), an artifact ("checkpoint/…"), or a folder: one of ours, or with
         GPT-2, Llama or BERT of Hugging Face.
     prompt
-        What the model goes on with. An encoder-decoder reads it as its source: one of span
-        corruption writes what stands behind it, or for each <|sentinel_0|>, <|sentinel_1|> … in it.
-        A masked model says what it would put in place of each <|mask|> in it.
+        What the model goes on with. Of a model that was fine-tuned on pairs it is a source, to
+        which it writes the target. An encoder-decoder of span corruption reads it, too, and writes
+        what stands behind it, or for each <|sentinel_0|>, <|sentinel_1|> … in it. A masked model
+        says what it would put in place of each <|mask|> in it.
     tokens
         Most tokens that are written.
     seed
@@ -110,7 +111,7 @@ def generate_of(
     from tasks.audits.subjects.subject import open_subject
     from tasks.audits.subjects.transformers_subject import TransformersMasked
 
-    model = open_subject(subject.checkpoint)
+    model = open_subject(subject.checkpoint, pairs=True)
     shown: Shown = _masking(subject) if masked else lambda text, before: text
     report: Report = {"checkpoint": subject.name, "prompt": shown(prompt, ""), "masked": masked}
     try:
@@ -120,7 +121,7 @@ def generate_of(
         net, task = _task(model, subject, prompt)
         with computing(net, precision) as report["precision"]:
             made = _made(net, task, tokens, methods, seed)
-        before = "" if task.source else prompt
+        before = "" if task.source or net.pairs else prompt
         rows = [_told(model, one, shown, before) for one in made]
         for row in rows if masked else ():
             del row["steps"]  # they would tell the text
@@ -197,6 +198,7 @@ def _told(model: Model, one: Written, shown: Shown, before: str) -> Report:
 def _task(model: Model, subject: Subject, prompt: str) -> tuple[Transformer, Task]:
     """The network, and the prompt as it is given to it."""
     from model.training.data import END_OF_TEXT, PAD
+    from model.training.examples import asked
     from tasks.audits.subjects.own_subject import OwnDecoder, OwnEncoderDecoder
     from tasks.audits.subjects.transformers_subject import TransformersCausal
 
@@ -204,13 +206,17 @@ def _task(model: Model, subject: Subject, prompt: str) -> tuple[Transformer, Tas
         return _imported(subject), Task(model.opened(model.encode(prompt)), model.ends, set())
     assert isinstance(model, OwnDecoder)
     net = model.model
+    ids = model.encode(prompt)
+    if net.pairs:
+        start, source = asked(ids, net.config.architecture)
+        return net, Task(start, {END_OF_TEXT}, {PAD}, source)
     if not isinstance(model, OwnEncoderDecoder):
-        return net, Task([END_OF_TEXT, *model.encode(prompt)], {END_OF_TEXT}, {PAD})
+        return net, Task([END_OF_TEXT, *ids], {END_OF_TEXT}, {PAD})
     names = {name: model.special(name) for name in re.findall(r"<\|sentinel_\d+\|>", prompt)}
-    if names or net.objective not in (None, "span_corruption"):
+    if names:
         return net, Task([END_OF_TEXT], {END_OF_TEXT}, {PAD}, _encoded(model, prompt, names))
-    source = [*model.encode(prompt), model.gap]
-    return net, Task([END_OF_TEXT, model.gap], set(model.ends), {PAD, model.gap}, source)
+    ends, forbidden = set(model.ends), {PAD, model.gap}
+    return net, Task([END_OF_TEXT, model.gap], ends, forbidden, [*ids, model.gap])
 
 
 def _imported(subject: Subject) -> Transformer:

@@ -37,9 +37,10 @@ def save(
 ) -> None:
     """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
 
-    It says what the model was trained for, ``model.objective``, which decides how a prompt is read.
-    ``tokenizer`` is the path of a tokenizer.json, copied byte for byte. ``weights`` are the whole
-    tensors of a model that is cut into shards, or that goes on being trained; default its own.
+    It says what the model was trained for, ``model.objective`` and ``model.pairs``: they decide how
+    a prompt is read. ``tokenizer`` is the path of a tokenizer.json, copied byte for byte.
+    ``weights`` are the whole tensors of a model that is cut into shards, or that goes on being
+    trained; default its own.
     """
     weights = model.state_dict() if weights is None else weights
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -50,6 +51,7 @@ def save(
         "format": FORMAT,
         "step": step,
         "objective": model.objective,
+        "pairs": model.pairs,
         "model": to_dict(model.config),
     }
     with atomic_folder(Path(folder)) as temporary:
@@ -87,6 +89,16 @@ def read_objective(folder: str | Path, architecture: Architecture) -> Objective 
             f"{path} has the objective {found!r}; of this architecture there is {', '.join(known)}."
         )
     return found  # type: ignore[no-any-return]
+
+
+def read_pairs(folder: str | Path) -> bool:
+    """Whether a checkpoint's model was trained on pairs: it answers sources with targets. Older
+    ones say so by the objective seq2seq alone. Raises CheckpointError."""
+    path, values = _read(folder)
+    found = values.get("pairs", values.get("objective") == "seq2seq")
+    if not isinstance(found, bool):
+        raise CheckpointError(f"{path}: pairs must be true or false, not {found!r}.")
+    return found
 
 
 def _read(folder: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -143,6 +155,7 @@ def load(
         weights["head.weight"] = weights["embedding.weight"]
     model.load_state_dict(weights)
     model.objective = objective or read_objective(folder, config.architecture)
+    model.pairs = read_pairs(folder)
     return model.eval()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from model.config import ModelConfig
+from model.config import Architecture, ModelConfig
 from model.interchange.files import atomic_file
 from model.training.data import END_OF_TEXT, Int64, PackedRows, combine, materialise, permute
 
@@ -65,6 +65,14 @@ def cut_pair(source: Tokens, target: Tokens, config: ModelConfig) -> tuple[Token
 def prompt_of(source: Tokens) -> list[int]:
     """What a decoder reads of a pair before it writes the target."""
     return [END_OF_TEXT, *source, END_OF_TEXT]
+
+
+def asked(source: Tokens, architecture: Architecture) -> tuple[list[int], list[int] | None]:
+    """How a model of pairs is asked for a target, as it was trained: what the decoder reads first,
+    and the encoder, where there is one."""
+    if architecture == "encoder_decoder":
+        return [END_OF_TEXT], list(source) or [END_OF_TEXT]
+    return prompt_of(source), None
 
 
 # On disk ---------------------------------------------------------------------------------------

@@ -43,6 +43,11 @@ class Job:
     examples: bool = False
     frozen: bool = False
 
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are sources with their targets."""
+        return self.examples and not self.model.labels
+
 
 def read_job(path: str) -> Job:
     """The job at ``path``; ValueError names what is wrong with it."""

@@ -159,7 +159,7 @@ class Trainer:
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
-        self.model.objective = self.config.objective
+        self.model.objective, self.model.pairs = self.config.objective, job.pairs
         if job.frozen:
             freeze_body(self.model)
         for stack in (model.encoder, model.decoder):

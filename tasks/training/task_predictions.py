@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from model.training.data import END_OF_TEXT
-from model.training.examples import prompt_of
+from model.training.examples import asked
 from tasks.contract import column, table
 from tasks.training.task_rows import Encoded, Labelling, Row, Rows, Task
 from tasks.training.task_scores import (
@@ -42,14 +41,12 @@ def predict_texts(
     with a part of the source out of sight."""
     from model.decoding.generate import generate
 
-    sources = [list(example.ids) or [END_OF_TEXT] for example in done.examples]
-    if model.encoder is not None:
-        prompts, given = [[END_OF_TEXT]] * len(sources), sources
-    else:
-        prompts, given = [prompt_of(source) for source in sources], None
+    given = [asked(example.ids, model.config.architecture) for example in done.examples]
+    prompts = [prompt for prompt, _ in given]
+    sources = [source for _, source in given if source is not None] or None
     rooms = [min(longest, model.config.context - len(prompt)) for prompt in prompts]
     found = generate(
-        model, prompts, max_new_tokens=max(rooms), temperature=0.0, sources=given, batch_rows=64
+        model, prompts, max_new_tokens=max(rooms), temperature=0.0, sources=sources, batch_rows=64
     )
     written = []
     for (text,), room in zip(found, rooms, strict=True):

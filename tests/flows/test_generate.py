@@ -94,6 +94,24 @@ def behind(model, batch, given):
     return log_p[torch.arange(len(targets)), targets][given - 1 :].tolist()
 
 
+@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
+def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, architecture):
+    """For the target of a source; neither of them needs sentinels, whose names are plain text."""
+    objective = "prefix" if architecture == "decoder" else "seq2seq"
+    folder = make_own(tmp_path, [], objective, pairs=True, architecture=architecture)
+    text = f"{PROMPT} <|sentinel_0|>"
+    report = hallmark.json("generate", str(folder), text, "--tokens", "9")
+    model, subject = load(folder), open_subject(folder, "cpu", pairs=True)
+    source = subject.encode(text)
+    prompt, sources = ([0, *source, 0], None) if architecture == "decoder" else ([0], [source])
+    assert report["prompt_tokens"] == len(source if sources else prompt)
+    found = by_method(report)
+    for method in ("greedy", "nucleus"):
+        how = {"max_new_tokens": 9, "sources": sources, **METHODS[method]}
+        ((one,),) = generate(model, [prompt], **how)
+        assert [step["id"] for step in found[method]["steps"]] == one.ids
+
+
 @pytest.mark.parametrize(
     ("prompt", "begins"),
     [(PROMPT, True), ("The nurse <|sentinel_0|> that she <|sentinel_1|> late.", False)],

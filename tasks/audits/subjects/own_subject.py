@@ -24,24 +24,31 @@ from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
 from tasks.contract import UsageError
 
 
-def open_own(folder: Path, name: str, device: str) -> Subject:
-    """A checkpoint of model/. Raises UsageError, one sentence."""
+def open_own(folder: Path, name: str, device: str, *, pairs: bool = False) -> Subject:
+    """A checkpoint of model/. Raises UsageError, one sentence; also of a model that was trained on
+    pairs, unless ``pairs`` says that it will be asked for the targets of sources."""
     try:
         model = load(folder, device=device)
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
     if model.config.labels:
         raise UsageError(f"{name} gives labels and no text: an audit needs a language model")
+    if model.pairs and not pairs:
+        raise UsageError(
+            f"{name} was fine-tuned on pairs: it answers a source and goes on with no text, and an "
+            f"audit needs a language model; audit the checkpoint that it was made of"
+        )
     kinds: dict[str, type[OwnDecoder] | type[OwnEncoder]] = {
         "decoder": OwnDecoder,
         "encoder": OwnEncoder,
         "encoder_decoder": OwnEncoderDecoder,
     }
+    kind = OwnDecoder if model.pairs else kinds[model.config.architecture]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.encode_special_tokens = True  # their names inside a text are plain text
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return kinds[model.config.architecture](model, tokenizer, name)
+    return kind(model, tokenizer, name)
 
 
 class _Own(Subject):

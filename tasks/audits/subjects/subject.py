@@ -182,10 +182,13 @@ def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return count
 
 
-def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Subject:
+def open_subject(
+    checkpoint: Artifact | Path | str, device: str = "auto", *, pairs: bool = False
+) -> Subject:
     """The model of a checkpoint folder, on a device ("auto": the GPU where there is one).
 
-    Raises UsageError, one sentence, where the folder holds no model that can be loaded safely.
+    Raises UsageError, one sentence, where the folder holds no model that can be loaded safely, or
+    none of language: of labels, or, unless ``pairs`` asks for it, one that answers sources.
     """
     folder = checkpoint.directory() if isinstance(checkpoint, Artifact) else Path(checkpoint)
     name = checkpoint.name if isinstance(checkpoint, Artifact) else folder.name
@@ -194,7 +197,7 @@ def open_subject(checkpoint: Artifact | Path | str, device: str = "auto") -> Sub
     if config.get("model_type") == "hallmark":
         from tasks.audits.subjects.own_subject import open_own
 
-        return open_own(folder, name, device)
+        return open_own(folder, name, device, pairs=pairs)
     from tasks.audits.subjects.transformers_subject import open_transformers
 
     return open_transformers(folder, config, name, device)

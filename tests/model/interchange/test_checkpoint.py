@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from model.config import OBJECTIVES
 from model.interchange.checkpoint import CheckpointError, load, read_config, save
 from tests.model.oracles import logits, tiny, write_tokenizer
 
@@ -41,6 +42,25 @@ def test_a_folder_holds_three_files_and_says_what_it_is(saved):
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["step"]) == ("hallmark", 7)
     assert read_config(folder) == model.config
+
+
+@pytest.mark.parametrize(("objective", "older"), [("prefix", False), ("seq2seq", True)])
+def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective, older):
+    """Of older ones the objective seq2seq alone does."""
+    model = tiny(architecture=OBJECTIVES[objective])
+    model.objective = objective
+    for pairs in (True, False):
+        model.pairs = pairs
+        folder = tmp_path / str(pairs)
+        save(model, folder, tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+        assert load(folder).pairs == pairs
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
+    with pytest.raises(CheckpointError, match="pairs must be true or false, not 'no'"):
+        load(folder)
+    del config["pairs"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load(folder).pairs == older
 
 
 @pytest.mark.parametrize("objective", ["causal", "prefix"])

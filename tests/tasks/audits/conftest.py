@@ -29,7 +29,7 @@ def train_bpe(path, vocab=400, special=()):
     return tokenizer
 
 
-def make_own(base, special=(), objective=None, **model_config):
+def make_own(base, special=(), objective=None, pairs=False, **model_config):
     """A random checkpoint of model/ with weights large enough to have opinions."""
     import torch
 
@@ -52,7 +52,7 @@ def make_own(base, special=(), objective=None, **model_config):
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(5)
-    model.objective = objective or model.objective
+    model.objective, model.pairs = objective or model.objective, pairs
     save(model, base / "checkpoint", tokenizer=base / "tokenizer.json", step=3)
     return base / "checkpoint"
 

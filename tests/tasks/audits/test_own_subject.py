@@ -166,3 +166,13 @@ def test_a_tokenizer_without_the_objectives_tokens_is_refused(tmp_path):
     folder = make_own(tmp_path, architecture="encoder")
     with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
         open_subject(folder, device="cpu")
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
+def test_a_model_of_pairs_is_no_language_model(tmp_path, architecture):
+    """It answers a source; what it would say of texts that go on means nothing."""
+    objective = "prefix" if architecture == "decoder" else "seq2seq"
+    how = {"special": [GAP, NEXT], "objective": objective, "architecture": architecture}
+    folder = make_own(tmp_path, pairs=True, **how)
+    with pytest.raises(UsageError, match=r"was fine-tuned on pairs.* an audit needs a language"):
+        open_subject(folder, device="cpu")
