@@ -71,7 +71,8 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     assert checkpoint.load(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
 
 
-def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_path):
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_path, architecture):
     """Which of two animals it is that does something, of three. Of a model that has read nothing,
     frozen features tell less."""
     path = tmp_path / "who.jsonl"
@@ -79,7 +80,7 @@ def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_p
     toy = [s for s in toy_language.sentences(6000, 3) if {s.agent.noun, s.patient.noun} <= animals]
     path.write_text("".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n"
                             for s in toy))  # fmt: skip
-    start = base(tmp_path / "base", architecture="encoder")
+    start = base(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 150, "checkpoint_every": 150}
     config = {"task": {"kind": "classification"}, "data": {"path": str(path)}, "train": train}
     made = tune(tmp_path / "store", start, **config)
@@ -136,6 +137,7 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
     row = made["checkpoints"].read().to_pylist()[-1]
     model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
     assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
+    assert model.pairs
 
 
 def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
