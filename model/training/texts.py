@@ -9,7 +9,9 @@ import torch
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.config import Precision
 from model.decoding.generate import generate
+from model.decoding.mode import computing
 from model.training.data import END_OF_TEXT
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ SAMPLES = pa.schema(
         pa.field("sample", pa.int64(), nullable=False),
         pa.field("prompt", pa.string(), nullable=False),  # what an encoder read, else empty
         pa.field("text", pa.string(), nullable=False),
+        pa.field("precision", pa.string(), nullable=False),  # in which it was written
     ]
 )
 
@@ -33,6 +36,7 @@ def write_samples(
     tokens: int,
     seed: int,
     batch: Batch | None,
+    precision: Precision = "auto",
 ) -> list[dict[str, Any]]:
     """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
 
@@ -53,15 +57,16 @@ def write_samples(
     most = min(tokens, model.config.context - 1)
     if not most:
         return []  # a context of one token has no room for a second
-    made = generate(
-        model, prompts, max_new_tokens=most, samples=samples, seed=seed, sources=sources
-    )
+    how: dict[str, Any] = {"max_new_tokens": most, "samples": samples, "seed": seed}
+    with computing(model, precision) as used:
+        made = generate(model, prompts, sources=sources, **how)
     written = [text.ids[:-1] if text.stopped else text.ids for texts in made for text in texts]
     asked = sources or [[]] * len(written)
     return [
-        {"sample": i, "prompt": _spell(tokenizer, source), "text": _spell(tokenizer, ids)}
+        {"sample": i, "prompt": _spell(tokenizer, source), "text": _spell(tokenizer, ids),
+         "precision": used}
         for i, (source, ids) in enumerate(zip(asked, written, strict=True))
-    ]
+    ]  # fmt: skip
 
 
 def _spell(tokenizer: Tokenizer, ids: list[int]) -> str:

@@ -339,13 +339,9 @@ class Trainer:
             rows = self.validator.rows if self.validator else self.train_rows
             batch = self.objective(rows.rows(rows.spread(config.samples)), 0)
         written = write_samples(
-            model,
-            self.words,
-            count=config.samples,
-            tokens=config.sample_tokens,
-            seed=config.seed,
-            batch=batch,
-        )
+            model, self.words, count=config.samples, tokens=config.sample_tokens,
+            seed=config.seed, batch=batch, precision=config.precision,
+        )  # fmt: skip
         self.tables["samples"] += [{"step": self.step, **row} for row in written]
 
     # --- What is kept ------------------------------------------------------------------------

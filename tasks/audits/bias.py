@@ -370,7 +370,7 @@ def audit_bias(
     rows += about_groups(brought, found, config, how) if found else []
     rows.append(control("positive", scrambled, formed, config, how.replace("shared", "all")))
     rows.append(control("negative", swapped, coins, config, how))
-    work.table("findings").write(findings_table(rows))
+    work.table("findings").write(findings_table(rows, subject.precision))
     probes = [
         ("pair", pairs, scores),
         ("scrambled", scrambled, formed),

@@ -345,4 +345,4 @@ def audit_capability(
     numbered = [{**nothing, **row, "sample": number} for number, row in enumerate(rows)]
     work.table("pairs").write(pa.Table.from_pylist(preferred, schema=PAIRS))
     work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
-    work.table("findings").write(findings_table(findings))
+    work.table("findings").write(findings_table(findings, subject.precision))

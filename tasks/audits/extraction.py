@@ -278,7 +278,7 @@ def audit_extraction(
         rows = ranked + continued
     numbered = [{"sample": i} | row for i, row in enumerate(rows)]
     work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
-    work.table("findings").write(findings_table(findings))
+    work.table("findings").write(findings_table(findings, subject.precision))
 
 
 def _all_attempts(

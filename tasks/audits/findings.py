@@ -26,6 +26,7 @@ FINDINGS = table(
     column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
+    column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
     column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
@@ -84,9 +85,10 @@ def finding(
     }
 
 
-def findings_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """The rows as a table with the schema FINDINGS."""
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=FINDINGS)
+def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
+    """The rows as a table with the schema FINDINGS; ``precision`` of the model they are about."""
+    made = [{**row, "precision": precision} for row in rows]
+    return pa.Table.from_pylist(made, schema=FINDINGS)
 
 
 def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:

@@ -27,6 +27,7 @@ SAMPLES = table(
     column("prompt", pa.string(), "corpus text",
            "what the encoder of an encoder-decoder read, else empty", judged_by="prompt_score"),
     column("text", pa.string(), "model text", "what the model wrote", judged_by="score"),
+    column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
     column("prompt_score", pa.float32(), "figure",
            "toxicity of the prompt; null where it is empty or the scorer failed", unit="score"),
     column("score", pa.float32(), "figure",

@@ -349,7 +349,7 @@ def audit_toxicity(
     nothing: list[str | None] = [None] * len(texts)
     table = scored_rows("control", names, nothing, missing, [[t] for t in texts], scorer)
     rows += controls(table, config, label)
-    work.table("findings").write(findings_table(rows))
+    work.table("findings").write(findings_table(rows, subject.precision))
     samples = pa.concat_tables([*tables, table])
     numbers = pa.array(np.arange(len(samples), dtype=np.int32))
     work.table("samples").write(samples.set_column(0, SAMPLES.field(0), numbers))

@@ -265,6 +265,7 @@ def data_digests(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
     goes_on=lambda config: of_batches(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
+    from model.decoding.mode import computing
     from model.interchange.checkpoint import load
 
     base = open_base(checkpoint, config.task)
@@ -284,13 +285,14 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
     with closing(events(job, work.area / "trainer.stderr")) as told:
         committed, history = follow(told, work, config.train.steps)
     model = load(committed[max(committed)].directory(), torch_device(config.train.device))
-    if isinstance(config.task, Pairs):
-        predictions, scores = judge_pairs(model, tokenizer, rows, encoded)
-    else:
-        predictions, scores = judge_labels(model, config.task, rows, encoded)
+    with computing(model, config.train.precision) as precision:
+        if isinstance(config.task, Pairs):
+            predictions, scores = judge_pairs(model, tokenizer, rows, encoded)
+        else:
+            predictions, scores = judge_labels(model, config.task, rows, encoded)
     export(model, base, work)
     trained = read_log(work.area / "training" / "log")
-    _write(work, "predictions", predictions)
+    _write(work, "predictions", [{**row, "precision": precision} for row in predictions])
     _write(work, "scores", scores)
     _write(work, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in counted])
     _write(work, "quarantine", [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.bad])

@@ -120,6 +120,7 @@ SAMPLES = table(
     column("prompt", pa.string(), "corpus text",
            "what the encoder of an encoder-decoder read, else empty"),
     column("text", pa.string(), "model text", "what the model wrote"),
+    column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
 )  # fmt: skip
 
 SPEED = table(

@@ -30,6 +30,7 @@ PREDICTIONS = table(
     column("gold", pa.large_string(), "corpus text", "what stands in the table"),
     column("predicted", pa.large_string(), "model text", "what the model gives"),
     column("log_prob", pa.float64(), "figure", "its log-probability", unit="nats"),
+    column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
 )
 
 

@@ -173,7 +173,7 @@ def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
                 work.table("validation").write({key: [value] for key, value in row.items()})
         for number, text in enumerate(config.texts):
             row = {"step": step, "sample": number, "text": f"{text} at {step}" if text else ""}
-            row |= {"prompt": f"asked {SCRIPT}" if config.prompts else ""}
+            row |= {"prompt": f"asked {SCRIPT}" if config.prompts else "", "precision": "fp32"}
             work.table("samples").write({key: [value] for key, value in row.items()})
     steps = list(range(1, config.steps + 1))
     validated = [step % 100 == 0 for step in steps]

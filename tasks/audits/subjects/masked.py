@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.audits.subjects.subject import Float32, Subject
+from tasks.audits.subjects.subject import Float32, Subject, computes
 
 #: Logits held at a time, in elements (float32: 256 MiB).
 LOGITS = 1 << 26
@@ -47,6 +47,7 @@ class Masked(Subject):
         lines = [list(s[opening:]) for s in sequences]
         return self.masked_log_probs(lines, [[p - opening for p in row] for row in places])
 
+    @computes
     @torch.inference_mode()
     def masked_log_probs(
         self, sequences: Sequence[Sequence[int]], places: Sequence[Sequence[int]]

@@ -20,7 +20,7 @@ from model.decoding.score import padded, target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load
 from model.training.data import END_OF_TEXT, PAD
 from tasks.audits.subjects.masked import Masked
-from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
+from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
 from tasks.contract import UsageError
 
 
@@ -86,6 +86,7 @@ class _Own(Subject):
 class OwnDecoder(_Own):
     kind = "causal"
 
+    @computes
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:
@@ -96,6 +97,7 @@ class OwnDecoder(_Own):
         ids = torch.tensor([list(prefix)], device=self.device)
         return Batch(ids, prefix=prompt_lengths(self.model, [len(prefix)]))
 
+    @computes
     @torch.inference_mode()
     def continuation_log_likelihoods(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
@@ -139,6 +141,7 @@ class OwnDecoder(_Own):
         chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
         return chosen - logits.logsumexp(-1)
 
+    @computes
     def generate_ids(
         self,
         prompts: Sequence[Sequence[int]],
@@ -186,6 +189,7 @@ class OwnEncoderDecoder(OwnDecoder):
         source = torch.tensor([self._source(prefix)], device=self.device)
         return Batch(torch.tensor([[END_OF_TEXT, self.gap]], device=self.device), source=source)
 
+    @computes
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:

@@ -7,38 +7,61 @@ text is plain text. Probabilities are natural logarithms.
 
 from __future__ import annotations
 
+import functools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.contract import Artifact, HallmarkError, UsageError, torch_device
 
+if TYPE_CHECKING:
+    from model.config import Precision
+
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Ids = list[int]
+S = TypeVar("S", bound="Subject")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Libraries that decide the output of every audit that opens a subject.
 AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 
+def computes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A method that asks the model: it answers in the subject's precision."""
+
+    @functools.wraps(method)
+    def asked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        from model.decoding.mode import computing
+
+        with computing(self.model, self.precision):
+            return method(self, *args, **kwargs)
+
+    return asked
+
+
 class Subject(ABC):
     """A causal or masked language model with its tokenizer.
 
-    name     of the artifact or folder
-    kind     "causal" or "masked"
-    context  longest sequence the model attends over, in tokens
-    bos      the token that stands before every text, None where the tokenizer has none
-    end      the token that stands behind every text, None but for masked models that want one
-    begin    a phrase that says what stands before every text, for a finding's ``method``
+    name       of the artifact or folder
+    kind       "causal" or "masked"
+    precision  what scores and texts are computed in; see model/decoding/mode.py
+    context    longest sequence the model attends over, in tokens
+    bos        the token that stands before every text, None where the tokenizer has none
+    end        the token that stands behind every text, None but for masked models that want one
+    begin      a phrase that says what stands before every text, for a finding's ``method``
     """
 
+    model: Any
     name: str
     kind: Literal["causal", "masked"]
+    precision: Literal["fp32", "bf16"] = "fp32"
     context: int
     vocab_size: int
     bos: int | None
@@ -183,9 +206,14 @@ def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def open_subject(
-    checkpoint: Artifact | Path | str, device: str = "auto", *, pairs: bool = False
+    checkpoint: Artifact | Path | str,
+    device: str = "auto",
+    *,
+    precision: Precision = "auto",
+    pairs: bool = False,
 ) -> Subject:
-    """The model of a checkpoint folder, on a device ("auto": the GPU where there is one).
+    """The model of a checkpoint folder, on a device ("auto": the GPU where there is one), in a
+    precision ("auto": bf16 on a GPU that has it).
 
     Raises UsageError, one sentence, where the folder holds no model that can be loaded safely, or
     none of language: of labels, or, unless ``pairs`` asks for it, one that answers sources.
@@ -197,10 +225,15 @@ def open_subject(
     if config.get("model_type") == "hallmark":
         from tasks.audits.subjects.own_subject import open_own
 
-        return open_own(folder, name, device, pairs=pairs)
-    from tasks.audits.subjects.transformers_subject import open_transformers
+        subject = open_own(folder, name, device, pairs=pairs)
+    else:
+        from tasks.audits.subjects.transformers_subject import open_transformers
 
-    return open_transformers(folder, config, name, device)
+        subject = open_transformers(folder, config, name, device)
+    from model.decoding.mode import computing
+
+    with computing(subject.model, precision) as subject.precision:
+        return subject
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Hugging Face folders as subjects: causal and masked language models through transformers.
 
-Weights are read from safetensors only, and no code of the folder is run. Scores are computed in
-float32. Rows of one batch have one length or are padded to the right, where a causal model does
-not look; generation batches prompts of equal length, so it needs no padding at all.
+Weights are read from safetensors only, and no code of the folder is run. Probabilities are computed
+in float32, of logits in the subject's precision. Rows of one batch have one length or are padded to
+the right, where a causal model does not look; generation batches prompts of equal length, so it
+needs no padding at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from model.decoding.choice import Choice, draw_keys
 from model.decoding.score import padded
 from model.decoding.windows import window_start
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
-from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject
+from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
 from tasks.contract import HallmarkError, UsageError
 from tasks.measures.quiet import quiet_transformers
 
@@ -207,6 +208,7 @@ class TransformersCausal(_Transformers):
         ends = ends if isinstance(ends, list) else [ends]
         self.ends = {token for token in [*ends, eos] if token is not None}
 
+    @computes
     @torch.inference_mode()
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
@@ -234,6 +236,7 @@ class TransformersCausal(_Transformers):
     def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits.float()
 
+    @computes
     @torch.inference_mode()
     def continuation_log_likelihoods(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
@@ -263,6 +266,7 @@ class TransformersCausal(_Transformers):
             totals[batch] = (chosen.double() * real).sum(1).cpu().numpy()
         return totals
 
+    @computes
     @torch.inference_mode()
     def generate_ids(
         self,

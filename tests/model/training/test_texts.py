@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
+from model.decoding.generate import generate
+from model.decoding.mode import computing
 from model.objectives import packed_pairs, seq2seq
 from model.training.texts import write_samples
 from tests.model.oracles import tiny, write_tokenizer
@@ -21,3 +23,17 @@ def test_it_is_asked_about_the_whole_source_of_a_pair(tmp_path):
     how = {"count": 2, "tokens": 3, "seed": 0, "batch": batch}
     rows = write_samples(tiny(architecture="encoder_decoder"), tokenizer, **how)
     assert [row["prompt"] for row in rows] == ["t6 t7 t8", "t5"]
+
+
+def test_it_says_in_which_precision_it_wrote(tmp_path):
+    tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
+    how = {"count": 8, "tokens": 12, "seed": 0, "batch": None}
+    exact = write_samples(tiny(), tokenizer, **how)
+    near = write_samples(tiny(), tokenizer, precision="bf16", **how)
+    assert {row["precision"] for row in exact} == {"fp32"}
+    assert {row["precision"] for row in near} == {"bf16"}
+    with computing(model := tiny(), "bf16"):
+        made = generate(model, [[0]], max_new_tokens=12, samples=8)[0]
+    ids = [text.ids[:-1] if text.stopped else text.ids for text in made]
+    assert [row["text"] for row in near] == [" ".join(f"t{i}" for i in row) for row in ids]
+    assert [row["text"] for row in near] != [row["text"] for row in exact]

@@ -202,6 +202,7 @@ def run(folder, config, tmp_path, name="work"):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
 def test_findings_follow_from_their_evidence(request, tmp_path, folder):
     samples, findings = run(request.getfixturevalue(folder), QUICK, tmp_path)
+    assert set(findings["precision"].to_pylist()) == {"fp32"}  # on the CPU
     assert samples.schema == SAMPLES
     assert samples["sample"].to_pylist() == list(range(len(samples)))
     for row in findings.to_pylist():

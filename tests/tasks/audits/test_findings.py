@@ -24,6 +24,11 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
     assert table["level"].to_pylist() == [None, None, None, 0.95]
 
 
+def test_every_finding_says_what_the_model_computed_in():
+    row = finding("bias", "preference", 0.5, n=9, unit="share", method="m")
+    assert findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
+
+
 def test_a_control_has_a_verdict_and_nothing_else_has():
     given = {"n": 1, "unit": "share", "method": "m"}
     assert finding("a", "m", 1.0, **given)["verdict"] == ""

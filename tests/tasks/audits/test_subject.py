@@ -162,6 +162,28 @@ def test_pseudo_log_likelihoods_by_single_masks(bert, bert_folder):
     assert np.isfinite(long).all()
 
 
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
+def test_scores_and_texts_are_in_the_subjects_precision(request, folder):
+    path = request.getfixturevalue(folder)
+    exact, near = (open_subject(path, "cpu", precision=p) for p in ("auto", "bf16"))
+    assert (exact.precision, near.precision) == ("fp32", "bf16")
+    line = exact.opened(exact.encode(TEXT))
+    found = [subject.log_probs([line])[0] for subject in (exact, near)]
+    found += [s.continuation_log_likelihoods(line[:5], [line[5:]]) for s in (exact, near)]
+    for one, other in (found[:2], found[2:]):
+        assert 0 < np.abs(one - other).max() < 0.25 * len(line)
+    if exact.kind == "causal":
+        made = [s.generate_ids([line], max_new_tokens=20, samples=8) for s in (exact, near)]
+        assert made[0] != made[1]
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_with_bf16_that_is_the_precision(own_folder):
+    subject = open_subject(own_folder, "cuda")
+    assert subject.precision == ("bf16" if torch.cuda.is_bf16_supported(False) else "fp32")
+
+
 def test_a_masked_model_does_not_generate(bert):
     with pytest.raises(HallmarkError, match="masked language model and cannot continue"):
         bert.generate(["The nurse"], max_new_tokens=3)

@@ -17,9 +17,13 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks import toy_language
+from model.decoding.mode import computing
 from model.interchange import checkpoint
 from tasks.contract import ROOT, HallmarkError, UsageError
-from tasks.training.finetune import FinetuneConfig
+from tasks.training.encoding import load_tokenizer
+from tasks.training.finetune import FinetuneConfig, read_data
+from tasks.training.task_predictions import judge_labels
+from tasks.training.task_rows import encode
 from tests.tasks.training.test_going_on import stretches
 from tests.tasks.training.tuning import TRAIN, base, tune
 
@@ -138,6 +142,28 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
     model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
     assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
     assert model.pairs
+
+
+@pytest.mark.parametrize("precision", ["auto", "bf16"])
+def test_predictions_say_in_which_precision_they_were_made(tmp_path, words, precision):
+    start = base(tmp_path / "base", architecture="encoder")
+    train = TRAIN | {"precision": precision, "device": "cpu"}
+    tree = {"task": {"kind": "labelling"}, "data": {"path": str(words)}, "train": train}
+    made = tune(tmp_path / "store", start, **tree)
+    found = made["predictions"].read()
+    used = "bf16" if precision == "bf16" else "fp32"  # whatever it was trained in
+    assert set(found["precision"].to_pylist()) == {used}
+    row = made["checkpoints"].read().to_pylist()[-1]
+    folder = made.store.find(*row["artifact"].split("/")).directory()
+    model, config = checkpoint.load(folder), FinetuneConfig.model_validate(tree)
+    rows, tokenizer = read_data(config), load_tokenizer(folder / "tokenizer.json")
+    encoded = {split: encode(rows.of(split), config.task, tokenizer, model.config, 0)
+               for split in ("train", "test")}  # fmt: skip
+    for asked in ("fp32", "bf16"):
+        with computing(model, asked):
+            expected, _ = judge_labels(model, config.task, rows, encoded)
+        same = [row["log_prob"] for row in expected] == found["log_prob"].to_pylist()
+        assert same == (asked == used)
 
 
 def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
