@@ -79,12 +79,12 @@ def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
     return Cache(layers, 0, slice(0, 0))
 
 
-def prompt_lengths(model: Transformer, lengths: Sequence[int]) -> Tensor | None:
+def prompt_lengths(model: Transformer, lengths: Sequence[int] | Tensor) -> Tensor | None:
     """For ``Batch.prefix``: how many tokens of each sequence are its prompt, of a prefix LM, which
     reads them in both directions; None for every other model."""
     if model.objective != "prefix":
         return None
-    return torch.tensor(lengths, device=model.embedding.weight.device)
+    return torch.as_tensor(lengths, device=model.embedding.weight.device)
 
 
 def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:

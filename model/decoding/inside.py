@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.architecture import Stack, Transformer
 from model.batch import Batch
+from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
 from model.decoding.score import by_length, check_ids, padded
 from model.plain import plain
@@ -30,12 +31,9 @@ def embeddings(
     """Contextual embeddings of each token at a layer, (len(sequence), d) each.
 
     ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
-    sees both sides, also that of an encoder-decoder, a decoder the left alone. A sequence longer
-    than the context is a ValueError.
+    sees both sides, also that of an encoder-decoder, and a prefix LM, which reads all that it is
+    given so; other decoders see the left alone. A sequence longer than the context is a ValueError.
     """
-    both = model.encoder is not None and model.decoder is not None
-    stack, run = model.encoder or model.decoder, model.encode if both else model.states
-    assert stack is not None
     results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
     tokens = [
         check_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()
@@ -43,12 +41,23 @@ def embeddings(
     ]
     for rows in by_length(list(map(len, tokens)), batch_tokens):
         ids, real = padded([tokens[i] for i in rows], model.embedding.weight.device)
-        with watched(stack) as layers:
-            run(Batch(ids, source=ids, source_keys=real) if both else Batch(ids, keys=real))
-        states = layers[layer].float().cpu().numpy()  # (B, T, d)
+        states = states_of_layers(model, ids, real)[layer].float().cpu().numpy()  # (B, T, d)
         for i, state in zip(rows, states, strict=True):
             results[i] = state[: len(tokens[i])].copy()
     return results
+
+
+def states_of_layers(model: Transformer, ids: Tensor, real: Tensor) -> list[Tensor]:
+    """The embeddings and what each block makes of them, (B, T, d) each, in the stack that reads
+    texts ``ids`` (B, T), padded to the right where not ``real``: the encoder where there is one."""
+    stack = model.encoder or model.decoder
+    assert stack is not None
+    with watched(stack) as layers:
+        if model.encoder is not None and model.decoder is not None:
+            model.encode(Batch(ids, source=ids, source_keys=real))
+        else:
+            model.states(Batch(ids, keys=real, prefix=prompt_lengths(model, real.sum(1))))
+    return layers
 
 
 @contextmanager
@@ -73,7 +82,8 @@ def attention_weights(
 ) -> dict[str, list[Float32]]:
     """Attention weights by stack, one (H, Tq, Tk) per layer: heads, queries, keys.
 
-    A row sums to 1 over its keys; in a decoder it is 0 behind its query. The stacks are those that
+    A row sums to 1 over its keys; in a decoder it is 0 behind its query, but for a prefix LM, which
+    reads all that it is given in both directions. The stacks are those that
     the model has: "encoder", "decoder", and of an encoder-decoder "cross" too, from the target to
     its source. There the encoder reads ``source``, and the decoder the sequence as its target,
     which begins with the start symbol; without a source both read the sequence. What is empty or
@@ -88,8 +98,9 @@ def attention_weights(
             raise ValueError(f"{name} is empty: there is nothing to attend to.")
         tokens = check_ids(sequence if given is None else given, model.config.vocab_size, name)
         rows.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
+    prompt = prompt_lengths(model, [len(sequence)])
     with plain(model) as seen:
-        model.states(Batch(rows[0], source=rows[1] if both else None))
+        model.states(Batch(rows[0], source=rows[1] if both else None, prefix=prompt))
     layers: dict[str, list[torch.nn.Module]] = {}
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:

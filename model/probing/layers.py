@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
-from model.batch import Batch
-from model.decoding.inside import watched
+from model.decoding.inside import states_of_layers
 from model.decoding.mode import asks
 from model.decoding.score import by_length, check_ids, padded
 
@@ -104,13 +103,11 @@ def layer_states(
     batch_tokens: int = 16_384,
 ) -> Float32:
     """The state of one token of each sequence, the one at ``places[i]`` (-1: the last), at every
-    layer: (layers + 1, n, d), first the input embedding. An encoder sees both sides.
+    layer: (layers + 1, n, d), first the input embedding. An encoder
+    sees both sides, and so does a prefix LM.
 
     ValueError names a sequence that is empty, longer than the context or has no such place.
     """
-    both = model.encoder is not None and model.decoder is not None
-    stack, run = model.encoder or model.decoder, model.encode if both else model.states
-    assert stack is not None
     if len(places) != len(sequences):
         raise ValueError(f"{len(sequences)} sequences need as many places, not {len(places)}.")
     lengths = [
@@ -119,12 +116,11 @@ def layer_states(
     for i, (place, length) in enumerate(zip(places, lengths, strict=True)):
         if not -length <= place < length:
             raise ValueError(f"Sequence {i} has {length} tokens, and no place {place}.")
-    shape = (len(stack.blocks) + 1, len(sequences), model.config.d_model)
+    shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
     for rows in by_length(lengths, batch_tokens):
         ids, real = padded([sequences[i] for i in rows], model.embedding.weight.device)
-        with watched(stack) as layers:
-            run(Batch(ids, source=ids, source_keys=real) if both else Batch(ids, keys=real))
+        layers = states_of_layers(model, ids, real)
         at = torch.tensor([places[i] % lengths[i] for i in rows], device=ids.device)
         lines = torch.arange(len(rows), device=ids.device)
         chosen = [layer[lines, at] for layer in layers]  # (B, d) each

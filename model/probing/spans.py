@@ -1,7 +1,8 @@
 """Answer spans: where in a text the answer to a question begins and ends (Devlin et al. 2019, 4.2).
 
 A vector for the beginning and one for the end, S and E: the score of tokens i … j is
-S·h_i + E·h_j, over the states h of an encoder, or of a decoder, which sees the left alone.
+S·h_i + E·h_j, over the states h of an encoder, or of a decoder, which sees the left alone, but for
+a prefix LM, which reads the text in both directions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
 from model.batch import Batch
+from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
 from model.decoding.score import by_length, check_ids, padded
 from model.training.data import batch_sequences
@@ -48,7 +50,8 @@ class SpanReader(nn.Module):
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         """ids (B, T), padded to the right; ``real`` (B, T) bool says which are tokens."""
-        scores: Tensor = self.output(self.body.states(Batch(ids, keys=real)))
+        batch = Batch(ids, keys=real, prefix=prompt_lengths(self.body, real.sum(1)))
+        scores: Tensor = self.output(self.body.states(batch))
         return scores.float().masked_fill(~real.unsqueeze(-1), torch.finfo(torch.float32).min)
 
 

@@ -38,6 +38,21 @@ def test_one_layer_equals_the_formula_head_by_head(architecture):
             assert (weights[head, i, len(seen) :] == 0).all()
 
 
+def test_a_prefix_lm_reads_what_it_is_given_in_both_directions():
+    """As its prompts in decoding, and also of texts of several lengths at once."""
+    model = tiny(n_layers=2)
+    model.objective = "prefix"
+    texts = [SEQUENCE, SEQUENCE[:4]]
+    for text, states in zip(texts, embeddings(model, texts), strict=True):
+        ids = torch.tensor([text])
+        [expected] = model.decoder.norm(torch.from_numpy(states[None])).detach().numpy()
+        alone = model.states(Batch(ids, prefix=torch.tensor([len(text)])))
+        np.testing.assert_allclose(alone[0].detach().numpy(), expected, atol=1e-5)
+        for weights in attention_weights(model, text)["decoder"]:
+            assert (weights > 0).all()
+            np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
