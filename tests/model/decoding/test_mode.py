@@ -13,6 +13,11 @@ from model.decoding.inside import attention_weights, embeddings
 from model.decoding.labels import label_log_probs
 from model.decoding.mode import computing
 from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
+from model.objectives import causal
+from model.probing.cloze import mask_log_probs
+from model.probing.layers import layer_states
+from model.probing.positions import loss_by_position
+from model.probing.spans import SpanReader, find_spans
 from model.training.examples import Example
 from tests.model.oracles import tiny
 
@@ -35,7 +40,20 @@ def written(model):
     return [text.log_probs for (text,) in generate(model, TEXTS, max_new_tokens=6)]
 
 
+def encoder(**changes):
+    return tiny(architecture="encoder", **changes)
+
+
+def spans(model):
+    allowed = [[True] * len(text) for text in TEXTS]
+    return [span.score for span in find_spans(SpanReader(model), TEXTS, allowed)]
+
+
 ENTRIES = {
+    "mask_log_probs": (encoder, lambda m: mask_log_probs(m, TEXTS, 7)),
+    "layer_states": (tiny, lambda m: layer_states(m, TEXTS, [2, 1])),
+    "loss_by_position": (tiny, lambda m: loss_by_position(m, [causal(np.array([TEXTS[0]]))])),
+    "find_spans": (encoder, spans),
     "token_log_probs": (tiny, lambda m: token_log_probs(m, TEXTS)),
     "token_moments": (tiny, lambda m: [moments.mean for moments in token_moments(m, TEXTS)]),
     "target_log_probs": (
@@ -78,7 +96,11 @@ def test_it_is_on_again_where_the_question_was_refused():
 TOLERANCE = 0.25  # nats: a token's score from products that are rounded to 8 bits
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in ("beam", "scorer")])
+#: What is found by them, or no score of a token.
+OTHERS = {"beam", "scorer", "layer_states", "loss_by_position", "find_spans"}
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in OTHERS])
 def test_in_bf16_answers_are_near_those_in_fp32(name):
     make, ask = ENTRIES[name]
     model = make()
