@@ -72,7 +72,6 @@ def cross_entropy(
     return ((nats + penalty) * weights.flatten()).sum()
 
 
-@torch.inference_mode()
 def write(
     model: Transformer,
     prompt: Sequence[int],
@@ -86,19 +85,24 @@ def write(
     """The first text that ``generate`` writes after a prompt of a decoder: each token from the
     whole window, read anew."""
     from model.batch import Batch  # here and below: what attention itself need not know
+    from model.decoding.cache import prompt_lengths
     from model.decoding.choice import draw_keys
+    from model.decoding.mode import evaluated
     from model.decoding.windows import default_stride, window_start
 
     tokens, key, context = list(prompt), draw_keys(seed, prompt, 1), model.config.context
-    for position in range(max_new_tokens):
-        start = window_start(len(tokens), context, default_stride(context))
-        hidden = model(Batch(torch.tensor([tokens[start:]], device=model.embedding.weight.device)))
-        logits = model.logits(hidden[:, -1]).float()  # (1, V)
-        logits[:, list(forbid)] = -torch.inf
-        history = torch.tensor([tokens], device=logits.device)
-        tokens += choice.choose(logits, key, position, history, list(stop)).tolist()
-        if tokens[-1] in stop:
-            break
+    device = model.embedding.weight.device
+    with evaluated(model):
+        for position in range(max_new_tokens):
+            start = window_start(len(tokens), context, default_stride(context))
+            given = prompt_lengths(model, [max(0, len(prompt) - start)])
+            hidden = model(Batch(torch.tensor([tokens[start:]], device=device), prefix=given))
+            logits = model.logits(hidden[:, -1]).float()  # (1, V)
+            logits[:, list(forbid)] = -torch.inf
+            history = torch.tensor([tokens], device=device)
+            tokens += choice.choose(logits, key, position, history, list(stop)).tolist()
+            if tokens[-1] in stop:
+                break
     return tokens[len(prompt) :]
 
 

@@ -135,6 +135,7 @@ def test_the_switch_goes_back_also_where_something_fails():
     assert model.cross_entropy == linear_cross_entropy
 
 
+@pytest.mark.parametrize("objective", ["causal", "prefix"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -144,8 +145,10 @@ def test_the_switch_goes_back_also_where_something_fails():
         {"repetition_penalty": 2.0},
     ],
 )
-def test_what_is_written_is_what_the_plain_loop_writes(settings):
-    model = tiny(norm_position="post", positions="rope")
+def test_what_is_written_is_what_the_plain_loop_writes(settings, objective):
+    """Also of a model that was left in training mode."""
+    model = tiny(norm_position="post", positions="rope", dropout=0.5).train()
+    model.objective = objective
     prompts = [[0], [0, 5, 9], [4] * 16, list(range(2, 45))]
     how = {"max_new_tokens": 30, "seed": 3, "stop": (7, 11), "forbid": (1,)}
     written = generate(model, prompts, **how, **settings)
