@@ -17,9 +17,9 @@ OUTPUT = ("head.", "transform.")
 
 
 def for_labels(
-    config: ModelConfig, labels: tuple[str, ...], *, whole: bool, sentences: int
+    config: ModelConfig, labels: tuple[str, ...], *, of_sequences: bool, sentences: int
 ) -> ModelConfig:
-    """The config of a model that gives labels, to ``whole`` sequences or to each token.
+    """The config of a model that gives labels, ``of_sequences`` or to each token.
 
     As there is for each an architecture of transformers: whole sequences are read off an encoder's
     first token through BERT's pooler (Devlin et al. 2019), off a decoder's last without a bias.
@@ -30,8 +30,8 @@ def for_labels(
         config,
         labels=labels,
         tie_embeddings=False,
-        head_transform=encoder and whole,
-        head_bias=encoder or not whole,
+        head_transform=encoder and of_sequences,
+        head_bias=encoder or not of_sequences,
         token_types=types,
     )
 
@@ -64,3 +64,8 @@ def freeze_body(model: Transformer) -> None:
     """Let only the output layer learn: the features are a frozen model's."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(OUTPUT))
+
+
+def body_learns(model: Transformer) -> bool:
+    """Whether more than the output layer does."""
+    return any(p.requires_grad and not n.startswith(OUTPUT) for n, p in model.named_parameters())

@@ -1,7 +1,8 @@
 """Floating-point operations of a training step, for the share of the machine's speed that it uses.
 
 Counted are matrix products, a multiplication and an addition each, as PaLM does (Chowdhery et al.
-2022, appendix B): forward once, backward twice. Attention counts in full, not halved for causality,
+2022, appendix B): forward once, backward twice, but for what lies below the lowest weights that
+are learnt, which a gradient never reaches. Attention counts in full, not halved for causality,
 and with grouped queries as often as there are query heads; what recomputation repeats does not
 count. For decoders that is 6N + 12LdT a token, N the matrices' parameters.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig
+from model.training.adapt import body_learns
 
 
 def training_flops(model: Transformer, batch: Batch) -> int:
@@ -18,7 +20,7 @@ def training_flops(model: Transformer, batch: Batch) -> int:
     layer by the rows that it computes."""
     config, rows = model.config, batch.ids.shape[0]
     read = rows * batch.ids.shape[1]
-    forward = 0
+    forward = 0  # of the body
     if model.encoder is not None:
         source = batch.ids if batch.source is None else batch.source
         forward += _stack(config, rows, source.shape[1])
@@ -26,11 +28,13 @@ def training_flops(model: Transformer, batch: Batch) -> int:
         forward += _stack(config, rows, batch.ids.shape[1])
     if batch.source is not None:
         forward += _cross(config, rows, batch.ids.shape[1], batch.source.shape[1])
-    if config.head_transform:
-        forward += 2 * read * config.d_model**2
+    transform = 2 * read * config.d_model**2 if config.head_transform else 0
     computed = batch.where_predicted(batch.answers()[0]).numel()
-    forward += 2 * computed * config.d_model * model.head.out_features
-    return 3 * forward
+    output = 2 * computed * config.d_model * model.head.out_features
+    if body_learns(model):
+        return 3 * (forward + transform + output)
+    # Gradients of the weights alone for the lowest matrix that learns, nothing below it.
+    return forward + (2 * transform + 3 * output if transform else 2 * output)
 
 
 def _stack(config: ModelConfig, rows: int, tokens: int) -> int:

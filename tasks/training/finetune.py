@@ -174,7 +174,7 @@ def task_model(base: Base, task: Task, labels: tuple[str, ...]) -> ModelConfig:
         return base.config
     two = isinstance(task, Classification) and task.second is not None
     whole = isinstance(task, Classification)
-    return for_labels(base.config, labels, whole=whole, sentences=2 if two else 1)
+    return for_labels(base.config, labels, of_sequences=whole, sentences=2 if two else 1)
 
 
 # Data ----------------------------------------------------------------------------------------

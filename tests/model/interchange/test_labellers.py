@@ -47,7 +47,7 @@ def theirs_on(model, texts):
 @pytest.mark.parametrize("kind", MODELS)
 def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
-    config = for_labels(model.config, ("low", "mid", "high"), whole=True, sentences=1)
+    config = for_labels(model.config, ("low", "mid", "high"), of_sequences=True, sentences=1)
     model = shaken(adapted(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
@@ -67,7 +67,7 @@ def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
 @pytest.mark.parametrize("kind", MODELS)
 def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
-    config = for_labels(model.config, ("O", "B"), whole=False, sentences=1)
+    config = for_labels(model.config, ("O", "B"), of_sequences=False, sentences=1)
     model = shaken(adapted(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
@@ -104,7 +104,7 @@ def test_token_types_of_bert_come_and_go(tmp_path):
 
 @torch.no_grad()
 def test_sentence_pairs_equal_those_of_bert(tmp_path):
-    config = for_labels(tiny(**BERT).config, ("yes", "no"), whole=True, sentences=2)
+    config = for_labels(tiny(**BERT).config, ("yes", "no"), of_sequences=True, sentences=2)
     model = shaken(adapted(tiny(**BERT), config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
@@ -129,7 +129,7 @@ def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
 
 
 def test_a_folder_with_labels_is_named_as_no_language_model(tmp_path):
-    config = for_labels(tiny(**BERT).config, ("yes", "no"), whole=True, sentences=1)
+    config = for_labels(tiny(**BERT).config, ("yes", "no"), of_sequences=True, sentences=1)
     model = adapted(tiny(**BERT), config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)

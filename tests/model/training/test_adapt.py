@@ -19,7 +19,7 @@ IDS = torch.tensor([[0, 5, 6, 7], [0, 9, 8, 2]])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_features_stay_and_the_model_survives_saving(tmp_path, architecture, whole):
     model = tiny(architecture=architecture)
-    config = for_labels(model.config, ("x", "y", "z"), whole=whole, sentences=2)
+    config = for_labels(model.config, ("x", "y", "z"), of_sequences=whole, sentences=2)
     made = adapted(model, config).eval()
     assert torch.equal(made.states(Batch(IDS)), model.states(Batch(IDS)))
     types = torch.ones_like(IDS)
@@ -35,9 +35,9 @@ def test_the_features_stay_and_the_model_survives_saving(tmp_path, architecture,
 @torch.no_grad()
 def test_the_same_labels_keep_what_was_learnt_of_them():
     model = tiny(architecture="encoder", labels=("x", "y"), tie_embeddings=False, head_bias=True)
-    same = for_labels(model.config, ("x", "y"), whole=False, sentences=1)
+    same = for_labels(model.config, ("x", "y"), of_sequences=False, sentences=1)
     assert torch.equal(adapted(model, same).head.weight, model.head.weight)
-    others = for_labels(model.config, ("x", "z"), whole=False, sentences=1)
+    others = for_labels(model.config, ("x", "z"), of_sequences=False, sentences=1)
     assert not torch.equal(adapted(model, others).head.weight, model.head.weight)
 
 

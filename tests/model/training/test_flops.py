@@ -9,7 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import plain
 from model.attention import Attention
 from model.objectives import causal, mlm, prefix, seq2seq
+from model.training.adapt import freeze_body
+from model.training.examples import Example
 from model.training.flops import training_flops
+from model.training.tasks import make_task
 from tests.model.oracles import tiny, toy_rows
 
 ROWS = toy_rows(6, 16, 61).astype(np.int64)
@@ -54,6 +57,18 @@ def test_a_transform_before_the_output_layer_counts():
     model = tiny(architecture="encoder", head_transform=True)
     batch = mlm(ROWS, 0, mask=60, vocab_size=61)
     assert training_flops(model, batch) == counted(model, batch)
+
+
+@pytest.mark.parametrize("transform", [False, True])
+def test_a_frozen_body_has_no_backward_pass(transform):
+    model = tiny(architecture="encoder", labels=("a", "b", "c"), tie_embeddings=False,
+                 head_transform=transform)  # fmt: skip
+    batch = make_task(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0)
+    learning = training_flops(model, batch)
+    assert learning == counted(model, batch)
+    freeze_body(model)
+    assert training_flops(model, batch) == counted(model, batch)
+    assert training_flops(model, batch) < 0.4 * learning
 
 
 def test_of_a_decoder_it_is_palms_formula():

@@ -101,7 +101,7 @@ def labelled_texts(count, seed):
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     base = checkpoint(tmp_path / "start", architecture=architecture)
-    config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+    config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
     objective = "mlm" if architecture == "encoder" else "causal"
     examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
     job = write_job(
@@ -119,7 +119,7 @@ def test_labels_of_tokens_are_learnt(tmp_path, architecture):
 
 def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
     base = checkpoint(tmp_path / "start", architecture="encoder", dropout=0.1)
-    config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+    config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
     examples = {"train": labelled_texts(60, 1), "validation": labelled_texts(9, 2)}
     arguments = (tmp_path / "start", config, "mlm", examples)
     undisturbed = write_job(tmp_path / "one", *arguments)
@@ -140,7 +140,7 @@ def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
 
 def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     base = checkpoint(tmp_path / "start", architecture="encoder")
-    config = for_labels(base, ("no", "yes"), whole=True, sentences=1)
+    config = for_labels(base, ("no", "yes"), of_sequences=True, sentences=1)
     texts = [Example([0, 5, 6], [i % 2, UNASKED, UNASKED]) for i in range(20)]
     job = write_job(
         tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts}, frozen=True
@@ -163,7 +163,7 @@ def test_frozen_features_are_read_without_dropout(tmp_path):
         folder = tmp_path / str(dropout)
         folder.mkdir()
         base = checkpoint(folder / "start", architecture="encoder", dropout=dropout)
-        config = for_labels(base, ("no", "yes"), whole=False, sentences=1)
+        config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
         examples = {"train": labelled_texts(20, 1)}
         job = write_job(folder / "work", folder / "start", config, "mlm", examples, frozen=True)
         assert run(job)[0] == 0
