@@ -38,16 +38,16 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
-def choose_compile(asked: bool | None, device: torch.device, one_shape: bool) -> bool:
+def choose_compile(asked: bool | None, device: torch.device, unmeasured: bool) -> bool:
     """Whether to compile: where nothing is said, for a GPU, if Triton is there to compile for it.
 
-    Only what has one shape: not examples, and not shards, which nobody has measured.
+    Not what nobody has measured: examples of many lengths, and shards.
     """
     if asked is not None:
         return asked
     from torch.utils._triton import has_triton
 
-    return device.type == "cuda" and one_shape and has_triton()
+    return device.type == "cuda" and not unmeasured and has_triton()
 
 
 def _cpu_has_bf16() -> bool:

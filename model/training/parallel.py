@@ -71,11 +71,13 @@ class World:
         if self.size > 1:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
-    def wrap(self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float) -> nn.Module:
+    def wrap(
+        self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float, one_shape: bool
+    ) -> nn.Module:
         """The module whose forward is the loss of a batch; sharding changes the model itself.
 
-        It is compiled for the shapes of a training's batches, which are always the same (but for
-        the lengths of sources and targets), the model itself is not: it is validated with others.
+        Where all batches have ``one_shape`` it is compiled for that, else lengths are variables of
+        it. The model itself is not compiled: it is validated with other batches.
         """
         if self.size > 1 and kind == "fsdp":
             # Imported where it is needed: a second more for everybody else.
@@ -91,7 +93,8 @@ class World:
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         loss: nn.Module = BatchLoss(model, z_loss)
         if compiled:
-            one_shape = model.encoder is None or model.decoder is None
+            if not one_shape:  # the loop over the loss's chunks would tie a graph to one length
+                model.cross_entropy = torch.compiler.disable(model.cross_entropy)
             loss = torch.compile(loss, dynamic=False if one_shape else None)  # type: ignore[assignment]
         if self.size > 1 and kind == "ddp":
             loss = nn.parallel.DistributedDataParallel(loss)
@@ -104,8 +107,8 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def sum_there(self, values: Tensor) -> Tensor:
-        """The sum over all processes, where the values are; a GPU is not waited for."""
+    def sum_on_device(self, values: Tensor) -> Tensor:
+        """The sum over all processes, on the values' own device; a GPU is not waited for."""
         if self.size > 1:
             values = values.detach().clone()
             dist.all_reduce(values)
@@ -123,9 +126,13 @@ class World:
             return torch.cat(pieces)[: len(tensor)].cpu() if pieces else None
         return tensor.detach().to("cpu", copy=True).contiguous() if self.first else None
 
-    def whole(self, model: Transformer) -> Transformer | None:
+    def gathered(self, model: Transformer) -> Transformer | None:
         """A model for the first process alone, gathered where it is cut into shards; None in the
-        others. All must ask."""
+        others. All must ask.
+
+        It stands on that process's device, beside its shard: what fits only in shards is trained
+        without samples.
+        """
         if not any(True for _ in _sharded(model)):
             return model if self.first else None
         weights = {name: self.to_first(p) for name, p in model.named_parameters()}
@@ -138,7 +145,7 @@ class World:
             copy.head.weight = copy.embedding.weight
             weights["head.weight"] = weights["embedding.weight"]
         copy.load_state_dict(weights)
-        copy.objective = model.objective
+        copy.objective, copy.pairs = model.objective, model.pairs
         return copy
 
     def stack(self, values: Tensor) -> list[Tensor]:

@@ -166,10 +166,12 @@ class Trainer:
             if stack is not None:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
-        kind, one = self.config.parallel, self.world.size == 1
-        one_shape = (one or kind != "fsdp") and not job.examples
-        self.compiled = choose_compile(self.config.compile, self.device, one_shape)
-        self.loss = self.world.wrap(self.model, kind, self.compiled, self.config.z_loss)
+        kind, z_loss = self.config.parallel, self.config.z_loss
+        shards = kind == "fsdp" and self.world.size > 1
+        self.compiled = choose_compile(self.config.compile, self.device, shards or job.examples)
+        # Examples, and sources beside their targets, have a length of their own in each batch.
+        one_shape = not job.examples and (model.encoder is None or model.decoder is None)
+        self.loss = self.world.wrap(self.model, kind, self.compiled, z_loss, one_shape)
 
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
@@ -254,7 +256,7 @@ class Trainer:
             with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):
                 loss += self._backward(part.to(self.device), made.total)
         norm = clip(self.model.parameters(), self.config.clip)
-        read = Reading(self.world.sum_there(loss), norm)
+        read = Reading(self.world.sum_on_device(loss), norm)
         figures = Figures(step, rate, made.tokens, made.seen, made.flops, read)
         if self.config.divergence == "skip":
             self._judge(figures)  # before its weights: a step cannot be taken back
@@ -331,7 +333,7 @@ class Trainer:
         config = self.config
         if not config.samples or self.model.decoder is None or self.model_config.labels:
             return
-        model = self.world.whole(self.model)
+        model = self.world.gathered(self.model)
         if model is None:
             return
         batch = None

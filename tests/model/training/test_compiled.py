@@ -15,10 +15,18 @@ CPU = torch.device("cpu")
 
 
 def test_nothing_is_compiled_on_the_cpu_unless_it_is_asked_for():
-    assert not choose_compile(None, CPU, one_shape=True)
-    assert choose_compile(True, CPU, one_shape=True)
-    assert not choose_compile(False, torch.device("cuda"), one_shape=True)
-    assert not choose_compile(None, torch.device("cuda"), one_shape=False)
+    assert not choose_compile(None, CPU, unmeasured=False)
+    assert choose_compile(True, CPU, unmeasured=True)
+
+
+@pytest.mark.parametrize("triton", [True, False])
+def test_on_a_gpu_it_is_compiled_where_triton_is_there_and_its_gain_is_known(monkeypatch, triton):
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: triton)
+    gpu = torch.device("cuda")
+    assert choose_compile(None, gpu, unmeasured=False) == triton
+    assert not choose_compile(None, gpu, unmeasured=True)
+    assert not choose_compile(False, gpu, unmeasured=False)
+    assert choose_compile(True, gpu, unmeasured=True)
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def graphs(monkeypatch):
 def test_training_compiles_for_its_one_shape_and_validation_not_at_all(graphs):
     """Of a second size of batches torch would make the size a variable of slower graphs."""
     model, plain = tiny().train(), tiny().train()
-    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0)
+    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, one_shape=True)
     rows = toy_rows(16, 16, 61).astype(np.int64)
     small, large = causal(rows[:4]), causal(rows)
     loss(small).backward()
@@ -60,3 +68,16 @@ def test_training_compiles_for_its_one_shape_and_validation_not_at_all(graphs):
     loss(large)
     assert len(graphs) > first
     assert all(isinstance(n, int) for sizes in graphs for shape in sizes for n in shape)
+
+
+def test_batches_of_many_lengths_share_a_graph(graphs):
+    """Whose lengths are variables: else each length costs its own, until torch gives up."""
+    model = tiny().train()
+    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, one_shape=False)
+    rows = toy_rows(4, 16, 61).astype(np.int64)
+    for length in (7, 9):  # the second tells torch that they differ
+        loss(causal(rows[:, :length])).backward()
+    known = len(graphs)
+    for length in (8, 11, 13, 16):
+        loss(causal(rows[:, :length])).backward()
+    assert len(graphs) == known
