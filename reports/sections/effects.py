@@ -334,17 +334,14 @@ def examples(corpus: CorpusFigures) -> Section:
         section.add(Paragraph(["No rule took a document."]))
         return section
     note = (
-        "The number leads to the documents, masked as everywhere; hallmark report --reveal shows "
-        "them in clear, on this machine alone."
+        "Of each source and language the highest ratio, then the highest of the rest. The number "
+        "leads to the documents, masked as everywhere; hallmark report --reveal shows them in "
+        "clear, on this machine alone."
     )
     if len(seen) > len(lines):
         note = f"{len(lines)} of {len(seen)}; all are in the table examples of effects. {note}"
     columns = ["documents", "stage", "reason", "ratio", "examples"]
-    caption = (
-        "Documents that were taken: of each source and language the highest ratio, then the "
-        "highest of the rest"
-    )
-    section.add(Grid(caption, columns, lines, frozenset({3, 4}), note))
+    section.add(Grid("Documents that were taken", columns, lines, frozenset({3, 4}), note))
     return section
 
 

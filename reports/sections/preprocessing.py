@@ -170,7 +170,7 @@ def filtered(corpus: CorpusFigures) -> Section:
         section.add(Paragraph(["The filter saw no document."]))
         return section
     columns = ["source", "in", "removed", "share removed"]
-    note = f"By the rules {', '.join(rules)}; what an earlier rule of {FILTER} took counts there."
+    note = f"By {', '.join(rules)}; what an earlier rule of {FILTER} took counts there."
     note += f" The first {SOURCES} of {len(names):,}." if len(names) > SOURCES else ""
     section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
