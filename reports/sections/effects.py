@@ -258,7 +258,8 @@ def along(corpus: CorpusFigures) -> Section:
                      "groups in the table thresholds.")
             )  # fmt: skip
     if not section.blocks:
-        section.add(Paragraph(["No numeric rule had documents to judge."]))
+        said = "No numeric rule judged enough documents of a group or dialect."
+        section.add(Paragraph([said]))
     return section
 
 

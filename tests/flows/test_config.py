@@ -1,9 +1,12 @@
 """Every config that comes with Hallmark, and what overrides do."""
 
+from dataclasses import replace
+
 import pytest
 
 from flows.config import ROOT_KEYS, Config, load, names
 from flows.recording import settle
+from model.interchange.convert import family_of
 from tasks.contract import UsageError
 
 
@@ -18,6 +21,12 @@ def test_nothing_is_planted_unasked_and_the_demo_asks():
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
     assert not load(own).plant.enabled and not load("hub").plant.enabled
     assert load("demo").plant.enabled and load("smoke").plant.enabled
+
+
+def test_the_demos_model_is_one_of_llamas():
+    """What is exported of it, transformers loads."""
+    shape = load("demo").pretrain.model
+    assert family_of(replace(shape, vocab_size=512, context=64)).model_class == "LlamaForCausalLM"
 
 
 def test_a_recorded_config_loads_to_the_same_tree():

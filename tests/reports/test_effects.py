@@ -90,6 +90,14 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
     assert "Jews (40: from 1.8)" in words(bullets.items[0])
 
 
+def test_where_no_rule_judged_a_group_the_page_says_that(session):
+    """And not that there was no numeric rule, for others may have been judged."""
+    [paragraph] = along(corpus_of(("language", "de", 2.0, "more"))).blocks
+    assert (
+        words(paragraph.parts) == "No numeric rule judged enough documents of a group or dialect."
+    )
+
+
 @pytest.mark.parametrize("made", [{}, None])
 def test_a_corpus_that_nobody_looked_at_says_so(session, made):
     corpus = CorpusFigures(Book({}), {}, 30) if made == {} else corpus_of()
