@@ -55,14 +55,15 @@ def test_a_session_holds_its_store_and_a_plan_does_not(tmp_path):
     assert store.artifacts("make") == []
 
 
-def test_only_the_newest_progress_waits_and_what_stands_between_stays():
-    watch = Watcher(lambda event: None, "nobody")  # never started: nothing is heard
+def test_of_progress_that_waits_the_newest_is_heard_and_all_that_stands_between():
+    heard = []
+    watch = Watcher(lambda event: heard.append((event.kind, event.done)), "a late one", patience=30)
     for kind, done in (("progress", 1), ("progress", 2), ("child", 0), ("progress", 3),
                        ("progress", 4), ("done", 0)):  # fmt: skip
         watch(Event(kind, "make", done=done))
-    assert [(event.kind, event.done) for event in watch.unheard] == [
-        ("progress", 2), ("child", 0), ("progress", 4), ("done", 0),
-    ]  # fmt: skip
+    with watch:
+        pass
+    assert heard == [("progress", 4), ("child", 0), ("done", 0)]
 
 
 def test_what_was_said_is_heard_before_the_watcher_ends(caplog):
