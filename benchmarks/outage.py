@@ -132,7 +132,7 @@ class Training:
         )
 
     def trains(self) -> bool:
-        return any(self.store.glob("work/pretrain-*/training"))
+        return any(self.store.glob("work/pretrain-*/training-*"))
 
     def finish(self) -> dict[str, Any]:
         self.process.wait()
