@@ -37,7 +37,19 @@ def parser(text: str) -> argparse.ArgumentParser:
     made.add_argument(
         "--rehearse", action="store_true", help="tiny, on the CPU, to try the program"
     )
+    made.add_argument("--minutes", type=float, default=8.0, help="begin nothing more after so many")
     return made
+
+
+BEGAN = time.monotonic()
+
+
+def late(options: argparse.Namespace, left: str) -> bool:
+    """Whether the program's minutes are over; says then what is ``left`` undone."""
+    over = time.monotonic() - BEGAN > 60 * options.minutes
+    if over:
+        print(f"{options.minutes:g} minutes are over; not measured: {left}", flush=True)
+    return over
 
 
 def device_of(rehearse: bool) -> torch.device:

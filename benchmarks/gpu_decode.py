@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_decode [--size 124M] [--prompts 64] [--tokens 128] [--repetitions 5]
 
-Greedy, fp32, prompts of mixed length, both with their cache, in turns; texts must be equal. The
-memory that decoding cannot do without, the weights and the filled part of the cache once for every
-token, is set against a large copy measured in the same run (and the maker's data sheet).
+Greedy, prompts of mixed length, both with their cache, in turns, in fp32, where texts must be
+equal; then Hallmark in bf16, whose texts part where two words are about as likely. The memory that
+decoding cannot do without, the weights and the filled part of the cache once for every token, is
+set against a large copy measured in the same run (and the maker's data sheet).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.decode import exported, hallmark, hugging_face, make_model
 from model.config import ModelConfig
+from model.decoding.mode import computing
 
 Texts = list[list[int]]
 
@@ -48,6 +50,12 @@ def main() -> None:
         sides["transformers"] = lambda prompts: hugging_face(peer, prompts, options.tokens)
     net = net.to(device)
     sides["hallmark"] = lambda prompts: hallmark(net, prompts, options.tokens, False)
+
+    def in_bf16(prompts: Texts) -> Texts:
+        with computing(net, "bf16"):
+            return hallmark(net, prompts, options.tokens, False)
+
+    sides["hallmark, bf16"] = in_bf16
     random = np.random.default_rng(0)
     prompts = [
         random.integers(2, net.config.vocab_size, random.integers(8, 97)).tolist()
@@ -55,23 +63,27 @@ def main() -> None:
     ]
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     texts: dict[str, Texts] = {name: decode(prompts) for name, decode in sides.items()}
-    for _ in range(options.repetitions):
+    for turn in range(options.repetitions):
+        if turn and gpu.late(options, f"turns {turn + 1} to {options.repetitions}"):
+            break
         for name, decode in sides.items():
             seconds[name].append(gpu.timed(lambda decode=decode: decode(prompts), device))  # type: ignore[misc]
     bandwidth, sheet = gpu.copy_bandwidth(device), gpu.data_sheet(device)
     parameters = net.parameter_count()["total"]
     needed = bytes_needed(net.config, parameters, list(map(len, prompts)), options.tokens)
     print(f"{gpu.headline(device)}; copying at {bandwidth / 1e12:.2f} TB/s")
-    print(f"{parameters:,} parameters, fp32, {options.prompts} prompts of 8 to 96 tokens x "
-          f"{options.tokens} new ones; {options.repetitions} repetitions")  # fmt: skip
+    print(f"{parameters:,} parameters, {options.prompts} prompts of 8 to 96 tokens x "
+          f"{options.tokens} new ones; {len(seconds['hallmark'])} repetitions")  # fmt: skip
     for name, values in seconds.items():
         middle = statistics.median(values)
         new = options.prompts * options.tokens
         equal = sum(a == b for a, b in zip(texts[name], texts["hallmark"], strict=True))
-        of_sheet = f", {needed / middle / sheet[1]:.1%} of the data sheet's" if sheet else ""
+        share = f"{needed / middle / bandwidth:.1%} of the bandwidth"
+        share += f", {needed / middle / sheet[1]:.1%} of the data sheet's" if sheet else ""
+        share = "" if name.endswith("bf16") else f", {share}"  # the bytes are those of fp32
         print(f"{name:<14} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
-              f"{new / min(values):,.0f}), {needed / middle / bandwidth:.1%} of the bandwidth"
-              f"{of_sheet}; {equal} of {options.prompts} texts equal")  # fmt: skip
+              f"{new / min(values):,.0f}){share}; {equal} of {options.prompts} texts "
+              "equal")  # fmt: skip
     if "transformers" in seconds:
         ratio = statistics.median(seconds["transformers"]) / statistics.median(seconds["hallmark"])
         print(f"hallmark is {ratio:.2f} times as fast")

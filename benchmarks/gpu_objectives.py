@@ -107,7 +107,10 @@ def main() -> None:
     print("| what is spared | with, ms a step | without, ms a step | times as fast | last losses |")
     print("|---|---|---|---|---|")
     clock = time.perf_counter if device.type == "cuda" else time.process_time
-    for name, makers in pairs(config, options.batch, device).items():
+    todo = pairs(config, options.batch, device)
+    for number, (name, makers) in enumerate(todo.items()):
+        if gpu.late(options, ", ".join(list(todo)[number:])):
+            break
         sides = [maker() for maker in makers]
         seconds: list[list[float]] = [[], []]
         last = [[side(i) for i in range(2)][-1] for side in sides]

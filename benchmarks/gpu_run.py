@@ -4,9 +4,10 @@
     python -m benchmarks.gpu_run --packed FOLDER --tokenizer FILE --work FOLDER [--steps 3000]
 
 FOLDER holds the tables train and validation of the ``pack`` stage, FILE is the tokenizer.json.
-Trains by ``model.training.run`` (bf16, compiled), which goes on where it was stopped; prints the
-validation losses and the lowest, and leaves the log as log.parquet in the work folder. Unlike the
-other two GPU programs it needs the tokenizers library, as the trainer does.
+Trains by ``model.training.run`` (bf16, compiled), which is stopped after --minutes, and goes on
+where it was stopped when called again; prints the validation losses so far and the lowest, and
+leaves the log as log.parquet in the work folder. Unlike the other GPU programs it needs the
+tokenizers library, as the trainer does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
+
+from model.training.job import TERMINATED
 
 
 def job_of(options: object, device: str) -> dict[str, object]:
@@ -46,6 +49,16 @@ def job_of(options: object, device: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+def train(job: Path, seconds: float) -> int:
+    """The trainer's exit code; TERMINATED where it was stopped after so many seconds."""
+    trainer = subprocess.Popen([sys.executable, "-m", "model.training.run", str(job)])
+    try:
+        return trainer.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        trainer.terminate()  # it keeps its state, and ends
+        return trainer.wait()
+
+
 def main() -> None:
     parser = gpu.parser(__doc__ or "")
     for name in ("packed", "tokenizer", "work"):
@@ -59,8 +72,8 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     job = work / "job.json"
     job.write_text(json.dumps(job_of(options, device.type), indent=1), encoding="utf-8")
-    code = subprocess.run([sys.executable, "-m", "model.training.run", str(job)]).returncode
-    if code:
+    code = train(job, 60 * options.minutes)
+    if code not in (0, TERMINATED):
         raise SystemExit(code)
     log = pa.concat_tables([pq.read_table(p) for p in sorted((work / "log").glob("*.parquet"))])
     pq.write_table(log, work / "log.parquet")
@@ -69,9 +82,13 @@ def main() -> None:
     for row in measured:
         print(f"step {row['step']:>6}  loss {row['loss']:.4f}  "
               f"{row['validation_bits_per_token']:.4f} bits per validation token")  # fmt: skip
+    if not measured:
+        raise SystemExit(f"Nothing was validated in {rows[-1]['step']} steps: call it again.")
     best = min(measured, key=lambda row: row["validation_bits_per_token"])
     turned = "it turned" if best is not measured[-1] else "it had not turned at the end"
     print(f"lowest at step {best['step']} of {options.steps}: {turned}")
+    if code:
+        print(f"stopped behind step {rows[-1]['step']}: the same command goes on from there")
 
 
 if __name__ == "__main__":

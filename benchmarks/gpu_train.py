@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu_train [--sizes 124M,350M,774M] [--contexts 1024,2048] [--tokens 65536]
 
-bf16 autocast, compiled, fused AdamW, one backward pass a step, no document mask. The count of
+bf16 autocast, fused AdamW, one backward pass a step, no document mask; compiled, and the first of
+all sizes eager, too. The count of
 operations is that of the trainer (model/training/flops.py): matrix products, 6N + 12LdT a token,
 attention not halved for causality; MFU is against the bf16 matrix product of 8192 x 8192 measured
 in the same run, and beside it against the maker's data sheet. Medians of steps after the first.
@@ -61,28 +62,33 @@ def main() -> None:
     ceiling = matmul_ceiling(device, torch.bfloat16)
     sheet = gpu.data_sheet(device)
     print(f"{gpu.headline(device)}; bf16 ceiling measured {ceiling / 1e12:.0f} TFLOP/s")
-    print("| parameters | context | batch | tokens/s | MFU | of data sheet | GiB | last loss |")
-    print("|---|---|---|---|---|---|---|---|")
-    for sizes_of in sizes.values():
-        for context in contexts:
-            config = ModelConfig(**sizes_of, context=context)  # type: ignore[arg-type]
-            batch = options.tokens // context
-            compiled = not options.rehearse
-            net, seconds, loss = steps_of(config, batch, options.steps, device, compiled)
-            speed = batch * context / statistics.median(seconds)
-            read = causal(np.zeros((batch, context), np.int64))
-            flops = training_flops(net, read) / statistics.median(seconds)
-            memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-            of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
-            print(
-                f"| {net.parameter_count()['total']:,} | {context} | {batch} | {speed:,.0f} | "
-                f"{flops / ceiling:.1%} | {of_sheet} | {memory:.1f} | {loss:.3f} |",
-                flush=True,
-            )
-            del net
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+    print("| parameters | context | batch | compiled | tokens/s | MFU | of data sheet | GiB | "
+          "last loss |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
+    todo = [(size, context, True) for size in sizes for context in contexts]
+    todo.insert(0, (*todo[0][:2], False))  # the same without, beside it
+    for number, (size, context, compiled) in enumerate(todo):
+        if gpu.late(options, ", ".join(f"{one[0]} at {one[1]}" for one in todo[number:])):
+            break
+        config = ModelConfig(**sizes[size], context=context)  # type: ignore[arg-type]
+        batch = options.tokens // context
+        compiled = compiled and not options.rehearse
+        net, seconds, loss = steps_of(config, batch, options.steps, device, compiled)
+        speed = batch * context / statistics.median(seconds)
+        read = causal(np.zeros((batch, context), np.int64))
+        flops = training_flops(net, read) / statistics.median(seconds)
+        memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+        of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
+        print(
+            f"| {net.parameter_count()['total']:,} | {context} | {batch} | "
+            f"{'yes' if compiled else 'no'} | {speed:,.0f} | {flops / ceiling:.1%} | {of_sheet} | "
+            f"{memory:.1f} | {loss:.3f} |",
+            flush=True,
+        )
+        del net
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":
