@@ -42,6 +42,8 @@ def predict_texts(
     with a part of the source out of sight."""
     from model.decoding.generate import generate
 
+    if not done.examples:
+        return []
     given = [asked(example.ids, model.config.architecture) for example in done.examples]
     prompts = [prompt for prompt, _ in given]
     sources = [source for _, source in given if source is not None] or None

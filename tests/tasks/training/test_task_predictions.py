@@ -28,5 +28,6 @@ def test_a_decoder_that_does_not_stop_writes_what_the_context_holds(tmp_path):
         ((alone,),) = generate(model, [prompt_of(source)], **how)
         assert not alone.stopped and text.split() == [f"t{i}" for i in alone.ids]
         assert log_prob == pytest.approx(alone.log_probs.sum(dtype="float64"), abs=1e-4)
+    assert predict_texts(model, tokenizer, Encoded([], [], []), 56) == []  # no test split
     short = predict_texts(model, tokenizer, done, 4)
     assert [len(text.split()) for text, _ in short] == [4, 4]
