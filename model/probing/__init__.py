@@ -1,4 +1,4 @@
 """What a trained model knows, asked without training it: answers, gaps, layers, positions.
 
-Imports the core of ``model`` and ``decoding``, and of training what a row of tokens looks like.
+Imports the core of ``model`` and ``decoding``, and of training how batches are drawn and clipped.
 """

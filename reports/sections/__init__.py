@@ -1,4 +1,4 @@
 """The parts of cards, each from the tables of its artifacts; built on ``reports.page``.
 
-Imports that and the contract, and computes nothing that a stage could have left.
+Imports that and the contract; figures are read from rows, not computed here.
 """

@@ -19,7 +19,8 @@ def progress(done):
     return Event("progress", "make", None, 0.0, done, 10)
 
 
-def test_a_watcher_hears_everything_in_order_but_old_progress(session):
+def heard_late(events):
+    """What a watcher hears that was still at the start when all of them came."""
     heard, go_on, first = [], threading.Event(), threading.Event()
 
     def hear(event):
@@ -30,28 +31,21 @@ def test_a_watcher_hears_everything_in_order_but_old_progress(session):
     with Watcher(hear, "a slow one", patience=30) as watch:
         watch(Event("start", "make"))
         assert first.wait(30)
-        for done in range(1, 11):
-            watch(progress(done))
-        watch(Event("done", "make"))
+        for event in events:
+            watch(event)
         go_on.set()
+    return heard
+
+
+def test_a_watcher_hears_everything_in_order_but_old_progress():
+    events = [progress(done) for done in range(1, 11)]
+    heard = heard_late([*events, Event("done", "make")])
     assert heard == [("start", 0), ("progress", 10), ("done", 0)]
 
 
-def test_figures_are_heard_while_progress_is_not(session):
-    heard, go_on, first = [], threading.Event(), threading.Event()
-
-    def hear(event):
-        heard.append((event.kind, event.done))
-        first.set()
-        go_on.wait()
-
-    with Watcher(hear, "a slow one", patience=30) as watch:
-        watch(Event("start", "make"))
-        assert first.wait(30)
-        for done in range(1, 4):
-            watch(progress(done))
-            watch(Event("figures", "make", done=done))
-        go_on.set()
+def test_figures_are_heard_while_progress_is_not():
+    both = [(progress(done), Event("figures", "make", done=done)) for done in range(1, 4)]
+    heard = heard_late([event for pair in both for event in pair])
     assert heard == [("start", 0), ("progress", 3), *[("figures", done) for done in (1, 2, 3)]]
 
 
