@@ -26,10 +26,9 @@ import torch
 
 from benchmarks.train import RATE, autocast
 from model.architecture import Transformer
-from model.batch import Batch
+from model.batch import END_OF_TEXT, Batch
 from model.config import ModelConfig, TrainConfig
 from model.objectives import causal, mlm
-from model.training.data import END_OF_TEXT
 from model.training.optimise import make_optimizers
 
 Step = Callable[[int], float]

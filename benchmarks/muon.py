@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from flows import open_run
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.objectives import causal, generator
+from model.draws import generator
+from model.objectives import causal
 from model.training.optimise import clip, make_optimizers, set_rate
 from tasks.contract import Table
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from flows.redaction import (
     BYTES,
+    NOBODY,
     Quotations,
     emptied,
     hashes_of,
@@ -184,7 +185,7 @@ def copies_of(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:
             continue
         table = artifact["documents"]
         own = table.find(sorted(doc_ids), ["text_hash"])["text_hash"].combine_chunks()
-        own = own.filter(pc.not_equal(own, pa.scalar(bytes(16), ID)))
+        own = own.filter(pc.not_equal(own, pa.scalar(NOBODY, ID)))
         if not len(own):
             continue
         alike = pc.field("text_hash").isin(own)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.training.data import PAD
+from model.batch import PAD
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise
@@ -237,11 +237,15 @@ def _holds(values: pa.Array, nothing: pa.Scalar) -> pa.Array:
     return pc.and_(pc.is_valid(values), there)
 
 
+#: Stands in place of an id that was taken out.
+NOBODY = bytes(16)
+
+
 def _empty(kind: pa.DataType) -> str | bytes | list[int]:
     if kind == HASHES:
         return []
     if kind == ID:
-        return bytes(16)
+        return NOBODY
     return b"" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ""
 
 

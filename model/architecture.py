@@ -123,10 +123,10 @@ class Stack(nn.Module):
 
         ``memory`` (B, Tk, d) is the encoder's output, ``memory_mask`` what may be seen of it.
         """
-        lowered = mask.lower(x, self.blocks_fit)
+        lowered = mask.lower(x, x, self.blocks_fit)
         real: Mask = None
         if memory is not None and memory_mask is not None:
-            real = memory_mask.dense(x.shape[1], memory.shape[1], x.device)
+            real = memory_mask.lower(x, memory, self.blocks_fit)
         for block in self.blocks:
             run: Callable[..., Tensor] = block
             if self.recompute and torch.is_grad_enabled():

@@ -48,20 +48,20 @@ class MaskSpec:
         assert self.segments is not None
         return self.segments if self.key_segments is None else self.key_segments
 
-    def lower(self, x: Tensor, blocks: bool) -> Mask:
-        """The mask of the tokens x (B, T, d) over themselves, as is fastest on their device;
-        ``blocks``: whether FlexAttention could take it."""
-        batch, length = x.shape[:2]
+    def lower(self, x: Tensor, memory: Tensor, blocks: bool) -> Mask:
+        """The mask of the tokens x (B, Tq, d) over ``memory`` (B, Tk, d), as is fastest on their
+        device; ``blocks``: whether FlexAttention could take it."""
+        batch, queries, keys = *x.shape[:2], memory.shape[1]
         if self.only_causal:
             return "causal"
-        if x.is_cuda and blocks and self.is_blockwise(length):
-            return self.blocks(batch, length, x.device)
-        return self.dense(length, length, x.device)
+        if x.is_cuda and blocks and self.is_blockwise(queries, keys):
+            return self.blocks(batch, queries, keys, x.device)
+        return self.dense(queries, keys, x.device)
 
-    def is_blockwise(self, length: int) -> bool:
-        """Whether FlexAttention's blocks save something."""
-        parts = self.prefix is not None or self.segments is not None
-        return parts and length % 128 == 0
+    def is_blockwise(self, queries: int, keys: int) -> bool:
+        """Whether FlexAttention's blocks save something; a dense mask has no flash kernel."""
+        parts = any(part is not None for part in (self.prefix, self.keys, self.segments))
+        return parts and queries % 128 == 0 and keys % 128 == 0
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
@@ -82,10 +82,9 @@ class MaskSpec:
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
 
-    def blocks(self, batch: int, length: int, device: torch.device) -> BlockMask:
-        """The mask of ``length`` queries over as many keys for FlexAttention (Dong et al. 2024),
-        which skips blocks of 128 x 128 that nobody may attend to. Making them takes a dense mask
-        for a moment."""
+    def blocks(self, batch: int, queries: int, keys: int, device: torch.device) -> BlockMask:
+        """The mask for FlexAttention (Dong et al. 2024), which skips blocks of 128 x 128 that
+        nobody may attend to. Making them takes a dense mask for a moment."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -98,4 +97,4 @@ class MaskSpec:
                 allowed = allowed & (self.segments[b, query] == self._of_keys[b, key])
             return allowed
 
-        return create_block_mask(visible, batch, None, length, length, device=str(device))
+        return create_block_mask(visible, batch, None, queries, keys, device=str(device))

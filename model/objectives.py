@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.batch import Batch
+from model.batch import END_OF_TEXT, PAD, Batch
 from model.config import CORRUPTED, Objective, span_count
-from model.training.data import END_OF_TEXT, PAD
+from model.draws import generator
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
 Rows = NDArray[np.int64]
@@ -119,7 +119,8 @@ def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
         texts = [text[(text != END_OF_TEXT) & (text != PAD)] for text in texts]
         texts = [text for text in texts if len(text)] or [row[:0]]
         pairs.append([corrupt(text, _spans(len(text), random), sentinels) for text in texts])
-    return packed_pairs(pairs)
+    # So that a training has few shapes: sources as long as a row, targets some eighths of it.
+    return packed_pairs(pairs, rows.shape[1], max(1, rows.shape[1] // 8))
 
 
 def corrupt(
@@ -149,23 +150,22 @@ def seq2seq(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
     return replace(batch, source_segments=None, source_positions=None)
 
 
-def packed_pairs(rows: Sequence[Sequence[Pair]]) -> Batch:
+def packed_pairs(
+    rows: Sequence[Sequence[Pair]], source_step: int = 1, target_step: int = 1
+) -> Batch:
     """As ``seq2seq``, of the pairs of a row side by side: each is predicted as it would be alone,
-    positions count from its own beginnings."""
-    source = _side_by_side([[list(s) or [END_OF_TEXT] for s, _ in row] for row in rows])
-    target = _side_by_side([[[END_OF_TEXT, *t] for _, t in row] for row in rows])
-    ends = _side_by_side([[[*t, END_OF_TEXT] for _, t in row] for row in rows])
+    positions count from its own beginnings. Both widths are multiples of a step."""
+    source = _side_by_side(
+        [[list(s) or [END_OF_TEXT] for s, _ in row] for row in rows], source_step
+    )
+    target = _side_by_side([[[END_OF_TEXT, *t] for _, t in row] for row in rows], target_step)
+    ends = _side_by_side([[[*t, END_OF_TEXT] for _, t in row] for row in rows], target_step)
     assert target.keys is not None
     return Batch(
         target.ids, targets=ends.ids, weights=target.keys.float(), segments=target.segments,
         positions=target.positions, source=source.ids, source_keys=source.keys,
         source_segments=source.segments, source_positions=source.positions,
     )  # fmt: skip
-
-
-def generator(key: int) -> np.random.Generator:
-    """A counter-based generator (Salmon et al. 2011) of its own for each key."""
-    return np.random.Generator(np.random.Philox(key=key))
 
 
 def make_objective(
@@ -220,11 +220,12 @@ def _parts(total: int, parts: int, random: np.random.Generator) -> NDArray[np.in
     return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
 
 
-def _side_by_side(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
+def _side_by_side(rows: Sequence[Sequence[Sequence[int]]], step: int) -> Batch:
     """The sequences of each row, none of them empty, with their segments, positions and padding
-    mask. Padding belongs to a row's last sequence: what sees nothing has no state."""
+    mask; as wide as the longest, rounded up to a multiple of ``step``. Padding belongs to a row's
+    last sequence: what sees nothing has no state."""
     lengths = [[len(sequence) for sequence in row] for row in rows]
-    shape = len(rows), max(map(sum, lengths))
+    shape = len(rows), -(-max(map(sum, lengths)) // step) * step
     ids, (starts, keys) = np.full(shape, PAD), np.zeros((2, *shape), bool)
     for i, row in enumerate(rows):
         ids[i, : sum(lengths[i])] = np.concatenate(row)

@@ -20,6 +20,7 @@ from flows.purging import (
     take_out,
     would_change,
 )
+from flows.redaction import NOBODY
 from flows.runs import all_runs, default_store
 from tasks.contract import Artifact, Store, UsageError, read_denied
 
@@ -57,7 +58,7 @@ def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = Fa
         if not dry_run:
             check_nobody_reads(store, alone)
         artifacts = all_artifacts(store)
-        asked = {parsed(doc_id)}
+        asked = {parsed(doc_id)} - {NOBODY}
         purge = Purge.of(asked, artifacts)
         known, beside = purge.beside(artifacts)
         denied = read_denied(store)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.training.data import UInt64, combine
+from model.draws import UInt64, combine
 
 
 @dataclass(frozen=True)

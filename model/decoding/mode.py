@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from model.config import Precision
-from model.training.machine import choose_precision
+from model.precision import choose_precision
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")

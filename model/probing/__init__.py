@@ -1,4 +1,5 @@
-"""What a trained model knows, asked without training it: answers, gaps, layers, positions.
+"""What a trained model knows, asked without training it: answers, gaps, labels, layers, positions.
 
-Imports the core of ``model`` and ``decoding``, and of training how batches are drawn and clipped.
+Imports the core of ``model``, ``decoding`` and ``training``: how examples are laid out, how batches
+are drawn and clipped.
 """

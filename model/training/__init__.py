@@ -1,4 +1,5 @@
 """Training: data, optimisers, the trainer's process, its state; fine-tuning of classifiers.
 
-Imports all other rooms of ``model``; nothing but the job tells it of the stage that starts it.
+Imports the core of ``model``, ``decoding`` and ``interchange``; nothing but the job tells it of the
+stage that starts it.
 """

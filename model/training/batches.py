@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.batch import Batch
-from model.training.data import PackedRows, batch_sequences, combine
+from model.draws import combine
+from model.training.data import PackedRows, batch_sequences
 from model.training.examples import ExampleRows
 
 

@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from model.batch import END_OF_TEXT
 from model.config import Architecture, ModelConfig
+from model.draws import Int64, combine, permute
 from model.interchange.files import atomic_file
-from model.training.data import END_OF_TEXT, Int64, PackedRows, combine, materialise, permute
+from model.training.data import PackedRows, materialise
 
 Tokens = Sequence[int]
 

@@ -72,11 +72,11 @@ class World:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
     def wrap(
-        self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float, one_shape: bool
+        self, model: Transformer, kind: Parallel, compiled: bool, z_loss: float, few_shapes: bool
     ) -> nn.Module:
         """The module whose forward is the loss of a batch; sharding changes the model itself.
 
-        Where all batches have ``one_shape`` it is compiled for that, else lengths are variables of
+        Where batches have ``few_shapes`` it is compiled for each, else lengths are variables of
         it. The model itself is not compiled: it is validated with other batches.
         """
         if self.size > 1 and kind == "fsdp":
@@ -93,9 +93,9 @@ class World:
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         loss: nn.Module = BatchLoss(model, z_loss)
         if compiled:
-            if not one_shape:  # the loop over the loss's chunks would tie a graph to one length
+            if not few_shapes:  # the loop over the loss's chunks would tie a graph to one length
                 model.cross_entropy = torch.compiler.disable(model.cross_entropy)
-            loss = torch.compile(loss, dynamic=False if one_shape else None)  # type: ignore[assignment]
+            loss = torch.compile(loss, dynamic=False if few_shapes else None)  # type: ignore[assignment]
         if self.size > 1 and kind == "ddp":
             loss = nn.parallel.DistributedDataParallel(loss)
         return loss

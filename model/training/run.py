@@ -22,6 +22,7 @@ import torch
 
 from model.training import parallel
 from model.training.job import WATCH, Job, emit, lock, read_job, watch_parent
+from model.training.machine import keep_memory
 from model.training.trainer import Trainer, TrainingError
 
 
@@ -39,6 +40,7 @@ def do_job(path: str, watched: bool) -> int:
     job = read_job(path)
     if not parallel.launched() and processes(job) > 1:
         return parallel.launch(processes(job), "model.training.run", [path, *[WATCH] * watched])
+    keep_memory()
     world = parallel.World()
     handle = lock(job.work) if world.first else None
     try:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from model.batch import Batch
+from model.batch import END_OF_TEXT, Batch
 from model.config import ModelConfig, Objective
 from model.decoding.score import padded
 from model.objectives import prefix, seq2seq
-from model.training.data import END_OF_TEXT
 from model.training.examples import UNASKED, Example, prompt_of
 
 
@@ -24,7 +24,10 @@ def pairs(examples: Sequence[Example], architecture: str) -> Batch:
     prompts = [prompt_of(source) for source in sources]
     rows = [[*p, *t, END_OF_TEXT] for p, t in zip(prompts, targets, strict=True)]
     ids, _ = padded(rows, torch.device("cpu"))
-    return prefix(ids.numpy(), np.array([len(prompt) for prompt in prompts]))
+    given = np.array([len(prompt) for prompt in prompts])
+    # Nothing is predicted before the shortest prompt's last token.
+    predicted = torch.arange(int(given.min()) - 1, ids.shape[1]).expand(len(rows), -1)
+    return replace(prefix(ids.numpy(), given), predicted=predicted)
 
 
 def labelled(examples: Sequence[Example], config: ModelConfig, both_ways: bool) -> Batch:

@@ -8,11 +8,10 @@ import pyarrow as pa
 import torch
 
 from model.architecture import Transformer
-from model.batch import Batch
+from model.batch import END_OF_TEXT, Batch
 from model.config import Precision
 from model.decoding.generate import generate
 from model.decoding.mode import computing
-from model.training.data import END_OF_TEXT
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

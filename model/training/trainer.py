@@ -20,6 +20,7 @@ from model.batch import Batch
 from model.config import CHANGE_NO_BATCH, SCHEDULE, to_dict
 from model.interchange import checkpoint
 from model.objectives import make_objective
+from model.precision import choose_precision
 from model.training import parallel, state
 from model.training.adapt import adapted, freeze_body
 from model.training.batches import Ahead, Recipe
@@ -29,13 +30,7 @@ from model.training.figures import TOLD, Figures, Mark, Reading
 from model.training.flops import training_flops
 from model.training.job import TERMINATED, Job, check, emit
 from model.training.keeping import SCHEMAS, Keeper, Rows, announce
-from model.training.machine import (
-    choose_compile,
-    choose_device,
-    choose_precision,
-    matmul_ceiling,
-    peak_memory,
-)
+from model.training.machine import choose_compile, choose_device, matmul_ceiling, peak_memory
 from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
 from model.training.schedule import checkpoint_is_due, learning_rate, state_is_due
 from model.training.tasks import make_task
@@ -169,9 +164,8 @@ class Trainer:
         kind, z_loss = self.config.parallel, self.config.z_loss
         shards = kind == "fsdp" and self.world.size > 1
         self.compiled = choose_compile(self.config.compile, self.device, shards or job.examples)
-        # Examples, and sources beside their targets, have a length of their own in each batch.
-        one_shape = not job.examples and (model.encoder is None or model.decoder is None)
-        self.loss = self.world.wrap(self.model, kind, self.compiled, z_loss, one_shape)
+        # Packed rows have one shape, or a few; examples a length of their own in each batch.
+        self.loss = self.world.wrap(self.model, kind, self.compiled, z_loss, not job.examples)
 
     def run(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""

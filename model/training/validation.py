@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Objective
-from model.training.data import Int64, PackedRows
+from model.draws import Int64
+from model.training.data import PackedRows
 from model.training.examples import ExampleRows
 from model.training.parallel import World
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.training.data import combine
+from model.draws import combine
 from model.training.recurrent import train_recurrent
 from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
 from tasks.audits.cloze import answer_passages, find_passages, measure_cloze

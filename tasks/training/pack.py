@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.training.data import END_OF_TEXT, PAD, combine, token_lengths
+from model.batch import END_OF_TEXT, PAD
+from model.draws import combine
+from model.training.data import token_lengths
 from tasks.contract import (
     ID,
     LEDGER,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.training.data import combine, permute
+from model.draws import combine, permute
 from tasks.contract import ID, Table, column, table
 
 Int64 = NDArray[np.int64]

@@ -13,7 +13,7 @@ import pytest
 
 from flows.commands.purge import purge_of, render
 from flows.runs import check_whole
-from model.training.data import PAD
+from model.batch import PAD
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.contract import (
     DENIED,
@@ -334,7 +334,11 @@ def test_tombstones_and_lists_that_are_not_whole_are_named(folder, tmp_path):
 
 
 def test_an_unknown_document_is_refused(folder, tmp_path):
-    corpus(folder, tmp_path)
-    with pytest.raises(UsageError, match="knows a document 0000"):
-        purge_of(folder, "00" * 16)
+    (doc_id,) = id_of(corpus(folder, tmp_path), SECRET)
+    with pytest.raises(UsageError, match="knows a document abab"):
+        purge_of(folder, "ab" * 16)
     assert folder.get(DENIED) is None
+    purge_of(folder, doc_id.hex())
+    with pytest.raises(UsageError, match="knows a document 0000"):
+        purge_of(folder, "00" * 16)  # what stands in the place of the one that was purged
+    assert list(read_denied(folder)["documents"]) == [doc_id.hex()]

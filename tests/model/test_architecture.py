@@ -86,7 +86,8 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
     k, v = torch.randn(2, 2, kv_heads, 5, 8)
     expected = brute_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
     mask = spec.dense(5, 5, q.device)
-    assert isinstance(spec.lower(torch.zeros(2, 5, 32), True), str) is (name == "sequence")
+    x = torch.zeros(2, 5, 32)
+    assert isinstance(spec.lower(x, x, True), str) is (name == "sequence")
     for lowered in [mask, "causal"] if name == "sequence" else [mask]:
         for form in (kernels.attention, plain.attention):
             np.testing.assert_allclose(form(q, k, v, lowered).numpy(), expected, atol=1e-5)
@@ -101,20 +102,36 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
     q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, kv_heads, kv_heads))
     dense = kernels.attention(q, k, v, spec.dense(5, 5, q.device))
     for form in (kernels.attention, plain.attention):
-        flex = form(q, k, v, spec.blocks(2, 5, q.device))
+        flex = form(q, k, v, spec.blocks(2, 5, 5, q.device))
         torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("documents", [True, False])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_blocks_over_a_source_of_another_length_equal_the_dense_mask(documents):
+    torch.manual_seed(0)
+    real = torch.arange(130) < torch.tensor([[130], [70]])
+    own = torch.tensor([[1] * 3 + [2] * 4, [1] * 7]), torch.tensor([[1] * 50 + [2] * 80, [1] * 130])
+    segments = {"segments": own[0], "key_segments": own[1]} if documents else {}
+    spec = MaskSpec(keys=real, **segments)
+    q, k, v = torch.randn(2, 4, 7, 8), *torch.randn(2, 2, 4, 130, 8)
+    flex = kernels.attention(q, k, v, spec.blocks(2, 7, 130, q.device))
+    dense = kernels.attention(q, k, v, spec.dense(7, 130, q.device))
+    torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
+    assert (dense[1] - kernels.attention(q, k, v)[1]).abs().max() > 0.01
+
+
 def test_where_blocks_of_flex_attention_save_something():
-    """Of rows of a multiple of 128 tokens, packed documents and prefixes; a padding mask or
-    causality alone have kernels of their own."""
+    """Wherever a mask says more than causality, which has a kernel of its own, and its sides are
+    multiples of 128 tokens."""
     ones = torch.ones(1, 256, dtype=torch.long)
-    assert MaskSpec(causal=True, segments=ones).is_blockwise(256)
-    assert MaskSpec(keys=ones.bool(), segments=ones).is_blockwise(256)  # masked LM
-    assert MaskSpec(causal=True, prefix=ones[:, 0]).is_blockwise(256)
-    assert not MaskSpec(causal=True, segments=ones).is_blockwise(250)
-    assert not MaskSpec(keys=ones.bool()).is_blockwise(256)
-    assert not MaskSpec(causal=True).is_blockwise(256)
+    assert MaskSpec(causal=True, segments=ones).is_blockwise(256, 256)
+    assert MaskSpec(keys=ones.bool(), segments=ones).is_blockwise(256, 256)  # masked LM
+    assert MaskSpec(causal=True, prefix=ones[:, 0]).is_blockwise(256, 256)
+    assert MaskSpec(keys=ones.bool()).is_blockwise(128, 256)  # a padded source
+    assert not MaskSpec(causal=True, segments=ones).is_blockwise(250, 256)
+    assert not MaskSpec(keys=ones.bool()).is_blockwise(256, 250)
+    assert not MaskSpec(causal=True).is_blockwise(256, 256)
 
 
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
@@ -203,6 +220,6 @@ def test_the_core_is_an_evenings_reading():
     (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", model.__doc__)
     names = [line.split()[0] for line in order.splitlines()]
     assert names[0] == "config" and names[-1] == "loss"
-    apart = {"__init__", "checks", "kernels", "plain"}
+    apart = {"__init__", "checks", "draws", "kernels", "plain", "precision"}
     assert set(names) | apart == {path.stem for path in folder.glob("*.py")}
     assert sum(len((folder / f"{n}.py").read_text().splitlines()) for n in names) <= 1300

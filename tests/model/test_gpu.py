@@ -42,7 +42,7 @@ def test_blocks_of_flex_attention_train_as_the_dense_mask():
     losses, norms = [], []
     for device in ("cpu", "cuda"):
         model = tiny(context=256, d_model=64, n_heads=4).to(device)
-        assert MaskSpec(causal=True, segments=batch.segments).is_blockwise(256)
+        assert MaskSpec(causal=True, segments=batch.segments).is_blockwise(256, 256)
         loss = model.loss(batch.to(torch.device(device)))
         loss.backward()
         losses.append(loss.item())

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.batch import Batch
+from model.batch import END_OF_TEXT, PAD, Batch
 from model.objectives import causal, corrupt, make_objective, mlm, prefix, seq2seq, span_corruption
-from model.training.data import END_OF_TEXT, PAD
 from tests.model.oracles import tiny, toy_rows
 
 WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]
@@ -179,9 +178,21 @@ def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(posi
 def test_a_row_without_text_still_has_something_to_read():
     rows = np.array([[END_OF_TEXT, PAD, PAD, PAD], [END_OF_TEXT, 5, 6, END_OF_TEXT]])
     batch = span_corruption(rows, 1, sentinels=[50])
-    assert batch.source.tolist() == [[END_OF_TEXT, PAD], [5, 6]]
-    assert batch.source_keys.tolist() == [[True, False], [True, True]]
+    assert batch.source.tolist() == [[END_OF_TEXT, PAD, PAD, PAD], [5, 6, PAD, PAD]]
+    assert batch.source_keys.sum(1).tolist() == [1, 2]
     assert batch.targets[0, 0] == END_OF_TEXT and batch.weights[0].sum() == 1
+
+
+def test_batches_of_span_corruption_have_few_shapes():
+    """A training is compiled for each of them; and a source's width suits blocks of attention."""
+    rows = toy_rows(400, 64, 50).astype(np.int64).reshape(100, 4, 64)
+    batches = [span_corruption(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)]
+    assert {tuple(batch.source.shape) for batch in batches} == {(4, 64)}
+    widths = {batch.ids.shape[1] for batch in batches}
+    assert len(widths) <= 4 and not any(width % 8 for width in widths)
+    for batch in batches:
+        assert (batch.weights > 0).sum(1).max() > batch.ids.shape[1] - 8
+        assert batch.targets.shape == batch.ids.shape == batch.segments.shape
 
 
 def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():

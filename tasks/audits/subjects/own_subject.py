@@ -12,13 +12,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.batch import Batch
+from model.batch import END_OF_TEXT, PAD, Batch
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights
 from model.decoding.score import padded, target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load
-from model.training.data import END_OF_TEXT, PAD
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
 from tasks.contract import UsageError

@@ -10,11 +10,11 @@ from model.decoding.beam import ModelScorer, beam, beam_search
 from model.decoding.cache import new_cache
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights, embeddings
-from model.decoding.labels import label_log_probs
 from model.decoding.mode import computing
 from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
 from model.objectives import causal
 from model.probing.cloze import mask_log_probs
+from model.probing.labels import label_log_probs
 from model.probing.layers import layer_states
 from model.probing.positions import loss_by_position
 from model.probing.spans import SpanReader, find_spans

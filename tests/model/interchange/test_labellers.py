@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.labels import label_log_probs
 from model.interchange.convert import export_transformers, import_transformers
+from model.probing.labels import label_log_probs
 from model.training.adapt import adapted, for_labels
 from model.training.examples import UNASKED, Example
 from model.training.tasks import make_task

@@ -7,9 +7,10 @@ import threading
 import pytest
 import torch
 
+from model.draws import combine
 from model.objectives import mlm
 from model.training.batches import Ahead, Recipe
-from model.training.data import PackedRows, batch_sequences, combine
+from model.training.data import PackedRows, batch_sequences
 from tests.model.oracles import toy_rows
 
 

@@ -46,10 +46,10 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-def test_training_compiles_for_its_one_shape_and_validation_not_at_all(graphs):
+def test_training_compiles_for_its_few_shapes_and_validation_not_at_all(graphs):
     """Of a second size of batches torch would make the size a variable of slower graphs."""
     model, plain = tiny().train(), tiny().train()
-    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, one_shape=True)
+    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, few_shapes=True)
     rows = toy_rows(16, 16, 61).astype(np.int64)
     small, large = causal(rows[:4]), causal(rows)
     loss(small).backward()
@@ -73,7 +73,7 @@ def test_training_compiles_for_its_one_shape_and_validation_not_at_all(graphs):
 def test_batches_of_many_lengths_share_a_graph(graphs):
     """Whose lengths are variables: else each length costs its own, until torch gives up."""
     model = tiny().train()
-    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, one_shape=False)
+    loss = World().wrap(model, "ddp", compiled=True, z_loss=0.0, few_shapes=False)
     rows = toy_rows(4, 16, 61).astype(np.int64)
     for length in (7, 9):  # the second tells torch that they differ
         loss(causal(rows[:, :length])).backward()

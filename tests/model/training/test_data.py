@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.training.data import PackedRows, batch_sequences, materialise, permute
+from model.training.data import PackedRows, batch_sequences, materialise
 from tests.model.oracles import toy_rows, write_rows
-
-
-@given(n=st.integers(1, 700), key=st.integers(0, 2**64 - 1))
-@settings(max_examples=50, deadline=None)
-def test_permute_is_a_permutation_for_every_size_and_key(n, key):
-    assert sorted(permute(np.arange(n), n, key)) == list(range(n))
-
-
-def test_any_part_of_a_permutation_can_be_asked_for_alone():
-    whole = permute(np.arange(1000), 1000, 5)
-    assert (permute(np.array([3, 999, 3]), 1000, 5) == whole[[3, 999, 3]]).all()
 
 
 def test_orders_differ_between_epochs_and_seeds_and_look_random():
@@ -32,16 +21,6 @@ def test_orders_differ_between_epochs_and_seeds_and_look_random():
         assert abs(np.corrcoef(first, np.arange(n))[0, 1]) < 0.15
         for second in orders[:i]:
             assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
-
-
-def test_every_cell_of_position_by_row_is_equally_likely_over_keys():
-    n, keys = 7, 3000
-    counts = np.zeros((n, n))
-    for key in range(keys):
-        counts[np.arange(n), permute(np.arange(n), n, key)] += 1
-    expected = keys / n
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert chi_square < 68  # 36 degrees of freedom, p = 0.001
 
 
 @given(n=st.integers(1, 40), batch=st.integers(1, 17))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.batch import Batch
-from model.training.data import END_OF_TEXT, batch_sequences
+from model.batch import END_OF_TEXT, Batch
+from model.training.data import batch_sequences
 from model.training.examples import (
     EXAMPLES,
     UNASKED,
@@ -45,6 +45,7 @@ def test_a_prefix_lm_sees_the_source_in_full_and_learns_the_target_and_its_end()
     assert batch.answers()[1].sum() == 3 + 5  # the targets and an end each
     expected = -sum(plain_log_prob(model, list(e.ids), list(e.answers)) for e in PAIRS)
     assert float(model.loss(batch)) == pytest.approx(expected, rel=1e-5)
+    assert batch.predicted.tolist() == [[2, 3, 4, 5, 6, 7]] * 2  # no logits of what both are given
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ from pyarrow.parquet import read_table
 from model.architecture import Transformer
 from model.config import ModelConfig, to_dict
 from model.decoding.generate import generate
-from model.decoding.labels import label_log_probs
 from model.interchange.checkpoint import load, save
+from model.probing.labels import label_log_probs
 from model.training.adapt import for_labels
 from model.training.examples import UNASKED, Example, write_examples
 from tests.model.oracles import write_tokenizer

@@ -61,6 +61,7 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     assert found["macro-F1"]["value"] > simple["macro-F1"]["value"]
     predictions = made["predictions"].read().to_pylist()
     right = [row["gold"] == row["predicted"] for row in predictions]
+    assert [row["right"] for row in predictions] == right
     assert np.mean(right) == pytest.approx(found["accuracy"]["value"])
     assert all(row["log_prob"] <= 0 for row in predictions)
     rows = pq.read_table(words).to_pylist()
@@ -73,6 +74,7 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     [last] = [r for r in made["checkpoints"].read().to_pylist() if r["step"] == 120]
     folder = made.store.find(*last["artifact"].split("/")).directory()
     assert checkpoint.load(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
+    assert {row["gold"]: row["label"] for row in predictions}["VERB"] == 4
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
