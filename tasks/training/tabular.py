@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,10 @@ ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
 #: Longest line of a jsonl file, in bytes, and longest field of another text, in characters.
 LONGEST_LINE = LONGEST_FIELD = 1 << 24
+
+
+#: Lines that a row may have, and what is wrong with a longer one.
+MOST_LINES, UNCLOSED = 1000, "a quote is not closed"
 
 
 class Raw(NamedTuple):
@@ -101,35 +106,71 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
         _check_columns(path, columns, sorted(seen))
 
 
+class _Lines:
+    """The lines of a file for ``csv.reader``, of which those of a row can be given back."""
+
+    def __init__(self, file: Iterator[str]) -> None:
+        self.file, self.taken = file, list[str]()
+        self.back: deque[str] = deque()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if len(self.taken) == MOST_LINES:
+            raise csv.Error(UNCLOSED)
+        self.taken.append(self.back.popleft() if self.back else next(self.file))
+        return self.taken[-1]
+
+    def give_back(self) -> None:
+        """All but the first of the lines that were taken."""
+        self.back.extendleft(reversed(self.taken[1:]))
+
+
 def _delimited(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[Raw]:
+    """A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
+    gives no row only the line with the quote is an error, and reading goes on at the next; where it
+    gives one nobody can know."""
     # One limit for all of the process; another reader may have raised it further.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD + 1))
     # Bytes that are no UTF-8 become halves of characters, which no text may hold.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        lines = csv.reader(file, delimiter=delimiter)
-        header = next(lines, [])
+        lines = _Lines(file)
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        header = _row(rows, path)
         _check_columns(path, columns, header)
         places = [header.index(name) for name in columns]
         number = 0
         while True:
+            lines.taken.clear()
+            row, error = list[str](), ""
             try:
-                row = next(lines)
+                row = next(rows)
             except StopIteration:
                 return
-            except csv.Error as error:
-                number += 1
-                yield Raw(number, [], f"no row of a table: {_first_line(error)}")
-                continue
-            if not row:
+            except csv.Error as problem:
+                error = f"no row of a table: {_first_line(problem)}"
+            if not row and not error:
                 continue
             number += 1
-            if max(map(len, row)) > LONGEST_FIELD:
-                yield Raw(number, [], f"a field of more than {LONGEST_FIELD:,} characters")
-                continue
-            if len(row) != len(header):
-                yield Raw(number, [], f"{len(row)} fields, where the header has {len(header)}")
-                continue
-            yield Raw(number, [row[place] for place in places])
+            if not error and len(row) != len(header):
+                error = f"{len(row)} fields, where the header has {len(header)}"
+            if error and len(lines.taken) > 1:
+                lines.give_back()
+                rows, error = csv.reader(lines, delimiter=delimiter, strict=True), UNCLOSED
+            if not error and max(map(len, row)) > LONGEST_FIELD:
+                error = f"a field of more than {LONGEST_FIELD:,} characters"
+            yield Raw(number, [] if error else [row[place] for place in places], error)
+
+
+def _row(rows: Iterator[list[str]], path: Path) -> list[str]:
+    """The header; HallmarkError where there is none."""
+    try:
+        return next(rows)
+    except StopIteration:
+        raise HallmarkError(f"{path} is empty: give a file with a header and rows") from None
+    except csv.Error as error:
+        raise HallmarkError(f"{path}: its header cannot be read ({_first_line(error)})") from error
 
 
 def _first_line(error: BaseException) -> str:

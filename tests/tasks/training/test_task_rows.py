@@ -43,6 +43,32 @@ def write(path, header, rows):
     return path
 
 
+@pytest.mark.parametrize(
+    ("stray", "found"),
+    [
+        ('"red,colour', "a quote is not closed"),  # swallows all that is behind it
+        ('red,"colour', "a quote is not closed"),  # and would be a row of as many fields
+        ('"red" wine,drink', "no row of a table"),
+    ],
+)
+def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
+    lines = ["text,label", *(f"word {i},thing" for i in range(2000)), '"two\nlines",thing']
+    lines[11] = stray
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    rows = list(read_rows(tmp_path / "t.csv", ["text", "label"]))
+    assert [row.number for row in rows] == list(range(1, 2002))
+    assert rows[10].error.startswith(found) and rows[10].values == []
+    assert [row.values[0] for row in rows if row.number != 11] == [
+        *(f"word {i}" for i in range(2000) if i != 10), "two\nlines",
+    ]  # fmt: skip
+
+
+def test_a_file_without_a_line_is_empty(tmp_path):
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises(HallmarkError, match=r"t\.csv is empty"):
+        list(read_rows(tmp_path / "t.csv", ["text"]))
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv", "tsv", "jsonl"])
 def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
     path = write(tmp_path / f"t.{ending}", ["de", "en"], ROWS)
