@@ -35,7 +35,16 @@ ARTIFACT = re.compile(r"\w+/[0-9a-f]+")
 
 
 def store_uri(named: str | None = None) -> str:
-    """Where the store is: as named by --store or a config, else by HALLMARK_STORE, else ./runs."""
+    """Where the store is: as named by --store or a config, else by HALLMARK_STORE, else ./runs.
+
+    ``named`` is a folder, a URI, or a config's file, which may name one.
+    """
+    if named and named.endswith(".toml"):
+        from flows.config import read
+
+        file, named = named, read(named).get("store")
+        if not isinstance(named, str | None):
+            raise UsageError(f"config {file}: store: is no text (given: {named!r})")
     return named or os.environ.get("HALLMARK_STORE") or "runs"
 
 

@@ -28,7 +28,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.composition import composition, plants_callout
+from reports.sections.composition import composition, licences, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
 from reports.sections.personal import in_use
@@ -78,7 +78,7 @@ class Sheet:
             Facts(
                 [
                     ("Documents by split", self.splits(splits)),
-                    ("Licences", stated(self.config.licence)),
+                    ("Licences", licences(self.corpus, self.config.licence)),
                     ("Contact", stated(self.config.contact)),
                     (
                         "Made from",
@@ -150,13 +150,13 @@ class Sheet:
     def distribution(self) -> Section:
         pairs = [
             ("To whom is it given, and how?", stated(self.config.distribution)),
-            ("Under which licences?", stated(self.config.licence)),
+            ("Under which licences?", licences(self.corpus, self.config.licence)),
         ]
-        licences = (
+        unread = (
             "Licences are not read from the documents: unless stated above, those of the single "
             "texts are unknown."
         )
-        return Section("Distribution", [Facts(pairs), Paragraph([licences])])
+        return Section("Distribution", [Facts(pairs), Paragraph([unread])])
 
     def maintenance(self) -> Section:
         pairs = [

@@ -30,7 +30,7 @@ from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.analyses import MISUSE, analyses
-from reports.sections.checkpoint import settings, tensors
+from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.coverage import coverage, step_of
@@ -106,7 +106,7 @@ class Card:
             ("Citation", stated(config.citation)),
             ("Contact", stated(config.contact)),
             ("Checkpoint, content digest", [Code(self.checkpoint.content)]),
-            ("Parameters", self.parameters()),
+            ("Parameters", parameters(self.book, self.checkpoint)),
         ]
         section.add(Facts(pairs))
         known = settings(self.checkpoint)
@@ -125,16 +125,6 @@ class Card:
             samples(self.book, self.written, self.masker),
         ]
         return section
-
-    def parameters(self) -> Parts:
-        parts: list[Inline] = []
-        for name, data in tensors(self.checkpoint).items():
-            figure = self.book.figure(
-                f"parameters-{name}", f"parameters stored in {name}", "parameters",
-                ("checkpoint", name), aggregate="sum", column="parameters", data=data,
-            )  # fmt: skip
-            parts += [" and " if parts else "", figure, " in ", Code(name)]
-        return parts or ["not known: the checkpoint has no safetensors file"]
 
     def use(self) -> Section:
         config = self.config

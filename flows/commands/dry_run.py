@@ -53,6 +53,11 @@ def _corpus(report: Report) -> str:
         if read is None:
             documents, size = "an unknown number of", "of unknown size"
         lines.append(f"  {source['source']}: {documents} documents, {size}{share}")
+        if source["quarantined"]:
+            lines.append(
+                f"    to quarantine, as they cannot be read: {source['quarantined']:,}; the first: "
+                f"{source['first_quarantined']}"
+            )
         known = any(source.get("problem", "") in row["why"] for row in report["stages"])
         if source.get("problem") and not known:
             lines.append(f"    {source['problem']}")

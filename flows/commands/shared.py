@@ -26,8 +26,8 @@ InStore = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="The store, a folder or a URI, instead of the one that the config or HALLMARK_STORE "
-        "names.",
+        help="The store, a folder, a URI or the .toml file of a config that names one, instead of "
+        "the one that the config or HALLMARK_STORE names.",
     ),
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]

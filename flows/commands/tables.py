@@ -24,7 +24,8 @@ def tables(stage: str | None = None, *, json_: Json = False) -> None:
     Parameters
     ----------
     stage
-        Only the tables of this stage, such as deduplicate.
+        Only the tables of this stage, such as deduplicate, or of its use under another name, such
+        as deduplicate_masked.
     """
     show(list_tables(stage), json_, render)
 
@@ -35,14 +36,16 @@ def list_tables(stage: str | None = None) -> list[Row]:
     ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
     a stage that there is not.
     """
-    from flows import pipeline  # noqa: F401  (registers every stage)
+    from flows import pipeline  # registers every stage
     from flows.config import Config
 
     order = [name for name in Config.model_fields if name in STAGES]
     order += [name for name in STAGES if name not in order]
-    if stage is not None and stage not in order:
-        raise UsageError(f"there is no stage {stage!r}; choose one of: {', '.join(order)}")
-    chosen = order if stage is None else [stage]
+    uses = {used.label: used.name for used in vars(pipeline).values() if isinstance(used, Stage)}
+    names = [*order, *(label for label in uses if label not in order)]
+    if stage is not None and stage not in names:
+        raise UsageError(f"there is no stage {stage!r}; choose one of: {', '.join(names)}")
+    chosen = order if stage is None else [uses.get(stage, stage)]
     found = [row for name in chosen for row in _of(STAGES[name])]
     return [*found, _row(EVERY, "telemetry", TELEMETRY, True)]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from model.training.data import PAD
+from model.batch import PAD
 from tasks.contract import Artifact, Table, utf8_bytes
 from tasks.measures.canaries import canaries, records
 from tasks.training.encoding import load_tokenizer
@@ -47,6 +47,21 @@ def counts_of(documents: Table) -> dict[str, tuple[int, int]]:
         if action == "document":
             before = found.get(source, (0, 0))
             found[source] = (before[0] + rows, before[1] + size)
+    return found
+
+
+#: Of a source: how many records of what was read go to quarantine; the first, and why.
+QUARANTINED = ("quarantined", "first_quarantined")
+
+
+def quarantined_of(ingested: Artifact) -> dict[str, tuple[int, str]]:
+    """By source, as ``QUARANTINED``."""
+    found: dict[str, tuple[int, str]] = {}
+    columns = ["source", "file", "place", "error", "records"]
+    for row in ingested["quarantine"].read(columns).to_pylist():
+        count, first = found.get(row["source"], (0, ""))
+        first = first or f"{row['file']}, {row['place']}: {row['error']}"
+        found[row["source"]] = count + row["records"], first
     return found
 
 
@@ -187,8 +202,10 @@ def source_figures(
 ) -> list[dict[str, Any]]:
     """Documents and bytes of text by source, as ingest leaves them."""
     if "ingest" in known:
+        bad = quarantined_of(known["ingest"])
         return [
             _source(source, Figure(rows, True), Figure(size, True), 1.0)
+            | dict(zip(QUARANTINED, bad.get(source, (0, "")), strict=True))
             for source, (rows, size) in counts_of(known["ingest"]["documents"]).items()
         ]
     made = counts_of(grown.made["ingest"]["documents"]) if grown else {}
@@ -200,7 +217,9 @@ def source_figures(
             row = _source(source, UNKNOWN, UNKNOWN, None)
         else:
             row = _source(source, Figure(rows * scale), Figure(size * scale), 1 / scale)
-        found.append(row | {"problem": reading.problem})
+        bad_ones = reading.unreadable, reading.first_unreadable
+        told = dict(zip(QUARANTINED, bad_ones, strict=True))
+        found.append(row | {"problem": reading.problem} | told)
     return found
 
 

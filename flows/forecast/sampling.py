@@ -51,6 +51,8 @@ class Reading:
     size: float | None = None  # bytes of the source, an estimate unless it is whole
     whole: bool = True
     problem: str = ""  # why it could not be read on
+    unreadable: int = 0  # records that go to quarantine
+    first_unreadable: str = ""  # where it is, and why
 
     @property
     def scale(self) -> float | None:
@@ -186,7 +188,11 @@ def _read(
                 whole = False
                 break
             last, rows, raw = record, rows + 1, raw + record.raw_bytes
-            if not record.error:
+            if record.error:
+                place = f"{record.file or part.file}, {record.place}: {record.error}"
+                reading.first_unreadable = reading.first_unreadable or place
+                reading.unreadable += record.records
+            else:
                 text += len(record.text.encode())
                 reading.keyed = record.key is not None
                 reading.documents += 1

@@ -27,7 +27,14 @@ class Link:
     href: str
 
 
-Inline = str | Figure | Code | Link
+@dataclass(frozen=True)
+class Brief:
+    """The value of a figure alone, in a sentence that says the rest."""
+
+    figure: Figure
+
+
+Inline = str | Figure | Brief | Code | Link
 Parts = Sequence[Inline]
 
 
@@ -39,6 +46,13 @@ class Paragraph:
 @dataclass(frozen=True)
 class Bullets:
     items: Sequence[Parts]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of Python, to be copied."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ def stated(text: str | None) -> Parts:
     return [text.strip()] if text and text.strip() else ["Not stated."]
 
 
-Block = Paragraph | Bullets | Facts | Callout | Grid | Chart
+Block = Paragraph | Bullets | Lines | Facts | Callout | Grid | Chart
 
 
 @dataclass
@@ -108,7 +122,7 @@ class Document:
     """A card: its head, and sections in the order of the template it follows."""
 
     title: str
-    kind: str  # "Datasheet" or "Model card"
+    kind: str  # "Datasheet", "Model card" or "Task card"
     lead: Sequence[Block]
     sections: Sequence[Section]
 

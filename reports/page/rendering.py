@@ -11,6 +11,7 @@ import jinja2
 
 from reports.page.document import (
     Block,
+    Brief,
     Bullets,
     Callout,
     Chart,
@@ -19,6 +20,7 @@ from reports.page.document import (
     Facts,
     Grid,
     Inline,
+    Lines,
     Link,
     Paragraph,
     Parts,
@@ -36,9 +38,11 @@ LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
 
 _KINDS = {
     "figure": Figure,
+    "alone": Brief,
     "code": Code,
     "paragraph": Paragraph,
     "bullets": Bullets,
+    "lines": Lines,
     "facts": Facts,
     "callout": Callout,
     "grid": Grid,
@@ -95,6 +99,8 @@ def _block(block: Block) -> str:
             return f"> {_start(_parts(parts))}"
         case Bullets(items):
             return "\n".join(f"- {_start(_parts(item))}" for item in items)
+        case Lines(text):
+            return _fenced(text)
         case Facts(pairs):
             return "\n".join(f"- **{escape(term)}:** {_parts(answer)}" for term, answer in pairs)
         case Chart():
@@ -120,6 +126,8 @@ def _inline(part: Inline, brief: bool = False) -> str:
     match part:
         case Figure():
             return f"[{escape(part.short if brief else part.full)}]({part.page})"
+        case Brief(figure):
+            return _inline(figure, brief=True)
         case Code(text):
             return code(text)
         case Link(text, href):
@@ -141,6 +149,12 @@ def code(text: str) -> str:
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     pad = " " if text[:1] in "` " or text[-1:] in "` " else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _fenced(text: str) -> str:
+    """A block of code with a fence longer than any in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}python\n{visible(text)}\n{fence}"
 
 
 def _start(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Section
+from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Parts, Section, stated
 from reports.sections.breakdown import breakdown, occupations
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
 from reports.sections.personal import personal_data
@@ -87,22 +87,39 @@ def sources(corpus: CorpusFigures) -> Section:
     return Section("Sources", [*blocks, *_declared(corpus)])
 
 
-def _declared(corpus: CorpusFigures) -> Iterator[Grid]:
-    """What the config says of the sources, if it says anything."""
+def _said_of_sources(corpus: CorpusFigures) -> list[dict[str, Any]]:
+    """The rows of ingest's table; additions to a corpus may say the same, once is enough."""
     read = [a for a in corpus.history.values() if a.stage == "ingest" and "sources" in a.tables]
     said = [row for artifact in read for row in artifact["sources"].read().to_pylist()]
+    return list({tuple(row.values()): row for row in said}.values())
+
+
+def _declared(corpus: CorpusFigures) -> Iterator[Grid]:
+    """What the config says of the sources, if it says anything."""
     rows: list[list[Inline]] = []
-    for row in {tuple(row.values()): row for row in said}.values():  # additions may say the same
+    for row in _said_of_sources(corpus):
         days = " to ".join(day for day in (row["collected_from"], row["collected_to"]) if day)
         if row["licence"] or row["origin"] or days:
-            stated = [value or "not stated" for value in (row["licence"], row["origin"], days)]
-            rows.append([row["source"], *stated])
+            known = [value or "not stated" for value in (row["licence"], row["origin"], days)]
+            rows.append([row["source"], *known])
     limit = corpus.lines_shown
     note = f"The first {limit} of {len(rows):,}; all are in the table sources of ingest."
     if rows:
         columns = ["source", "licence", "origin", "collected"]
         yield Grid("What the sources declare", columns, rows[:limit], frozenset(),
                    note if len(rows) > limit else "")  # fmt: skip
+
+
+def licences(corpus: CorpusFigures, said: str | None) -> Parts:
+    """What a person said of all of it, else what its sources declare."""
+    by_licence: dict[str, list[str]] = {}
+    for row in _said_of_sources(corpus):
+        if row["licence"]:
+            by_licence.setdefault(row["licence"], []).append(row["source"])
+    if (said and said.strip()) or not by_licence:
+        return stated(said)
+    told = [f"{licence} ({', '.join(sources)})" for licence, sources in by_licence.items()]
+    return [f"As the sources declare: {'; '.join(told)}."]
 
 
 def lengths(corpus: CorpusFigures) -> Section:

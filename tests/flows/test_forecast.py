@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from flows import cli, open_run
+from flows.commands.dry_run import render
 from flows.config import load
 from flows.forecast import costs
 from flows.forecast.concerns import concerns
-from flows.forecast.figures import Figure, counts_of, tokens_of
+from flows.forecast.figures import QUARANTINED, Figure, counts_of, tokens_of
 from flows.forecast.forecast import forecast
 from flows.forecast.sampling import take_sample
 from flows.pipeline import curate, train
@@ -169,6 +170,23 @@ def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
     assert report["will_fail"] and states(report)["ingest"] == "fails"
     assert "correct the source's path" in report["warnings"][0]["says"]
     assert states(report)["model_card"] == "waits"
+
+
+def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tmp_path):
+    config = config_of(tmp_path, ["A letter of some words.", "Another letter."], SMALL)
+    with (tmp_path / "letters.jsonl").open("a") as file:
+        file.write('{"text": 3}\n{"text"\n')
+    (source,) = forecast(config)["sources"]
+    assert (source["documents"]["value"], source["quarantined"]) == (2, 2)
+    assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
+    text = render(forecast(config))
+    assert "to quarantine, as they cannot be read: 2; the first: letters.jsonl, line 3: " in text
+    store = tmp_path / "store"
+    settings = load(config)
+    with open_session(Session(Store(store), until="ingest")), pytest.raises(Finished):
+        curate(settings)
+    (behind,) = forecast(config, store=str(store))["sources"]
+    assert [behind[n] for n in QUARANTINED] == [source[n] for n in QUARANTINED]
 
 
 SMALL = "[plant]\nenabled = false\n[train_tokenizer]\nvocab_size = 300\n[pack]\ncontext = 32\n"

@@ -231,7 +231,8 @@ def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
     named = ("--store", str(smoke.store))
     again = elsewhere.json(*audited, *named)
     assert again["store"] == str(smoke.store) and made(again) == []
-    assert elsewhere.json("status", report["run"], *named)["run"] == report["run"]
+    by_config = elsewhere.json("status", report["run"], "--store", str(mine))
+    assert by_config["run"] == report["run"]
     assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
     assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
     assert not elsewhere.store.exists()

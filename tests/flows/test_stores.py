@@ -5,7 +5,7 @@ import pytest
 from flows.config import overridden
 from flows.pipeline import audit
 from flows.recording import settle
-from flows.runs import same_store
+from flows.runs import default_store, same_store
 from tasks.contract import UsageError
 
 CONFIG = """
@@ -35,6 +35,7 @@ def place(tmp_path, monkeypatch):
         ({"config": "my.toml"}, "mine"),
         ({"config": "my.toml", "overrides": ["store=set"]}, "set"),
         ({"config": "my.toml", "store": "option"}, "option"),
+        ({"config": "smoke", "store": "my.toml"}, "mine"),
         ({"config": "my.toml", "checkpoint": "gpt2"}, "mine"),
         ({"config": None, "checkpoint": "gpt2"}, "usual"),
         ({"config": None, "checkpoint": "gpt2", "overrides": ["store=set"]}, "set"),
@@ -54,6 +55,18 @@ def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
     with pytest.raises(UsageError, match="trained no model yet"):
         settle("my.toml", [], start="latest")
     assert not (place / "usual").exists()
+
+
+def test_a_command_without_a_config_finds_the_store_that_one_names(place):
+    assert default_store("my.toml").root == place / "mine"
+    (place / "of another.toml").write_text('name = "other"')
+    assert default_store("of another.toml").root == place / "usual"
+    with pytest.raises(UsageError, match=r"config gone\.toml: cannot be read"):
+        default_store("gone.toml")
+    (place / "wrong.toml").write_text("store = 3")
+    with pytest.raises(UsageError, match=r"config wrong\.toml: store: is no text \(given: 3\)"):
+        default_store("wrong.toml")
+    assert not (place / "gone.toml").exists()
 
 
 def test_an_override_of_a_root_key_is_read_without_a_config():

@@ -43,7 +43,10 @@ def test_one_stage_alone(capsys):
     text = " ".join(render(rows).split())
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
-    with pytest.raises(UsageError, match="no stage 'scrubb'; choose one of: ingest, "):
+    assert list_tables("deduplicate_masked") == list_tables("deduplicate")
+    with pytest.raises(
+        UsageError, match=r"no stage 'scrubb'; choose one of: ingest, .*cut_repeats"
+    ):
         list_tables("scrubb")
 
 
