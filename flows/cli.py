@@ -30,7 +30,8 @@ COMMANDS = {
     "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "
     "log-probabilities.",
-    "finetune": "Train a checkpoint on pairs, or on texts or words with labels, and score it.",
+    "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "
+    "its task card.",
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
     "report": "Build the site of all runs and print where RUN's cards are.",
     "trace": "Follow a document through a run: what each stage made of it, which steps read it.",

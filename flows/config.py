@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
+from reports.task_card import TaskCardConfig
 from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
@@ -114,6 +115,7 @@ class Config(StageConfig):
     finetune: FinetuneConfig | None = Field(
         None, description="of a run of its own, by the command finetune"
     )
+    task_card: TaskCardConfig = TaskCardConfig()
     audit_capability: CapabilityConfig = CapabilityConfig()
     audit_toxicity: ToxicityConfig = ToxicityConfig()
     audit_bias: BiasConfig = BiasConfig()
@@ -218,7 +220,8 @@ class Config(StageConfig):
 
 def left_out(config: Config) -> dict[str, str]:
     """The stages that a config does without, and why."""
-    found = {"finetune": "it is a run of its own: hallmark finetune CHECKPOINT --config FILE"}
+    why = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
+    found = {"finetune": why, "task_card": why}
     if not config.find_repeats.enabled:
         why = "nothing looks for repeats; set find_repeats.enabled=true"
         found |= {"find_repeats": why, "cut_repeats": why}

@@ -13,6 +13,7 @@ from flows.origin import resolve
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
+from reports.task_card import task_card
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability
@@ -256,11 +257,14 @@ def finetune(
     overrides: Sequence[str] = (),
     store: str | None = None,
 ) -> str:
-    """Fine-tune a checkpoint of ours on pairs, labelled texts or labelled words."""
+    """Fine-tune a checkpoint of ours on pairs, labelled texts or labelled words, to a card."""
     with begin("finetune", config, overrides, checkpoint=checkpoint, store=store) as run:
         if run.config.finetune is None:
             raise UsageError("the config has no section finetune, which says what to learn")
         subject = resolve(run.store, checkpoint)
         run.record |= {"checkpoint": subject.name}  # as in ``audit``
-        finetune_model(subject.checkpoint, run.config.finetune)
+        base = subject.checkpoint
+        tuned = finetune_model(base, run.config.finetune)
+        known = base if base.store else None  # a folder is no part of a store
+        task_card(tuned, run.checkpoints(tuned)[-1], known, run.config.task_card)
     return run.id

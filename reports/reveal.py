@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import datasheet, model_card
+from reports import datasheet, model_card, task_card
 from reports.page.masking import Unmasked
 from reports.site import Record, build_site
 from tasks.contract import Artifact, HallmarkError, Stage, Store, UsageError, Work
@@ -21,6 +21,7 @@ from tasks.contract import Artifact, HallmarkError, Stage, Store, UsageError, Wo
 CARDS: dict[str, tuple[Stage, Callable[..., None]]] = {
     "datasheet": (datasheet.datasheet, datasheet.write),
     "model_card": (model_card.model_card, model_card.write),
+    "task_card": (task_card.task_card, task_card.write),
 }
 
 #: Stands in a folder that this module made; another one is not touched.

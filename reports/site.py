@@ -4,6 +4,7 @@
 <out>/runs/<run id>/index.html          one run: its stages, their tables, their accounts
 <out>/runs/<run id>/datasheet/          the card of its corpus, copied from its artifact
 <out>/runs/<run id>/model_card/         the card of its model
+<out>/runs/<run id>/task_card/          the card of a model that it fine-tuned
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from reports.page.rendering import environment
 from reports.tables import write_tables
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
-CARDS = {"datasheet": "Datasheet", "model_card": "Model card"}
+CARDS = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card"}
 
 #: Figures of a model card that the index shows, by the start of their ids.
 KEY_FIGURES = {
@@ -217,7 +218,8 @@ class Model:
 
 
 def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
-    card, pretrained = artifacts.get("model_card"), artifacts.get("pretrain")
+    card = artifacts.get("model_card") or artifacts.get("task_card")
+    pretrained = artifacts.get("pretrain")
     if card is not None:
         rows = card["figures"].read(["id", "value"]).to_pylist()
         found = {row["id"]: row["value"] for row in rows}

@@ -21,7 +21,7 @@ def bench(name, *options):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("name", ["gpu_train", "gpu_decode", "gpu_objectives"])
+@pytest.mark.parametrize("name", ["gpu_train", "gpu_decode", "gpu_objectives", "gpu_waits"])
 def test_without_a_gpu_they_say_so(name, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit, match=r"^There is no CUDA device here, so nothing was measured"):
@@ -51,6 +51,16 @@ def test_what_is_spared_changes_no_loss():
     losses = {row[0]: [float(loss) for loss in row[4].split(", ")] for row in rows}
     for name in ("masked LM, logits", "documents, blocks"):
         assert losses[name][0] == pytest.approx(losses[name][1], abs=0.02)
+
+
+def test_what_training_waits_for_is_switched_on_one_at_a_time():
+    done = bench("gpu_waits", "--rehearse")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:]]
+    names = ["nothing", "batches", "memory", "figures", "what is kept"]
+    assert [row[0] for row in rows] == names
+    assert all(float(row[1].replace(",", "")) > 0 for row in rows)
+    assert rows[0][2] == "1.000"
 
 
 def test_decoding_gives_equal_texts():

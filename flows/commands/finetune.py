@@ -15,7 +15,8 @@ def finetune(
     store: InStore = None,
     json_: Json = False,
 ) -> None:
-    """Train a checkpoint on pairs, or on texts or words with labels, and score it.
+    """Train a checkpoint on pairs, or on texts or words with labels, score it and write its task
+    card.
 
     Parameters
     ----------

@@ -39,7 +39,9 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
 
     ``exact`` stages must have the same content digest; ``machine`` stages must on the same
     machine and library versions, elsewhere they are compared but not held to it;
-    ``statistical`` ones must have findings within each other's intervals.
+    ``statistical`` ones must have findings, or scores, within each other's intervals. A stage that
+    was given other inputs than before (a card behind a training on a GPU) is held to nothing: those
+    are judged where they were made.
     """
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
@@ -66,7 +68,8 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
         "store": None if scratch else into,
         "stages": rows,
         "green": all(
-            row["verdict"] in ("equal", "within intervals", "other machine") for row in rows
+            row["verdict"] in ("equal", "within intervals", "other machine", "other inputs")
+            for row in rows
         ),
     }
 
@@ -91,12 +94,15 @@ def _execute(run: Run, into: str) -> str:
         raise UsageError(
             f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
         )
+    flow = getattr(pipeline, record["flow"])
     if record["flow"] == "finetune":
         base = run["finetune"].manifest["lineage"]["checkpoint"]
-        raise UsageError(
-            f"run {run.id} fine-tuned {base}; replay the run that trained it, or fine-tune it again"
-        )
-    flow = getattr(pipeline, record["flow"])
+        if (found := run.store.find(*base.split("/"))) is None:
+            raise UsageError(
+                f"run {run.id} fine-tuned {base}, which the store {run.store.uri} does not hold; "
+                f"fine-tune it again"
+            )
+        return str(flow(str(found.directory()), config=config, store=into))
     for earlier in runs_of(run)[:-1]:  # what it adds to is made again first
         before = {**earlier.record["config"], "earlier": config["earlier"]}
         made = pipeline.pipeline(config=before, store=into, until=plant.name)
@@ -124,6 +130,8 @@ def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:
         return row | {"verdict": "other machine"}
     if row["determinism"] == "statistical":
         return row | {"verdict": "within intervals" if _agree(before, now) else "differs"}
+    if before.manifest["parts"]["inputs"] != now.manifest["parts"]["inputs"]:
+        return row | {"verdict": "other inputs"}
     return row | {"verdict": "differs"}
 
 
@@ -147,17 +155,26 @@ def _same_machine(run: Run, again: Run, before: Artifact, now: Artifact) -> bool
     return same and run.record["platform"] == again.record["platform"]
 
 
+#: The tables of figures with intervals, and the columns that name a figure.
+MEASURED = {"findings": ("audit", "metric", "slice"), "scores": ("system", "metric", "slice")}
+
+
 def _agree(before: Artifact, now: Artifact) -> bool:
-    """Whether the intervals of the same findings overlap."""
-    if "findings" not in before.tables:
-        return set(before.tables) == set(now.tables)
-    keys = ("audit", "metric", "slice")
-    found = {tuple(r[k] for k in keys): r for r in now["findings"].read().to_pylist()}
-    for row in before["findings"].read().to_pylist():
+    """Whether the intervals of the same figures overlap."""
+    if set(before.tables) != set(now.tables):
+        return False
+    table = next((name for name in MEASURED if name in before.tables), None)
+    if table is None:
+        return True
+    keys = MEASURED[table]
+    found = {tuple(r[k] for k in keys): r for r in now[table].read().to_pylist()}
+    for row in before[table].read().to_pylist():
         other = found.get(tuple(row[k] for k in keys))
         if other is None or (row["value"] is None) != (other["value"] is None):
             return False
-        if row["low"] is not None and (row["high"] < other["low"] or other["high"] < row["low"]):
+        if None in (row["low"], other["low"]):  # too little spread for an interval
+            continue
+        if row["high"] < other["low"] or other["high"] < row["low"]:
             return False
     return True
 

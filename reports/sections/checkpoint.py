@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from reports.page.document import Code, Inline, Parts
+from reports.page.figures import Book
 from tasks.contract import Artifact, HallmarkError, column, table
 
 TENSORS = table(
@@ -62,6 +64,18 @@ def _read_header(path: Path) -> pa.Table:
         raise HallmarkError(
             f"{path}: is no safetensors file ({str(error)[:120]!r}); make the checkpoint again"
         ) from error
+
+
+def parameters(book: Book, checkpoint: Artifact) -> Parts:
+    """How many numbers the checkpoint stores; in the book its label is "checkpoint"."""
+    parts: list[Inline] = []
+    for name, data in tensors(checkpoint).items():
+        figure = book.figure(
+            f"parameters-{name}", f"parameters stored in {name}", "parameters",
+            ("checkpoint", name), aggregate="sum", column="parameters", data=data,
+        )  # fmt: skip
+        parts += [" and " if parts else "", figure, " in ", Code(name)]
+    return parts or ["not known: the checkpoint has no safetensors file"]
 
 
 def settings(checkpoint: Artifact) -> list[tuple[str, str]]:

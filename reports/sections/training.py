@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from reports.page import charts
@@ -39,12 +40,28 @@ def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown:
     if pretrained is None:
         section.add(Paragraph(["The checkpoint came without a log of its training."]))
         return section
-    make = functools.partial(_log_figure, book)
+    pairs = steps_taken(book, "pretrain")
+    start = continued_from(pretrained)
+    if start is None:
+        section.add(Facts(pairs))
+    else:
+        section.add(Facts([("Continued from", [Code(start)]), *pairs]), Paragraph([EARLIER]))
+    first = "the untrained model" if start is None else "the checkpoint continued from"
+    marks = {audited: "audited here"}
+    section.add(*loss_curve(pretrained))
+    section.add(*checkpoints(book, "pretrain", marks, first, lines_shown))
+    section.add(*held_out(book, pretrained, lines_shown))
+    return section
+
+
+def steps_taken(book: Book, stage: str) -> list[tuple[str, Parts]]:
+    """What the log of a stage that trains says of all steps together."""
+    make = functools.partial(_log_figure, book, stage)
     skipped = book.figure(
-        "training-skipped", "skipped steps", "steps", ("pretrain", "log"), {"skipped": True},
+        "training-skipped", "skipped steps", "steps", (stage, "log"), {"skipped": True},
         aggregate="count",
     )  # fmt: skip
-    pairs: list[tuple[str, Parts]] = [
+    return [
         ("Steps", [make("step", "steps", "max", "steps trained")]),
         ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
         ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
@@ -53,19 +70,11 @@ def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown:
         ("Highest learning rate", [make("learning_rate", "", "max", "highest learning rate")]),
         ("Steps skipped because they diverged", [skipped]),
     ]  # fmt: skip
-    start = continued_from(pretrained)
-    if start is None:
-        section.add(Facts(pairs))
-    else:
-        section.add(Facts([("Continued from", [Code(start)]), *pairs]), Paragraph([EARLIER]))
-    section.add(*loss_curve(pretrained), *checkpoints(book, pretrained, audited, lines_shown))
-    section.add(*held_out(book, pretrained, lines_shown))
-    return section
 
 
-def _log_figure(book: Book, column: str, unit: str, how: Any, label: str) -> Figure:
+def _log_figure(book: Book, stage: str, column: str, unit: str, how: Any, label: str) -> Figure:
     return book.figure(
-        f"training-{column}", label, unit, ("pretrain", "log"), aggregate=how, column=column
+        f"training-{column}", label, unit, (stage, "log"), aggregate=how, column=column
     )
 
 
@@ -96,8 +105,11 @@ def loss_curve(pretrained: Artifact) -> list[Block]:
     return [Chart("loss", svg, alt, caption)]
 
 
-def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int) -> list[Block]:
-    table = pretrained["checkpoints"].read().to_pylist()
+def checkpoints(
+    book: Book, stage: str, marks: Mapping[str, str], first: str, lines_shown: int
+) -> list[Block]:
+    """``marks``: what is said of a checkpoint, by its content; ``first``: what step 0 is."""
+    table = book.artifacts[stage]["checkpoints"].read().to_pylist()
     every = -(-len(table) // lines_shown)
     rows: list[list[Inline]] = []
     for row in table[::-1][::every][::-1]:  # the last one always
@@ -105,18 +117,15 @@ def checkpoints(book: Book, pretrained: Artifact, audited: str, lines_shown: int
         cells = [
             book.figure(
                 f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {words(column)}",
-                unit, ("pretrain", "checkpoints"), where, aggregate="last", column=column,
+                unit, (stage, "checkpoints"), where, aggregate="last", column=column,
             )
             for column, unit in (("tokens", "tokens"), ("loss", "nats a token"),
                                  ("validation_loss", "nats a token"))
         ]  # fmt: skip
-        mark = "audited here" if row["content"] == audited else ""
-        rows.append([f"{row['step']:,}", *cells, mark])
+        rows.append([f"{row['step']:,}", *cells, marks.get(row["content"], "")])
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    anew = continued_from(pretrained) is None
-    first = "the untrained model" if anew else "the checkpoint continued from"
     note = f"Losses in nats a token. Step 0, {first}, has none."
     return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 

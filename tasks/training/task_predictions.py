@@ -14,6 +14,7 @@ from tasks.training.task_scores import (
     bag_of_words,
     label_scores,
     most_frequent,
+    numbered,
     text_scores,
 )
 
@@ -28,7 +29,9 @@ PREDICTIONS = table(
     column("row", pa.int64(), "figure", "number of the row in it, as in quarantine"),
     column("word", pa.int32(), "figure", "number of the word, from 0, where words have labels"),
     column("gold", pa.large_string(), "corpus text", "what stands in the table"),
+    column("label", pa.int32(), "id", "of a label its number, as in scores"),
     column("predicted", pa.large_string(), "model text", "what the model gives"),
+    column("right", pa.bool_(), "figure", "whether that is the same, blanks at the ends aside"),
     column("log_prob", pa.float64(), "figure", "its log-probability", unit="nats"),
     column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
 )
@@ -62,7 +65,7 @@ def predict_texts(
 def predict_labels(model: Transformer, done: Encoded) -> list[list[tuple[str, Any]]]:
     """Of each text the likeliest label of each token that was asked for one, and its
     log-probability."""
-    from model.decoding.labels import label_log_probs
+    from model.probing.labels import label_log_probs
 
     names = model.config.labels
     found = []
@@ -86,11 +89,14 @@ def judge_labels(
             predictions.append(_prediction(row, number, right, label, log_prob))
             texts.append(i)
     gold = [prediction["gold"] for prediction in predictions]
+    names = model.config.labels
+    numbers = numbered(names, gold)
+    predictions = [row | {"label": numbers[row["gold"]]} for row in predictions]
     scored = [prediction["predicted"] for prediction in predictions]
     if isinstance(task, Labelling):
         read = [row.texts[:n] for row, n in zip(test, done.read, strict=True)]
         simple = most_frequent([(row.texts, row.gold) for row in train], read)
-        other = label_scores("most frequent label of the word", simple, gold, texts)
+        other = label_scores("most frequent label of the word", simple, gold, texts, names)
     else:
         simple = bag_of_words(
             [example.ids for example in encoded["train"].examples],
@@ -98,8 +104,8 @@ def judge_labels(
             [example.ids for example in done.examples],
             model.config.vocab_size,
         )
-        other = label_scores("bag of words", simple, gold, texts, BAG_OF_WORDS)
-    return predictions, [*label_scores("model", scored, gold, texts), *other]
+        other = label_scores("bag of words", simple, gold, texts, names, BAG_OF_WORDS)
+    return predictions, [*label_scores("model", scored, gold, texts, names), *other]
 
 
 def judge_pairs(
@@ -125,6 +131,6 @@ def _prediction(
     row: Row, word: int | None, gold: str, predicted: str, log_prob: float
 ) -> dict[str, Any]:
     return {
-        "file": row.file, "row": row.number, "word": word, "gold": gold, "predicted": predicted,
-        "log_prob": log_prob,
+        "file": row.file, "row": row.number, "word": word, "gold": gold, "label": None,
+        "predicted": predicted, "right": predicted.strip() == gold.strip(), "log_prob": log_prob,
     }  # fmt: skip

@@ -25,6 +25,8 @@ SCORES = table(
     column("system", pa.string(), "label", "who was scored: the model, or a simple method"),
     column("metric", pa.string(), "label", "what was measured"),
     column("slice", pa.string(), "corpus text", "empty for all rows, else the label"),
+    column("label", pa.int32(), "id", "number of that label, from 0, as in the model's config.json;"
+           " those that the model does not have stand behind; null for all rows"),
     column("value", pa.float64(), "figure", "the figure, in its unit; null without test rows"),
     column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
     column("high", pa.float64(), "figure", "upper end"),
@@ -37,15 +39,15 @@ SCORES = table(
 
 def score(
     system: str, metric: str, value: float, low: float, high: float, n: int, method: str,
-    *, slice: str = "", unit: str = "share", scorer: str = "",
+    *, slice: str = "", label: int | None = None, unit: str = "share", scorer: str = "",
 ) -> Row:  # fmt: skip
     def known(number: float) -> float | None:
         return None if np.isnan(number) else float(number)
 
     return {
-        "system": system, "metric": metric, "slice": slice, "value": known(value),
-        "low": known(low), "high": known(high), "n": n, "unit": unit, "method": method,
-        "scorer": scorer,
+        "system": system, "metric": metric, "slice": slice, "label": label,
+        "value": known(value), "low": known(low), "high": known(high), "n": n, "unit": unit,
+        "method": method, "scorer": scorer,
     }  # fmt: skip
 
 
@@ -83,11 +85,21 @@ def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Ite
 # Labels --------------------------------------------------------------------------------------
 
 
+def numbered(labels: Sequence[str], gold: Sequence[str]) -> dict[str, int]:
+    """The number of each label: those of the model as it counts them, then what else is gold."""
+    return {name: i for i, name in enumerate([*labels, *sorted(set(gold) - set(labels))])}
+
+
 def label_scores(
-    system: str, given: Sequence[str], gold: Sequence[str], rows: Sequence[int], scorer: str = ""
+    system: str,
+    given: Sequence[str],
+    gold: Sequence[str],
+    rows: Sequence[int],
+    labels: Sequence[str],
+    scorer: str = "",
 ) -> Iterator[Row]:
-    """Accuracy, F1 of each label and their mean, macro-F1. ``rows``: of each label the text it
-    belongs to, the unit of resampling."""
+    """Accuracy, F1 of each label and their mean over those that occur, macro-F1. ``rows``: of each
+    label the text it belongs to, the unit of resampling; ``labels``: those of the model."""
     unit = "texts"
     right = [a == b for a, b in zip(given, gold, strict=True)]
     found = bootstrap_share(right, rows, unit=unit, resamples=RESAMPLES)
@@ -96,25 +108,27 @@ def label_scores(
     )
     if not gold:
         return
-    names, numbers = np.unique(np.array([*gold, *given], object).astype(str), return_inverse=True)
+    number = numbered(labels, gold)
+    right_ones, given_ones = (np.array([number[name] for name in each]) for each in (gold, given))
     _, cluster = np.unique(np.asarray(rows), return_inverse=True)
-    counts = outcomes(numbers[: len(gold)], numbers[len(gold) :], cluster, len(names))
+    counts = outcomes(right_ones, given_ones, cluster, len(number))
     whole = f1(counts.sum(0))
     draws = f1(resampled(counts))  # (R, labels)
     method = f"percentile bootstrap over {len(counts)} {unit}, {RESAMPLES} resamples"
     macro = np.nanmean(draws, axis=1)
-    for name, value, drawn, n in (
-        ("", np.nanmean(whole), macro, len(gold)),
-        *((label, whole[i], draws[:, i], int(counts[:, :, i].sum(0)[[0, 2]].sum()))
-          for i, label in enumerate(names)),
+    for name, i, value, drawn, n in (
+        ("", None, np.nanmean(whole), macro, len(gold)),
+        *((label, i, whole[i], draws[:, i], int(counts[:, :, i].sum(0)[[0, 2]].sum()))
+          for label, i in number.items()),
     ):  # fmt: skip
-        seen = drawn[~np.isnan(drawn)]
-        low, high = np.quantile(seen, [0.025, 0.975])
-        how = method
+        low = high = np.nan
+        how = "no test row has the label, and none was given it"
+        if len(seen := drawn[~np.isnan(drawn)]):
+            (low, high), how = np.quantile(seen, [0.025, 0.975]), method
         if low == high:  # all right, say: a bootstrap would claim certainty
             low, high, how = np.nan, np.nan, f"no interval: {len(counts)} {unit} without spread"
-        metric = "F1" if name else "macro-F1"
-        yield score(system, metric, value, low, high, n, how, slice=name, scorer=scorer)
+        metric = "macro-F1" if i is None else "F1"
+        yield score(system, metric, value, low, high, n, how, slice=name, label=i, scorer=scorer)
 
 
 def outcomes(

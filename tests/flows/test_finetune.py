@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -12,8 +13,11 @@ from flows.commands.finetune import render
 from flows.origin import resolve
 from flows.recording import settle
 from tasks.contract import UsageError
+from tests.reports import pages
 
 pytestmark = pytest.mark.slow
+
+STAGES = ["finetune", "task_card"]
 
 
 def write_config(folder, task='kind = "classification"', more=""):
@@ -39,24 +43,52 @@ def tuned(smoke, tmp_path_factory):
 
 def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
     done, run, _ = tuned
-    assert run.record["flow"] == "finetune" and list(run.stages) == ["finetune"]
+    assert run.record["flow"] == "finetune" and list(run.stages) == STAGES
     scores = run["finetune"]["scores"].read().to_pylist()
     assert render(scores) in done.stdout and "bag of words" in done.stdout
     model = done.stdout.strip().splitlines()[-1].removeprefix("model: ")
     assert model.startswith("checkpoint/")
     assert run.record["checkpoint"] == f"{smoke.first}@60"
     report = smoke.json("status", run.id)
-    assert [stage["label"] for stage in report["stages"]] == ["finetune"]
-    assert not report["stages"][0]["stale"]
+    assert [stage["label"] for stage in report["stages"]] == STAGES
+    assert not any(stage["stale"] for stage in report["stages"])
 
 
 def test_a_second_time_it_is_in_the_store(smoke, tuned):
     config = tuned[2]
     report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config))
-    assert [stage["cached"] for stage in report["stages"]] == [True]
+    assert [stage["cached"] for stage in report["stages"]] == [True, True]
     report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config), "--set",
                         "finetune.train.steps=5")  # fmt: skip
-    assert [stage["cached"] for stage in report["stages"]] == [False]
+    assert [stage["cached"] for stage in report["stages"]] == [False, False]
+
+
+def test_the_site_leads_to_its_card_whose_lines_run(smoke, tuned, monkeypatch, capsys):
+    _, run, _ = tuned
+    site = smoke.store / "site"
+    page = f"runs/{run.id}/task_card/task_card.html"
+    head, *lines = pages.read(site / "index.html").tables[0]
+    [line] = [dict(zip(head, line, strict=True)) for line in lines if run.id in line[0]]
+    assert line["cards"] == "Task card" and line["step"] == "6" and "parameters" in line["model"]
+    assert page in [href for href, _ in pages.read(site / "index.html").links]
+    found = pages.read(site / page)
+    [row] = [r for r in run["finetune"]["scores"].read().to_pylist()
+             if (r["system"], r["metric"]) == ("model", "accuracy")]  # fmt: skip
+    assert f"accuracy {100 * row['value']:.1f} %" in found.text
+    assert "left at step 60." in found.text and pages.broken_links((site / page).parent) == []
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    lines = re.findall(
+        r"```python\n(.*?)```", run["task_card"].path("task_card.md").read_text(), re.S
+    )
+    for block in lines:
+        exec(block, {})
+    assert len(lines) == 2 and capsys.readouterr().out.count("\n") == 2
+
+
+def test_its_replay_is_green(smoke, tuned):
+    verdict = smoke.json("replay", tuned[1].id)
+    assert [row["label"] for row in verdict["stages"]] == STAGES
+    assert [row["verdict"] for row in verdict["stages"]] == ["equal", "equal"]
 
 
 def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tuned):
@@ -74,7 +106,6 @@ def test_a_model_of_labels_is_no_language_model(smoke, tuned):
     assert "gives labels and no text: an audit needs a language model" in done.stderr
     done = smoke("run", "smoke", "--start", run.id, code=2)
     assert "it gives labels and writes no text" in done.stderr
-    assert "replay the run that trained it" in smoke("replay", run.id, code=2).stderr
 
 
 def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned):

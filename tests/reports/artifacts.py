@@ -364,6 +364,7 @@ class Made:
     audits: dict[str, Artifact]
     maps: Artifact
     written: Artifact
+    tuned: Artifact
 
     @property
     def secrets(self) -> list[str]:
@@ -372,6 +373,8 @@ class Made:
 
 
 def make(folder: Path) -> Made:
+    from tests.reports.tuned import tune
+
     corpus = history()
     found = checkpoint(folder / "checkpoint")
     plants = corpus["plant"]["plants"].read(["secret", "doc_ids"]).to_pylist()
@@ -386,5 +389,5 @@ def make(folder: Path) -> Made:
     log = trained(None, TrainedConfig(content=found.content, texts=texts))
     return Made(
         corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits,
-        looked_at(MapsConfig()), score_samples(log, ScoreSamplesConfig()),
+        looked_at(MapsConfig()), score_samples(log, ScoreSamplesConfig()), tune(folder / "tuned"),
     )  # fmt: skip

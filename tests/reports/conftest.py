@@ -3,6 +3,7 @@ import pytest
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.model_card import ModelCardConfig, model_card
 from tasks.contract import Session, Store, open_session
+from tests.reports import tuned
 from tests.reports.artifacts import LINK, Made, make
 
 
@@ -19,7 +20,7 @@ def made(session, tmp_path_factory) -> Made:
 
 @pytest.fixture(scope="session")
 def cards(made):
-    """Both cards, with hostile words in what a person said."""
+    """All cards, with hostile words in what a person said."""
     sheet = datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
     config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10)
@@ -27,4 +28,5 @@ def cards(made):
         made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
         made.written, config,
     )  # fmt: skip
-    return {"datasheet": sheet, "model_card": card}
+    of_task = tuned.card_of(made.tuned, title=f"A task {LINK}")
+    return {"datasheet": sheet, "model_card": card, "task_card": of_task}

@@ -1,4 +1,4 @@
-"""Both cards: every figure leads to the rows it is computed from, and nothing escapes its mask."""
+"""The cards: every figure leads to the rows it is computed from, and nothing escapes its mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_da
 from tests.reports import artifacts, pages
 from tests.reports.pages import card_of, text_of
 
-CARDS = ["datasheet", "model_card"]
+CARDS = ["datasheet", "model_card", "task_card"]
 
 
 @pytest.fixture(params=CARDS)
@@ -44,7 +44,7 @@ def inputs(made, cards):
     """The artifacts behind the figures, by the label of their stage."""
     found = {**made.corpus, "profile": made.profile, "pretrain": made.pretrained}
     found |= {"attention_maps": made.maps, "train_tokenizer": made.tokenizer}
-    found |= {"score_samples": made.written}
+    found |= {"score_samples": made.written, "finetune": made.tuned}
     return found | {f"audit_{name}": artifact for name, artifact in made.audits.items()}
 
 
@@ -178,6 +178,7 @@ def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypa
         assert len(scope["rows"]) == row["rows"], row["id"]
 
 
+@pytest.mark.parametrize("name", ["datasheet", "model_card"])  # of its rows no task card knows
 def test_documents_named_by_rows_stand_on_their_page(cards, figures, folder, made, name):
     source = {"datasheet": ("deduplicate", "ledger"), "model_card": ("audit_toxicity", "samples")}
     stage, table = source[name]
@@ -277,6 +278,8 @@ def test_the_sections_are_those_of_the_templates(cards):
         "model_card": ["Model details", "Intended use", "Factors", "Metrics", "Evaluation data",
                        "Training data", "Quantitative analyses", "Inside the model",
                        "Ethical considerations", "Caveats and recommendations"],
+        "task_card": ["What was learnt", "Scores", "Training", "Predictions", "How to use it",
+                      "Caveats"],
     }  # fmt: skip
     for name, titles in wanted.items():
         lines = (cards[name].directory() / f"{name}.md").read_text().splitlines()

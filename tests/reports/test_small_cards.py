@@ -113,5 +113,7 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
             made = datasheet(profiled, history, DatasheetConfig())
             pages[name] = made.path("datasheet.html").read_text()
     assert "&lt;b&gt;CC0&lt;/b&gt;" in pages["both"] and "<b>CC0" not in pages["both"]
+    assert "As the sources declare: &lt;b&gt;CC0&lt;/b&gt; (said)." in pages["both"]
+    assert "As the sources declare" not in pages["mute"]
     assert "a letter box" in pages["both"] and "2020-01-02" in pages["both"]
     assert "What the sources declare" not in pages["mute"]

@@ -14,7 +14,7 @@ from tasks.contract.fingerprint import fingerprint
 
 OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
         module.PACKAGES}  # fmt: skip
-CARDS = {"datasheet", "model_card"}
+CARDS = {"datasheet", "model_card", "task_card"}
 AUDITS = {"attention_maps", "audit_bias", "audit_capability", "audit_extraction", "audit_toxicity"}
 
 

@@ -20,7 +20,9 @@ def drawn(n, seed):
 
 def test_accuracy_and_f1_are_those_of_scikit_learn():
     gold, given = drawn(300, 1)
-    rows = {(r["metric"], r["slice"]): r for r in label_scores("x", given, gold, range(300))}
+    rows = {
+        (r["metric"], r["slice"]): r for r in label_scores("x", given, gold, range(300), "abcde")
+    }
     assert rows["accuracy", ""]["value"] == pytest.approx(accuracy_score(gold, given))
     assert rows["macro-F1", ""]["value"] == pytest.approx(f1_score(gold, given, average="macro"))
     names = sorted({*gold, *given})
@@ -35,6 +37,25 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
             assert row["low"] <= row["value"] <= row["high"]
 
 
+def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
+    """Those of the model as it counts them, then those that it does not know."""
+    labels, gold, given = ("b", "a", "idle"), ["a", "b", "new", "a"], ["a", "b", "a", "a"]
+    rows = {r["slice"]: r for r in label_scores("x", given, gold, range(4), labels)
+            if r["metric"] == "F1"}  # fmt: skip
+    assert {name: row["label"] for name, row in rows.items()} == {
+        "b": 0,
+        "a": 1,
+        "idle": 2,
+        "new": 3,
+    }
+    assert (rows["idle"]["value"], rows["idle"]["n"]) == (None, 0)
+    assert "no test row has the label" in rows["idle"]["method"]
+    assert (rows["new"]["value"], rows["new"]["n"]) == (0, 1)
+    whole = {r["metric"]: r for r in label_scores("x", given, gold, range(4), labels)
+             if r["label"] is None}  # fmt: skip
+    assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # of those that occur
+
+
 def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
     """Of many samples of one population about 95 % hold the population's macro-F1."""
     gold, given = drawn(200_000, 9)
@@ -42,7 +63,7 @@ def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
     held = 0
     for start in range(0, 60 * 400, 400):
         part = slice(start, start + 400)
-        rows = list(label_scores("x", given[part], gold[part], range(400)))
+        rows = list(label_scores("x", given[part], gold[part], range(400), "abcde"))
         [found] = [row for row in rows if row["metric"] == "macro-F1"]
         held += found["low"] <= truth <= found["high"]
     assert held >= 50
@@ -51,9 +72,11 @@ def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
 def test_words_of_one_text_are_resampled_together():
     """Ten texts, each right or wrong throughout: as uncertain as ten words, not a hundred."""
     gold, given = ["a", "b"] * 50, (["a", "b"] * 5 + ["b", "a"] * 5) * 5
-    alone = {r["metric"]: r for r in label_scores("x", given, gold, range(100)) if not r["slice"]}
+    alone = label_scores("x", given, gold, range(100), "ab")
+    alone = {r["metric"]: r for r in alone if not r["slice"]}
     rows = [i // 10 for i in range(100)]
-    texts = {r["metric"]: r for r in label_scores("x", given, gold, rows) if not r["slice"]}
+    texts = label_scores("x", given, gold, rows, "ab")
+    texts = {r["metric"]: r for r in texts if not r["slice"]}
     for metric in ("accuracy", "macro-F1"):
         wide = [r[metric]["high"] - r[metric]["low"] for r in (texts, alone)]
         assert wide[0] > 2 * wide[1]
@@ -75,7 +98,7 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
 
 
 def test_nothing_to_score_is_no_score():
-    for rows in (text_scores("x", [], []), label_scores("x", [], [], [])):
+    for rows in (text_scores("x", [], []), label_scores("x", [], [], [], "ab")):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
 
 

@@ -1,0 +1,39 @@
+"""How a replay judges a stage that was not repeated to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from flows.commands.replay import _agree, _judge
+from tests.reports.tuned import card_of, tune
+
+
+@pytest.mark.parametrize(("share", "same"), [(0.85, True), (0.2, False)])
+def test_scores_agree_where_the_intervals_of_all_overlap(session, tmp_path, share, same):
+    before, now = (tune(tmp_path, right=(right, 0.5)) for right in (0.9, share))
+    assert _agree(before, now) is same and _agree(before, before)
+
+
+def test_scores_of_other_labels_do_not_agree(session, tmp_path):
+    before, now = (tune(tmp_path, kind) for kind in ("classification", "pairs"))
+    assert not _agree(before, now)
+
+
+def verdict(before, now):
+    runs = [
+        SimpleNamespace(artifacts={"x": each}, record={"platform": ""}) for each in (before, now)
+    ]
+    return _judge("x", before, *runs)["verdict"]
+
+
+def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_is(
+    session, tmp_path
+):
+    before, now = (card_of(tune(tmp_path, right=(right, 0.5))) for right in (0.9, 0.85))
+    assert verdict(before, before) == "equal"
+    assert verdict(before, now) == "other inputs"
+    changed = replace(before, manifest={**before.manifest, "content": "0"})
+    assert verdict(before, changed) == "differs"

@@ -1,0 +1,194 @@
+"""The card of a fine-tuned model: what it says of the scores, and what it must not show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from reports.reveal import reveal
+from reports.sections.task_use import ours, theirs
+from tests.reports import pages
+from tests.reports.artifacts import MASKED, SCRIPT
+from tests.reports.pages import text_of
+from tests.reports.tuned import LABELS, UNKNOWN, card_of, last_of, tune
+
+
+@pytest.fixture
+def made(session, tmp_path):
+    return tune(tmp_path)
+
+
+def page_of(card):
+    return pages.read(card.directory() / "task_card.html")
+
+
+@pytest.mark.parametrize(
+    ("right", "words"),
+    [
+        ((0.9, 0.2), "the model is ahead of a bag of words"),
+        ((0.2, 0.9), "the model is behind a bag of words"),
+        ((0.6, 0.5), "the model is not told apart from a bag of words"),
+    ],
+)
+def test_the_first_words_say_whether_the_model_beats_the_simple_method(
+    session, tmp_path, right, words
+):
+    made = tune(tmp_path, right=right)
+    text = text_of(card_of(made), "task_card")
+    assert text.count("On the test rows the model is ") == 1 and words in text
+    scores = {
+        r["system"]: r for r in made["scores"].read().to_pylist() if r["metric"] == "accuracy"
+    }
+    said = text[text.index(words) :].split("The intervals")[0]
+    for row in scores.values():
+        assert f"{100 * row['value']:.1f} % (95 % interval {100 * row['low']:.1f} % to" in said
+        assert f"n = {row['n']}, against" in said
+    disjoint = max(r["low"] for r in scores.values()) > min(r["high"] for r in scores.values())
+    assert disjoint == ("do not overlap" in text.split("In short")[0])
+
+
+def test_one_test_row_has_no_interval_and_tells_nothing_apart(session, tmp_path):
+    text = text_of(card_of(tune(tmp_path, rows=1, right=(1, 0))), "task_card")
+    assert "the model cannot be compared with a bag of words" in text
+
+
+def test_figures_are_the_rows_of_scores_with_interval_n_scorer_and_method(made):
+    figures = card_of(made)["figures"].read().to_pylist()
+    rows = made["scores"].read().to_pylist()
+    found = {f["where"]: f for f in figures if f["table"] == "scores"}
+    assert len(found) == len(rows) == 14
+    for row in rows:
+        key = json.dumps({k: row[k] for k in ("system", "metric", "label")}, sort_keys=True)
+        for name in ("value", "low", "high", "n", "scorer", "method"):
+            assert found[key][name] == row[name], (key, name)
+        assert found[key]["level"] == (None if row["low"] is None else 0.95)
+
+
+def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
+    card = card_of(made)
+    text = text_of(card, "task_card")
+    [table] = [t for t in page_of(card).tables if t[0][0] == "label"]
+    assert table[0][:3] == ["label", "n", "wrong"]
+    assert [line[:3] for line in table[1:]] == [
+        ["0", "15", "1"], ["1", "15", "1"], ["2", "15", "2"], ["3", "0", "0"], ["4", "15", "2"],
+    ]  # fmt: skip
+    assert table[4][3] == "not measured"
+    assert "Labels without a test row: 1 of 5 (number 3)." in text
+    assert "hallmark report RUN --reveal" in text
+    files = [p for p in card.directory().rglob("*") if p.suffix in (".html", ".md", ".svg")]
+    assert len(files) > 20
+    for path in files:
+        for hidden in (*MASKED, *LABELS, UNKNOWN):
+            assert hidden not in path.read_text(), path
+    told = card["figures"].read(["label", "where", "note", "method"]).to_pylist()
+    assert not any(name in json.dumps(told) for name in (*LABELS, UNKNOWN))
+
+
+def test_labels_left_out_are_those_with_the_fewest_rows(made):
+    card = card_of(made, lines_shown=2)
+    [table] = [t for t in page_of(card).tables if t[0][0] == "label"]
+    assert [line[0] for line in table[1:]] == ["0", "1"]
+    assert "The 2 of 5 labels with the most test rows." in page_of(card).text
+
+
+def test_wrong_answers_lead_to_their_rows(made):
+    card = card_of(made)
+    figures = {f["id"]: f for f in card["figures"].read().to_pylist()}
+    assert (figures["predictions-right"]["value"], figures["predictions-wrong"]["value"]) == (54, 6)
+    page = pages.read(card.directory() / figures["predictions-wrong"]["page"])
+    head, *rows = page.tables[0]
+    wrong = [row for row in made["predictions"].read().to_pylist() if not row["right"]]
+    assert [row[head.index("row")] for row in rows] == [str(row["row"]) for row in wrong]
+    assert {row[head.index("gold")][:10] for row in rows} == {"[not shown"}
+
+
+def test_what_speaks_against_the_scores_is_said(session, tmp_path):
+    counted = {"text also in train": 3, "a label never seen in train": 15, "cut to the context": 2}
+    text = text_of(card_of(tune(tmp_path, counted=counted)), "task_card")
+    first = text.split("In short")[0]
+    assert "3 rows of the test hold a text that stands among the training rows, too" in first
+    assert "15 rows of the test have a label that no training row has" in first
+    assert "2 rows of the test did not fit into the context" in first
+    assert "The test rows are the user's own: 60 rows, which were set aside from the same" in first
+
+
+def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp_path):
+    card = card_of(tune(tmp_path))
+    assert "Not used: 2 rows." in text_of(card, "task_card")
+    [table] = [t for t in page_of(card).tables if t[0][0] == "why it could not be used"]
+    assert table[1:] == [[f"no {SCRIPT} {i}", "1"] for i in range(2)]
+    text = text_of(card_of(tune(tmp_path, bad=0)), "task_card")
+    assert "Every row could be used; the quarantine is empty." in text
+
+
+def test_it_says_what_was_learnt_from_what(made, tmp_path):
+    head = tune(tmp_path, weights="head")
+    text = text_of(card_of(head, title="My labels"), "task_card")
+    assert text.count("My labels") == 2 and "The output layer alone" in text
+    base = head.manifest["lineage"]["checkpoint"]
+    assert f"{base}, of a folder outside of this store." in text
+    assert head.manifest["parts"]["inputs"]["checkpoint"] in text
+    assert hashlib.sha256(b"{}\n").hexdigest() in text and "rows.jsonl" in text
+    assert str(tmp_path) not in text
+    first = last_of(made)
+    text = text_of(card_of(head, first), "task_card")
+    assert f"finetune/{first.manifest['parts']['parent'][:16]} left at step 20." in text
+
+
+def test_settings_that_changed_while_it_trained_are_told(made):
+    page = page_of(card_of(made))
+    [table] = [t for t in page.tables if t[0] == ["steps", "setting", "value"]]
+    assert table[1:] == [["1 to 8", "accumulation", "1"], ["9 to 20", "accumulation", "2"]]
+    assert "Ran on" in page.text and "cpu, in fp32" in page.text
+
+
+def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
+    made = tune(tmp_path, "pairs", right=(0.9, 0.1))
+    card = card_of(made)
+    text = text_of(card, "task_card")
+    [row] = [r for r in made["scores"].read().to_pylist()
+             if (r["system"], r["metric"]) == ("model", "chrF2")]  # fmt: skip
+    assert "the model is ahead of the source handed back" in text
+    assert f"chrF2 {row['value']:.2f} of 100 (95 % interval" in text
+    assert not any(table[0][0] == "label" for table in page_of(card).tables)
+    for path in card.directory().rglob("*.html"):
+        assert not any(hidden in path.read_text() for hidden in MASKED), path
+
+
+def test_revealed_it_names_the_labels_and_shows_the_rows(session, made, tmp_path):
+    card = card_of(made)
+    entry = {"label": "task_card", "artifact": card.name, "stage": card.stage, "seconds": 1.0,
+             "content": card.content, "fingerprint": card.fingerprint, "cached": False}  # fmt: skip
+    record = {"run": "20260101-100000-aaaa", "flow": "finetune", "config_name": "x", "ended": None,
+              "started": "2026-01-01T10:00:00+00:00", "status": "completed", "config": {},
+              "error": None, "stages": [entry]}  # fmt: skip
+    page = reveal(session.store, record, tmp_path / "clear")
+    assert "Task card" in page.read_text()
+    folder = page.parent / "task_card"
+    found = pages.read(folder / "task_card.html")
+    assert "Unmasked, for local eyes" in found.text
+    [table] = [t for t in found.tables if t[0][:2] == ["label", "name"]]
+    assert [line[1] for line in table[1:]] == [*LABELS, UNKNOWN]
+    text = "".join(path.read_text() for path in folder.rglob("*.html"))
+    assert "[not shown" not in text and pages.broken_links(folder) == []
+
+
+@pytest.mark.parametrize("kind", ["classification", "labelling", "pairs"])
+@pytest.mark.parametrize("model", ["BertForX", "LlamaForX"])
+def test_the_lines_of_python_are_python(kind, model, tmp_path):
+    class Export:
+        name, manifest = "finetune/0", {"files": {"transformers/config.json": {}}}
+
+        def path(self, name):
+            file = tmp_path / "config.json"
+            file.write_text(json.dumps({"architectures": [model]}))
+            return file
+
+    for second in (None, "other"):
+        task = {"kind": kind, "second": second}
+        compile(ours(task, "checkpoint/0"), "ours", "exec")
+        compile(theirs(task, Export()), "theirs", "exec")
+    Export.manifest = {"files": {}}
+    assert theirs({"kind": kind}, Export()) == ""

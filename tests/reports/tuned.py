@@ -1,0 +1,128 @@
+"""What fine-tuning leaves, with hostile text in it, and the card of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+from safetensors.numpy import save_file
+
+from reports.task_card import TaskCardConfig, task_card
+from tasks.contract import Artifact, Work, stage
+from tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, data_digests
+from tasks.training.going_on import SETTINGS
+from tasks.training.pretrain import CHECKPOINTS, LOG
+from tasks.training.task_predictions import PREDICTIONS
+from tasks.training.task_scores import SCORES, label_scores, numbered, text_scores
+from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
+
+#: Labels of the model, of which the last has no test row; and one that only the test rows have.
+LABELS = (EMAIL, OFFENSIVE, UNJUDGED, "an idle label")
+UNKNOWN = "an unknown label"
+
+
+class TunedConfig(FinetuneConfig):
+    """``right``: the share of test rows that the model, and that the simple method gets right."""
+
+    right: tuple[float, float] = (0.9, 0.5)
+    rows: int = 60
+    counted: dict[str, int] = Field({}, description="of the test split")
+    bad: int = 2
+
+
+def answers(gold: list[str], share: float) -> list[str]:
+    """As many right as the share says; in place of the others what is gold elsewhere."""
+    many = round(share * len(gold))
+    return [g if i < many else gold[i - 1] for i, g in enumerate(gold)]
+
+
+@stage(
+    tables={"predictions": PREDICTIONS, "scores": SCORES, "counts": COUNTS,
+            "quarantine": QUARANTINE, "log": LOG, "checkpoints": CHECKPOINTS,
+            "settings": SETTINGS},
+    external=data_digests,
+)  # fmt: skip
+def tuned(checkpoint: Artifact, config: TunedConfig, work: Work) -> None:
+    """As ``finetune`` does, with answers that are made up."""
+    n, pairs = config.rows, config.task.kind == "pairs"
+    names = [f"{UNJUDGED} {i} and {EMAIL}" for i in range(n)] if pairs else [*LABELS[:3], UNKNOWN]
+    gold = [names[i % len(names)] for i in range(n)]
+    given, simple = (answers(gold, share) for share in config.right)
+    number = numbered(LABELS, gold)
+    write(work, "predictions", [
+        {"file": f"{SCRIPT}.jsonl", "row": i + 1, "word": None, "gold": g, "predicted": p,
+         "label": None if pairs else number[g], "right": g == p, "log_prob": -0.1 * (i % 7 + 1),
+         "precision": "fp32"}
+        for i, (g, p) in enumerate(zip(gold, given, strict=True))
+    ])  # fmt: skip
+    systems = {"model": given, "the source itself" if pairs else "bag of words": simple}
+    write(work, "scores", [
+        row
+        for system, told in systems.items()
+        for row in (text_scores(system, told, gold) if pairs
+                    else label_scores(system, told, gold, range(n), LABELS, "sklearn 1"))
+    ])  # fmt: skip
+    counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
+    write(work, "counts", [
+        *({"split": s, "what": "used", "rows": r} for s, r in (("train", 200), ("validation", 30))),
+        *({"split": "test", "what": what, "rows": rows} for what, rows in counted.items()),
+        *({"split": "", "what": f"quarantined: no {SCRIPT} {i}", "rows": 1}
+          for i in range(config.bad)),
+    ])  # fmt: skip
+    write(work, "quarantine", [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"}
+                               for i in range(config.bad)])  # fmt: skip
+    write(work, "log", [
+        {"step": i, "loss": 3 - i / 10, "grad_norm": 1.0, "skipped": False,
+         "learning_rate": 0.01 / i, "tokens": 100 * i,
+         "validation_loss": 3.1 - i / 10 if i % 5 == 0 else None}
+        for i in range(1, 21)
+    ])  # fmt: skip
+    write(work, "settings", [
+        {"first_step": first, "last_step": last, "setting": key, "value": value}
+        for first, last, several in ((1, 8, 1), (9, 20, 2))
+        for key, value in (("accumulation", f"{several}"), ("device", '"cpu"'),
+                           ("precision", '"fp32"'))
+    ])  # fmt: skip
+    found = {step: left(work, step) for step in (0, 20)}
+    write(work, "checkpoints", [
+        {"step": step, "tokens": 100 * step, "artifact": made.name, "content": made.content,
+         "loss": 1.0 if step else None, "validation_loss": 1.1 if step else None}
+        for step, made in found.items()
+    ])  # fmt: skip
+
+
+def write(work: Work, name: str, rows: list[dict[str, object]]) -> None:
+    fields = tuned.tables[name].names
+    work.table(name).write({key: [row[key] for row in rows] for key in fields})
+
+
+def left(work: Work, step: int) -> Artifact:
+    folder = work.area / f"checkpoint-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {"head.weight": np.full((4, 5), step, np.float32)}
+    save_file(weights, folder / "model.safetensors")
+    model = {"architecture": "encoder", "d_model": 5, "labels": list(LABELS)}
+    (folder / "config.json").write_text(json.dumps({"step": step, "model": model}))
+    return work.commit_child("checkpoint", {"step": step}, folder)
+
+
+def tune(folder: Path, kind: str = "classification", **config: object) -> Artifact:
+    """The artifact of a fine-tuning, of a base and with rows that lie in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").write_text("{}\n")
+    data = {"path": str(folder / "rows.jsonl")}
+    base = checkpoint(folder / "base")
+    return tuned(base, TunedConfig.model_validate({"task": {"kind": kind}, "data": data, **config}))
+
+
+def last_of(made: Artifact) -> Artifact:
+    """The last of its checkpoints."""
+    name = made["checkpoints"].read(["artifact"])["artifact"][-1].as_py()
+    return made.store.find(*name.split("/"))
+
+
+def card_of(made: Artifact, base: Artifact | None = None, **settings: object) -> Artifact:
+    config = TaskCardConfig.model_validate({"rows_shown": 10, **settings})
+    return task_card(made, last_of(made), base, config)
