@@ -4,12 +4,13 @@
     python -m benchmarks.curation --data FOLDER --books 50 500
 
 FOLDER holds text corpora (jsonl, csv, parquet, txt, plain or packed). They are written as one jsonl
-file a copy; each copy beyond the first has its words replaced by others of the same corpus, chosen
-by a hash, so that lengths, repetitions and near copies stay what they are while no document occurs
-twice. Each size runs in a process of its own, all stages behind one another in a fresh store.
-Prints a table: seconds at each size, their ratio over the ratio of the bytes, and the peak memory
-of the process and of its largest worker. With ``--books`` it is so many documents of 5 MB instead,
-words of the corpus drawn by a seed. No process may hold more than 256 files open, but on Ray.
+file a copy; each copy has its words replaced by others of the same corpus, chosen by a hash, so
+that lengths in words, repetitions and near copies stay what they are, no document occurs twice, and
+the larger corpus is of the same kind as the smaller one. Each size runs in a process of its own,
+all stages behind one another in a fresh store. Prints a table: seconds at each size, their ratio
+over the ratio of the bytes, and the peak memory of the process and of its largest worker. With
+``--books`` it is so many documents of 5 MB instead, words of the corpus drawn by a seed. No process
+may hold more than 256 files open, but on Ray.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def texts(folder: Path) -> Iterator[str]:
 
 
 def write_copy(documents: list[str], vocabulary: list[str], number: int, path: Path) -> None:
-    """One copy of the corpus; the first is the corpus itself."""
+    """One copy of the corpus, with other words."""
     chosen: dict[str, str] = {}
 
     def other(word: str) -> str:
@@ -67,8 +68,7 @@ def write_copy(documents: list[str], vocabulary: list[str], number: int, path: P
 
     with path.open("w", encoding="utf-8") as file:
         for text in documents:
-            if number:
-                text = " ".join(other(word) for word in text.split(" "))
+            text = " ".join(other(word) for word in text.split(" "))
             file.write(json.dumps({"text": text}) + "\n")
 
 

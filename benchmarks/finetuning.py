@@ -5,7 +5,8 @@
 The text is of benchmarks/toy_language.py. Two encoder-decoders learn from scratch to translate and
 to summarise, a decoder as a prefix LM to translate; an encoder that was pretrained on unlabelled
 sentences learns to say which of two is the bigger and what part of speech each word is, from all
-weights and from frozen features, and from scratch. Prints a table, and examples of the test split.
+weights and from frozen features, and from scratch. Prints a table, and examples of the test split,
+and leaves in FOLDER a picture of what each word of a translation attends to in its source.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import toy_language
-from flows import open_run
+from flows import open_artifact, open_run
+from tasks.contract import Artifact
 
 SENTENCES, STORIES, LABELLED = 4000, 4000, 400
 
@@ -144,6 +146,42 @@ def finetune(
     return open_run(run, str(folder / "store"))["finetune"], time.monotonic() - start
 
 
+def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
+    """What each token of a translation, the first of the test split, attends to in its source: the
+    mean over heads, a panel for each layer."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from tokenizers import Tokenizer
+
+    from model.batch import END_OF_TEXT
+    from model.decoding.inside import attention_weights
+    from model.interchange.checkpoint import load
+
+    last = made["checkpoints"].read().to_pylist()[-1]
+    folder = Path(open_artifact(last["artifact"], str(store)).directory())
+    row = made["predictions"].read().to_pylist()[0]
+    with (store.parent / row["file"]).open(newline="") as file:
+        source_text = list(csv.DictReader(file))[row["row"] - 1]["source"]
+    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    source, target = (words.encode(t, add_special_tokens=False)
+                      for t in (source_text, row["predicted"]))  # fmt: skip
+    # A token's attention is that by which it is chosen: of the token before it.
+    reads = [END_OF_TEXT, *target.ids]
+    weights = attention_weights(load(folder), reads, source=source.ids)["cross"]
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(3.2 * len(weights), 3.6), layout="constrained")
+        panels = figure.subplots(1, len(weights), squeeze=False)[0]
+        spelled = [
+            [words.decode([i]).strip() or "·" for i in ids] for ids in (source.ids, target.ids)
+        ]
+        for layer, (panel, heads) in enumerate(zip(panels, weights, strict=True), 1):
+            panel.imshow(heads.mean(0), cmap="Blues", vmin=0, vmax=1)
+            panel.set_title(f"layer {layer}, mean of {len(heads)} heads")
+            panel.set_xticks(range(len(source.ids)), spelled[0], rotation=90)
+            panel.set_yticks(range(len(reads)), [*spelled[1], "(end)"])
+        figure.savefig(picture)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -168,6 +206,8 @@ def main() -> None:
                     f"{between} | {row['n']} | {seconds:.0f} |",
                     flush=True,
                 )
+        if name == "translation":
+            draw_cross_attention(folder / "store", made, folder / "cross-attention.svg")
         shown = made["predictions"].read().to_pylist()[:3]
         examples += [f"- {name}: *{r['gold']}*, given: *{r['predicted']}*" for r in shown]
     print("\nExamples, the first three rows of each test split:\n")

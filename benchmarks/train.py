@@ -4,18 +4,22 @@
 
 FOLDER is a checkout of github.com/karpathy/nanoGPT (its model.py is read, nothing else). All three
 start from the same weights, see the same batches, clip to the same norm and step AdamW with the
-same groups, warm-up and decay. Steps are timed in turns: a few of ours, a few of theirs, and again.
-Prints medians of tokens/s with ratios, and the last losses, which must agree.
+same groups, warm-up and decay. Each has a process of its own, with its own settings: Hallmark's
+trainer tells the C library to keep what is freed. Steps are timed in turns: a few of theirs, a few
+of ours, and again. Prints medians of tokens/s with ratios, the most memory that each process held,
+and the last losses, which must agree.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +34,11 @@ from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.objectives import causal
+from model.training.machine import keep_memory, peak_memory
 from model.training.optimise import clip, make_optimizers
 
+SIDES = ("nanoGPT", "transformers", "hallmark")
+SPAWN = multiprocessing.get_context("spawn")
 #: Takes a batch's rows and the learning rate, returns the loss before the step.
 Step = Callable[[np.ndarray, float], float]
 #: In this order: a later name may be a part of an earlier one.
@@ -110,11 +117,12 @@ def theirs(
     return step
 
 
-def nanogpt(folder: Path, config: ModelConfig, source: Transformer, *how: Any) -> Step:
+def nanogpt(folder: Path, source: Transformer, *how: Any) -> Step:
     spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    config = source.config
     net = module.GPT(
         module.GPTConfig(
             block_size=config.context, vocab_size=config.vocab_size, n_layer=config.n_layers,
@@ -161,11 +169,42 @@ def batches(count: int, batch: int, config: ModelConfig) -> list[np.ndarray]:
     return result
 
 
+def step_of(side: str, options: argparse.Namespace, seed: int = 0) -> Step:
+    """A training of one side, from the weights of ``seed``; as its users run it."""
+    torch.manual_seed(seed)
+    net, how = Transformer(model_config(options)), (options.precision, options.compile)
+    if side == "hallmark":
+        keep_memory()  # as the trainer begins
+        return ours(net, *how)
+    if side == "transformers":
+        return hugging_face(net, *how)
+    return nanogpt(options.nanogpt, net, *how)
+
+
+def model_config(options: argparse.Namespace) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=options.vocab_size, context=options.context, d_model=options.d_model,
+        n_layers=options.n_layers, n_heads=options.n_heads,
+    )  # fmt: skip
+
+
+def serve(side: str, options: argparse.Namespace, work: list[Any], pipe: Connection) -> None:
+    """A side in a process of its own: for each slice of ``work`` that comes, the seconds that it
+    took and the last loss; in the end the most memory that was held, MiB."""
+    step = step_of(side, options)
+    while (part := pipe.recv()) is not None:
+        start = time.perf_counter()
+        losses = [step(*one) for one in work[part]]
+        pipe.send((time.perf_counter() - start, losses[-1]))
+    pipe.send(peak_memory(torch.device("cpu")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--nanogpt", type=Path, required=True)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -175,41 +214,43 @@ def main() -> None:
                         ("vocab_size", 8192)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
-    config = ModelConfig(
-        vocab_size=options.vocab_size, context=options.context, d_model=options.d_model,
-        n_layers=options.n_layers, n_heads=options.n_heads,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    net = Transformer(config)
-    how = (options.precision, options.compile)
-    sides = {
-        "nanoGPT": nanogpt(options.nanogpt, config, net, *how),
-        "transformers": hugging_face(net, *how),
-        "hallmark": ours(net, *how),  # last: it changes the weights that the others copy
-    }
+    config = model_config(options)
     data = batches(2 + options.steps * options.repetitions, options.batch, config)
     rates = [RATE * min(1, (i + 1) / WARMUP) for i in range(len(data))]
     work = list(zip(data, rates, strict=True))
-    speed: dict[str, list[float]] = {name: [] for name in sides}
-    last = {name: [step(*one) for one in work[:2]][-1] for name, step in sides.items()}
-    for turn in range(options.repetitions):
-        part = work[2 + turn * options.steps :][: options.steps]
-        for name, step in sides.items():
-            start = time.perf_counter()
-            for one in part:
-                last[name] = step(*one)
-            seconds = time.perf_counter() - start
-            speed[name].append(len(part) * options.batch * config.context / seconds)
-    total = net.parameter_count()["total"]
+    pipes: dict[str, Connection] = {}
+    processes = []
+    for side in options.sides:
+        pipes[side], theirs = SPAWN.Pipe()
+        processes.append(SPAWN.Process(target=serve, args=(side, options, work, theirs)))
+        processes[-1].start()
+    seconds: dict[str, list[float]] = {side: [] for side in pipes}
+    last = {}
+    for turn in range(-1, options.repetitions):  # the first is to warm up
+        first = 2 + turn * options.steps
+        part = slice(first, first + options.steps) if turn >= 0 else slice(2)
+        for side, pipe in pipes.items():
+            pipe.send(part)
+            took, last[side] = pipe.recv()
+            seconds[side] += [took] * (turn >= 0)
+    peaks = {}
+    for side, pipe in pipes.items():
+        pipe.send(None)
+        peaks[side] = pipe.recv()
+    for process in processes:
+        process.join()
+    total = Transformer(config).parameter_count()["total"]
     print(f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
           f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
           f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps")  # fmt: skip
+    tokens = options.steps * options.batch * config.context
+    speed = {side: [tokens / took for took in found] for side, found in seconds.items()}
     mine = statistics.median(speed["hallmark"])
-    for name, values in speed.items():
+    for side, values in speed.items():
         middle = statistics.median(values)
         spread = f"({min(values):,.0f} to {max(values):,.0f})"
-        print(f"{name:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
-              f"as fast; last loss {last[name]:.5f}")  # fmt: skip
+        print(f"{side:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
+              f"as fast; at most {peaks[side]:,.0f} MiB; last loss {last[side]:.5f}")  # fmt: skip
 
 
 if __name__ == "__main__":
