@@ -89,7 +89,7 @@ def test_what_is_said_of_rows_is_masked_too(session):
     evidence = figure.evidence
     rest = [evidence.head(9), [], Masker()]
     page = render_rows(evidence, [figure], *rest, card="a.html", kind="Card")
-    assert "7946" not in page and "jane.roe" not in page
+    assert "7946 0018" not in page and "jane.roe" not in page
     said = pages.Page(page).text
     assert said.count("no date: call [phone masked]") == 2  # the condition, and the Python line
     assert said.count("&#39;a&#39;, &#39;b&#39;") + said.count("'a', 'b'") >= 900  # nothing is cut

@@ -50,7 +50,9 @@ def test_spans_are_bytes_of_the_text(session):
 def test_nothing_found_stands_in_clear(session):
     made = find_personal_data(given([TEXTS[3]]), PersonalDataConfig())
     shown = str(made.manifest) + str(made["spans"].read().to_pylist())
-    for hidden in (session.store.secret.hex(), "4111", "DE8937", "442083661177"):
+    shown = shown.replace("\\xa0", "")
+    # Long enough to stand in no digest by chance.
+    for hidden in (session.store.secret.hex(), "4111111111111111", "DE89370400", "442083661177"):
         assert hidden not in shown
     assert repr(Key(b"secret")) == str(Key(b"secret")) == "Key(...)"
 
