@@ -16,6 +16,7 @@ from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_nea
 from tasks.corpus.effects import EffectsConfig, effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
+from tasks.corpus.find_toxic import FindToxicConfig, find_toxic
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, language
@@ -24,7 +25,7 @@ from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.quality import QualityConfig, quality
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import CutRepeatsConfig, ScrubConfig, scrub
+from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig, scrub
 from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tasks.training.pack import PackConfig, pack
@@ -95,6 +96,8 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     made["contamination"] = shared = contamination(masked, ContaminationConfig())
     signals = {"toxicity": scores, "contamination": shared}
     made["select_scored"] = kept = select.named("select_scored")(masked, signals, config)
+    made["find_toxic"] = found = find_toxic(kept, scores, FindToxicConfig(enabled=True, least=0.02))
+    made["cut_toxic"] = kept = scrub.named("cut_toxic")(kept, {"toxic": found}, CutToxicConfig())
     made["split"] = parted = split(kept, SplitConfig())
     planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
     made["plant"] = planted = plant(parted, planting)
@@ -148,7 +151,7 @@ def test_the_corpus_is_one_worth_the_name(first):
     assert seen == list(made)
     assert len(made["ingest"]["documents"].parts) >= 8
     for label in ("deduplicate", "deduplicate_near", "cut_repeats", "scrub", "select_scored",
-                  "plant"):  # fmt: skip
+                  "cut_toxic", "plant"):  # fmt: skip
         assert made[label]["ledger"].rows > 0
     for label, name in (("effects", "rates"), ("pack", "train")):
         assert made[label][name].rows > 0
