@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ class Lexicon:
     up to three times, "a|b" is either."""
 
     entries: tuple[tuple[str, Entry], ...]
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    contexts: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    contexts: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, hash=False)
 
     @property
     def terms(self) -> list[tuple[str, str]]:
@@ -326,17 +326,10 @@ def outermost(group: Int64, start: Int64, length: Int64) -> Bool:
     return found
 
 
-_MATCHERS: dict[int, tuple[Lexicon, _Matcher]] = {}
-
-
+@lru_cache(8)  # those of users' lexicons come and go
 def _matcher(lexicon: Lexicon) -> _Matcher:
-    """Made once for each lexicon of a process."""
-    known = _MATCHERS.get(id(lexicon))
-    if known is None or known[0] is not lexicon:
-        if len(_MATCHERS) >= 8:  # those of users' lexicons come and go
-            _MATCHERS.clear()
-        known = _MATCHERS[id(lexicon)] = (lexicon, _Matcher(lexicon))
-    return known[1]
+    """Made once in a process for all equal lexicons: each part of a corpus reads its own."""
+    return _Matcher(lexicon)
 
 
 def find_terms(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64]:

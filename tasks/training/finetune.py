@@ -24,6 +24,7 @@ from tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
+    UsageError,
     Work,
     column,
     file_digest,
@@ -137,24 +138,25 @@ class Base:
 
 
 def open_base(checkpoint: Artifact, task: Task) -> Base:
-    """HallmarkError where the checkpoint cannot be read, or not learn the task."""
-    from model.interchange.checkpoint import CheckpointError, read_config, read_objective
+    """UsageError where the checkpoint cannot be read, or not learn the task."""
+    from model.interchange import checkpoint as files
 
     folder = Path(checkpoint.directory())
     try:
-        config = read_config(folder)
-        objective = read_objective(folder, config.architecture)
-    except CheckpointError as error:
-        raise HallmarkError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error
+        config = files.read_config(folder)
+        objective = files.read_objective(folder, config.architecture)
+        files.check_tokenizer(folder / files.TOKENIZER, config.vocab_size)
+    except files.CheckpointError as error:
+        raise UsageError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error
     writes = isinstance(task, Pairs)
     if writes and (config.architecture == "encoder" or config.labels):
         what = "gives labels" if config.labels else "is an encoder"
-        raise HallmarkError(
+        raise UsageError(
             f"the checkpoint {what} and cannot write the targets of pairs; take a decoder or an "
             f"encoder-decoder"
         )
     if not writes and config.architecture == "encoder_decoder":
-        raise HallmarkError(
+        raise UsageError(
             f"labels are read off one stack, and the checkpoint is an encoder-decoder: {task.kind} "
             f"takes an encoder or a decoder"
         )

@@ -46,8 +46,8 @@ def check_path(path: Path) -> None:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
-    """The rows of the table at ``path``. HallmarkError where the file as a whole cannot be read, or
-    lacks a column."""
+    """The rows of the table at ``path``. HallmarkError where the file as a whole cannot be read, a
+    UsageError where it lacks a column."""
     check_path(path)
     if path.suffix == ".parquet":
         yield from _parquet(path, columns)
@@ -61,7 +61,7 @@ def _check_columns(path: Path, columns: Sequence[str], there: Sequence[str]) -> 
     for name in columns:
         if name not in there:
             has = ", ".join(map(repr, there[:20]))
-            raise HallmarkError(
+            raise UsageError(
                 f"{path} has no column {name!r}, it has {has}: name the columns in finetune.task"
             )
 

@@ -14,6 +14,7 @@ from tasks.measures.identities import (
     CONDITIONS,
     Entry,
     Lexicon,
+    _matcher,
     find_terms,
     lexicon,
     mentioned_groups,
@@ -206,6 +207,12 @@ def test_a_lexicon_of_a_user(tmp_path):
     assert sorted(zip(*(c.to_pylist() for c in found), strict=True)) == [
         ("Lowbridgers", 0), ("Lowbridgers", 1), ("women", 0),
     ]  # fmt: skip
+
+
+def test_equal_lexicons_are_prepared_once():
+    """Each part of a corpus makes its own of the same terms."""
+    made = [_matcher(lexicon().with_groups({"Marsh folk": [term]})) for term in ("a", "a", "b")]
+    assert made[0] is made[1] and made[0] is not made[2]
 
 
 def test_the_name_of_a_group_has_200_characters_at_most(tmp_path):

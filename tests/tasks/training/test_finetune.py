@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from benchmarks import toy_language
 from model.decoding.mode import computing
@@ -249,24 +250,28 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("text", "task", "architecture", "words"),
+    ("text", "task", "architecture", "words", "code"),
     [
-        ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty"),
-        ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target"),
-        ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'"),
-        ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write"),
-        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack"),
+        ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty", 1),
+        ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
+        ("source\na\n", {"kind": "pairs"}, "decoder",
+         "has no column 'target', it has 'source'", 2),
+        ("source,target\na,b\n", {"kind": "pairs"}, "encoder",
+         "is an encoder and cannot write", 2),
+        ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack", 2),
         ("text,label\n" + "".join(f"a {i},x\n" for i in range(60)), {"kind": "classification"},
-         "encoder", "all training rows have the label 'x'"),
+         "encoder", "all training rows have the label 'x'", 1),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learnt_is_refused_in_a_sentence(tmp_path, text, task, architecture, words):
+def test_what_cannot_be_learnt_is_refused_in_a_sentence(
+    tmp_path, text, task, architecture, words, code
+):
     (tmp_path / "d.csv").write_text(text)
     start = base(tmp_path / "base", architecture=architecture)
     data = {"path": str(tmp_path / "d.csv")}
     with pytest.raises(HallmarkError, match=words) as error:
         tune(tmp_path / "store", start, task=task, data=data)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and error.value.exit_code == code
 
 
 def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(tmp_path, words):
@@ -274,7 +279,13 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     config = json.loads((start / "config.json").read_text())
     del config["objective"]
     (start / "config.json").write_text(json.dumps(config))
-    with pytest.raises(HallmarkError, match="does not say what the model was trained for"):
+    with pytest.raises(UsageError, match="does not say what the model was trained for"):
+        tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
+    start = base(tmp_path / "another")
+    tokenizer = Tokenizer.from_file(str(start / "tokenizer.json"))
+    tokenizer.add_tokens(["one more"])
+    tokenizer.save(str(start / "tokenizer.json"))
+    with pytest.raises(UsageError, match="they must be equal"):
         tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
     with pytest.raises(UsageError, match=r"nowhere\.csv: there is no such file"):
         tune(tmp_path / "store", start, task={"kind": "pairs"},
