@@ -14,6 +14,7 @@ from typing import Any
 
 from reports import datasheet, model_card, task_card
 from reports.page.masking import Unmasked
+from reports.purged import mark, notice, purged_from
 from reports.site import Record, build_site
 from tasks.contract import Artifact, HallmarkError, Stage, Store, UsageError, Work
 
@@ -43,6 +44,8 @@ def reveal(store: Store, record: Record, out: Path) -> Path:
                 target = page.parent / entry["label"]
                 shutil.rmtree(target, ignore_errors=True)  # the masked one
                 shutil.copytree(card, target, ignore=shutil.ignore_patterns("*.parquet"))
+                if gone := purged_from(store, _find(store, entry["artifact"])):
+                    mark(target, notice(gone))
     return page
 
 

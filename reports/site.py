@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ from reports.model_card import ModelCardConfig
 from reports.page.figures import show
 from reports.page.masking import Masker
 from reports.page.rendering import environment
+from reports.purged import find as find_named
+from reports.purged import mark, notice, purged_from
 from reports.tables import write_tables
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
@@ -61,21 +62,25 @@ def build_site(
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
     stage = cache(lambda label, name: _stage(find(label, name)))
+    purged = cache(lambda label, name: _purged(store, find(label, name)))
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
         entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = {label: find(label, name) for label, name in entries}
-        cards = _copy_cards(artifacts, folder, copies)
+        gone = {label: purged(label, name) for label, name in entries}
+        cards = _copy_cards(artifacts, folder, copies, gone)
+        every = frozenset[str]().union(*gone.values())
         stages = [
             {"entry": entry, **stage(*key)}
             for entry, key in zip(record["stages"], entries, strict=True)
         ]
         error = Masker().whole(record.get("error") or "")  # it may name a file, or quote a value
         _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
-               error=error)  # fmt: skip
+               error=error, purged=notice(every))  # fmt: skip
         made = sum(not entry["cached"] for entry in record["stages"])
-        runs.append({"record": record, "cards": cards, "made": made} | _told(artifacts))
+        runs.append({"record": record, "cards": cards, "made": made, "purged": len(every)}
+                    | _told(artifacts))  # fmt: skip
     index = out / "index.html"
     if tables:
         write_tables(tables, out)
@@ -124,11 +129,8 @@ def _name(run: str) -> str:
 
 def _find(store: Store, label: str, name: str) -> Artifact | None:
     """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
-    stage, _, digest = name.partition("/")
-    if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
-        return None  # from a file, and not trusted: a name, and no way out of the store
     try:
-        artifact = store.find(stage, digest)
+        artifact = find_named(store, name)
         if artifact is not None:
             for file in artifact.manifest["files"] if label in CARDS else []:
                 artifact.path(file)
@@ -140,10 +142,21 @@ def _find(store: Store, label: str, name: str) -> Artifact | None:
     return artifact
 
 
+def _purged(store: Store, artifact: Artifact | None) -> frozenset[str]:
+    """The documents that were purged from an artifact, or from what a card was made of."""
+    if artifact is None:
+        return frozenset()
+    return purged_from(store, artifact) if artifact.stage in CARDS else frozenset(artifact.purged)
+
+
 def _copy_cards(
-    artifacts: Mapping[str, Artifact | None], folder: Path, copies: dict[str, Path]
+    artifacts: Mapping[str, Artifact | None],
+    folder: Path,
+    copies: dict[str, Path],
+    purged: Mapping[str, frozenset[str]],
 ) -> dict[str, str]:
-    """Copy the files of the cards; returns their titles by their pages.
+    """Copy the files of the cards; returns their titles by their pages. They tell which documents
+    were ``purged`` from what they were made of.
 
     ``copies`` are the cards that the site holds already, by their artifacts: runs that share a
     card share its files, hundreds of them, under names of their own.
@@ -163,6 +176,8 @@ def _copy_cards(
                 path = target / entry["name"]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(artifact.path(entry["name"]), path)
+            if purged[label]:
+                mark(target, notice(purged[label]))
         found[f"{label}/{label}.html"] = title
     return found
 

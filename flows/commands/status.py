@@ -9,6 +9,7 @@ from typing import Any
 from flows.commands.shared import InStore, Json, show
 from flows.config import Config, laid_over, load, overridden, read
 from flows.runs import Run, open_run, same_store, store_uri
+from reports.purged import named_in
 from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
 
 Report = dict[str, Any]
@@ -104,7 +105,7 @@ def _stale(
             reasons += [f"outside: {name}" for name in _changed(external, outside)]
         except (HallmarkError, OSError) as error:
             reasons.append(f"outside: {error}")
-    for source in _names(artifact.manifest["lineage"]):
+    for source in named_in(artifact.manifest["lineage"]):
         if source.partition("#")[0] in stale:
             reasons.append(f"may change with {stale[source.partition('#')[0]]}")
     return reasons
@@ -112,14 +113,6 @@ def _stale(
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
-
-
-def _names(lineage: Any) -> list[str]:
-    if isinstance(lineage, dict):
-        lineage = list(lineage.values())
-    if isinstance(lineage, list):
-        return [name for value in lineage for name in _names(value)]
-    return [lineage] if lineage else []
 
 
 def render(report: Report) -> str:

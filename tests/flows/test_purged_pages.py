@@ -1,0 +1,83 @@
+"""What the pages of a run say once a document was purged from it."""
+
+import pytest
+
+from flows.commands.purge import purge_of
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.reveal import reveal
+from reports.site import build_site
+from tasks.contract import Session, Store, open_session
+from tasks.corpus.ingest import ingest
+from tests.flows.test_purge import COPIED, SECRET, id_of, source
+from tests.reports import artifacts, pages
+
+RUN = "20260101-100000-aaaa"
+SAID = (
+    "1 document of the corpus was purged: its text is no longer in the store, but figures computed "
+    "before the purge still count it, and a model trained on it keeps what it learnt."
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def made(store, tmp_path):
+    with open_session(Session(store)):
+        made = artifacts.curated(ingest(source(tmp_path)))
+        made["profile"] = artifacts.profiled(made)
+        made["datasheet"] = datasheet(made["profile"], made, DatasheetConfig())
+        model = artifacts.checkpoint(tmp_path / "model")
+        made["model_card"] = pages.card_of(model, corpus=dict(made))
+    return made
+
+
+def record(made, *labels):
+    """A run with these stages of what was made, or with all."""
+    stages = [
+        {"label": label, "artifact": a.name, "stage": a.stage, "content": a.content,
+         "fingerprint": a.fingerprint, "cached": False, "seconds": 1.0}
+        for label, a in made.items() if not labels or label in labels
+    ]  # fmt: skip
+    return {"run": RUN, "flow": "pipeline", "config_name": "c", "status": "completed",
+            "started": "2026-01-01T10:00:00+00:00", "ended": None, "stages": stages}  # fmt: skip
+
+
+def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, tmp_path):
+    whole = build_site(store, [record(made)], tmp_path / "whole").parent
+    assert not any("purged" in pages.read(path).text for path in whole.rglob("*.html"))
+    one, both = id_of(made, SECRET), id_of(made, COPIED)
+    for ids, words in ((one, SAID), (both, "3 documents of the corpus were purged: their texts")):
+        for doc_id in ids:
+            purge_of(store, doc_id.hex())
+        site = build_site(store, [record(made)], tmp_path / "site").parent
+        found = [site / "runs" / RUN / "index.html"]
+        for card in ("datasheet", "model_card"):
+            found += (site / "runs" / RUN / card).rglob("*.html")
+        assert len(found) > 40 and pages.broken_links(site) == []
+        for path in found:
+            assert words in pages.read(path).text, path
+        for card in ("datasheet", "model_card"):
+            markdown = (site / "runs" / RUN / card / f"{card}.md").read_text()
+            assert markdown.index(f"> {words}") < 200
+    assert "documents purged: 3" in pages.read(site / "index.html").text
+
+
+def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, made, tmp_path):
+    """As that of an audit, whose corpus an earlier run made."""
+    [doc_id] = id_of(made, SECRET)
+    purge_of(store, doc_id.hex())
+    site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
+    text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
+    assert " ".join(text.split()).startswith(f"Untitled model: model card Model card Untitled "
+                                             f"model {SAID}")  # fmt: skip
+    assert SAID in pages.read(site / "runs" / RUN / "index.html").text
+
+
+def test_an_unmasked_card_says_it_too(store, made, tmp_path):
+    [doc_id] = id_of(made, SECRET)
+    purge_of(store, doc_id.hex())
+    page = reveal(store, record(made, "datasheet"), tmp_path / "clear")
+    assert SAID in pages.read(page.parent / "datasheet" / "datasheet.html").text
