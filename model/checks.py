@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args, get_origin, get_type_hints
+import math
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 def check_types(config: object) -> None:
@@ -34,13 +36,35 @@ def check_types(config: object) -> None:
                 raise ValueError(f"{name} is too large.") from None
 
 
-def positive(config: object, name: str) -> None:
-    value = getattr(config, name)
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number, not {value}.")
+@dataclass(frozen=True)
+class Range:
+    """What a number of a config may be, in its annotation: ``check_ranges`` holds it to that."""
+
+    low: float
+    high: float = math.inf
+    positive: bool = False  # low is 0, and too low
+    open_right: bool = False  # high is too high
+
+    def check(self, name: str, value: float) -> None:
+        if self.positive and not 0.0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive number, not {value}.")
+        if not self.low <= value <= self.high or (self.open_right and value == self.high):
+            raise ValueError(f"{name} must be between {self.low} and {self.high}, not {value}.")
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """For pydantic, where a caller lists the settings with it."""
+        found: dict[str, Any] = handler(schema)
+        found["exclusiveMinimum" if self.positive else "minimum"] = self.low
+        if self.high < math.inf:
+            found["exclusiveMaximum" if self.open_right else "maximum"] = self.high
+        return found
 
 
-def between(config: object, name: str, low: float, high: float, open_right: bool = False) -> None:
-    value = getattr(config, name)
-    if not (low <= value < high if open_right else low <= value <= high):
-        raise ValueError(f"{name} must be between {low} and {high}, not {value}.")
+def check_ranges(config: object) -> None:
+    """Refuse numbers out of the ranges of their annotations; a number that is None has none."""
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for part in () if value is None else (hint, *get_args(hint)):
+            for given in getattr(part, "__metadata__", ()):
+                if isinstance(given, Range):
+                    given.check(name, value)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from model.checks import between, check_types, positive
+from model.checks import Range, check_ranges, check_types
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -28,8 +28,17 @@ Parallel = Literal["ddp", "fsdp"]
 FORBID_UNKNOWN = {"extra": "forbid"}
 
 #: Beyond any transformer there is: what is larger is a slip of the pen, and no machine holds it.
-LARGEST = {"vocab_size": 2**24, "context": 2**22, "d_model": 2**17, "n_layers": 4096,
-           "n_heads": 4096, "vocab_multiple": 4096}  # fmt: skip
+Width = Annotated[int, Range(1, 2**17)]
+Few = Annotated[int, Range(1, 4096)]
+
+Positive = Annotated[float, Range(0.0, positive=True)]
+Share = Annotated[float, Range(0.0, 1.0)]
+Fraction = Annotated[float, Range(0.0, 1.0, open_right=True)]
+Weight = Annotated[float, Range(0.0, 10.0)]
+Steps = Annotated[int, Range(1, 10**9)]
+Sizes = Annotated[int, Range(1, 10**6)]
+NoneOrMany = Annotated[int, Range(0, 10**9)]
+NoneOrFew = Annotated[int, Range(0, 1024)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +65,15 @@ class ModelConfig:
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
 
-    vocab_size: int = 4096
-    vocab_multiple: int = 1
-    context: int = 256
-    d_model: int = 128
-    n_layers: int = 4
-    n_heads: int = 4
-    n_kv_heads: int | None = None
-    d_head: int | None = None
-    d_ff: int | None = None
+    vocab_size: Annotated[int, Range(1, 2**24)] = 4096
+    vocab_multiple: Few = 1
+    context: Annotated[int, Range(1, 2**22)] = 256
+    d_model: Width = 128
+    n_layers: Few = 4
+    n_heads: Few = 4
+    n_kv_heads: Few | None = None
+    d_head: Width | None = None
+    d_ff: Annotated[int, Range(1, 2**19)] | None = None
     architecture: Architecture = "decoder"
     norm: Norm = "layernorm"
     norm_position: NormPosition = "pre"
@@ -72,33 +81,28 @@ class ModelConfig:
     activation: Activation = "gelu"
     bias: bool = True
     tie_embeddings: bool = True
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    dropout: Fraction = 0.0
+    attention_dropout: Fraction = 0.0
     scale_embeddings: bool | None = None
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-5
+    rope_theta: Positive = 10_000.0
+    norm_eps: Positive = 1e-5
     embedding_norm: bool = False
     head_transform: bool = False
     head_bias: bool = False
-    token_types: int = 0
+    token_types: Annotated[int, Range(0, 256)] = 0
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, high in LARGEST.items():
-            between(self, name, 1, high)
-        if self.d_head is not None:
-            between(self, "d_head", 1, LARGEST["d_model"])
-        elif self.d_model % self.n_heads:
+        check_ranges(self)
+        if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
         if self.n_kv_heads is not None:
-            between(self, "n_kv_heads", 1, self.n_heads)
+            Range(1, self.n_heads).check("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
                 )
-        if self.d_ff is not None:
-            between(self, "d_ff", 1, 4 * LARGEST["d_model"])
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
                 f"Rotary positions need an even head size, not {self.head_dim}: d_head, or "
@@ -108,11 +112,6 @@ class ModelConfig:
             raise ValueError("head_transform needs an activation of one input, not swiglu.")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
-        for name in ("dropout", "attention_dropout"):
-            between(self, name, 0.0, 1.0, open_right=True)
-        positive(self, "rope_theta")
-        positive(self, "norm_eps")
-        between(self, "token_types", 0, 256)
         if self.token_types and self.architecture != "encoder":
             raise ValueError(f"token_types are for an encoder, not for a {self.architecture}.")
         if self.labels:
@@ -192,7 +191,8 @@ class TrainConfig:
     tokens, from the begin-of-text token or, an encoder-decoder, from corrupted validation rows.
 
     A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
-    than ``spike`` times its running mean (0: never); then training stops, or skips the step.
+    than ``spike`` times (at least 1; 0: never) its running mean; then training stops, or skips the
+    step.
     Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
     With each a state is saved, from which a killed training goes on, and another one every
     ``state_every`` steps (0: none); the last two are kept.
@@ -201,52 +201,43 @@ class TrainConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
 
     objective: Objective = "causal"
-    steps: int = 1000
-    batch_size: int = 32
-    accumulation: int = 1
-    learning_rate: float = 2e-3
-    warmup: int = 50
+    steps: Steps = 1000
+    batch_size: Sizes = 32
+    accumulation: Sizes = 1
+    learning_rate: Annotated[float, Range(0.0, 10.0, positive=True)] = 2e-3
+    warmup: NoneOrMany = 50
     schedule: Schedule = "cosine"
-    min_lr_ratio: float = 0.1
-    decay_fraction: float = 0.2
-    beta1: float = 0.9
-    beta2: float = 0.95
-    momentum: float = 0.95
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    z_loss: float = 0.0
+    min_lr_ratio: Share = 0.1
+    decay_fraction: Share = 0.2
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    momentum: Fraction = 0.95
+    weight_decay: Weight = 0.1
+    clip: Positive = 1.0
+    z_loss: Weight = 0.0
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
     device: Device = "auto"
     compile: bool | None = None
-    seed: int = 0
-    checkpoint_every: int = 100
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    checkpoint_every: Steps = 100
     log_spaced: bool = False
-    state_every: int = 0
-    validate_every: int = 100
-    validation_sequences: int = 256
+    state_every: NoneOrMany = 0
+    validate_every: Steps = 100
+    validation_sequences: NoneOrMany = 256
     document_mask: bool = False
     recompute: bool = False
     parallel: Parallel = "ddp"
-    processes: int = 0
-    samples: int = 2
-    sample_tokens: int = 64
+    processes: NoneOrFew = 0
+    samples: NoneOrFew = 2
+    sample_tokens: Sizes = 64
     divergence: Divergence = "stop"
     spike: float = 0.0
-    threads: int = 0
+    threads: NoneOrFew = 0
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "checkpoint_every", "validate_every"):
-            between(self, name, 1, 10**9)
-        for name in ("batch_size", "accumulation"):
-            between(self, name, 1, 10**6)
-        for name in ("warmup", "validation_sequences", "state_every"):
-            between(self, name, 0, 10**9)
-        between(self, "seed", 0, 2**63 - 1)
-        for name in ("threads", "processes", "samples"):
-            between(self, name, 0, 1024)
-        between(self, "sample_tokens", 1, 10**6)
+        check_ranges(self)
         if self.batch_size % (self.accumulation * max(1, self.processes)):
             among = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
@@ -264,19 +255,11 @@ class TrainConfig:
             )
         if self.warmup > self.steps:
             raise ValueError(
-                f"warmup {self.warmup} is longer than the training, {self.steps} steps."
+                f"warmup {self.warmup} is longer than the training, {self.steps} steps: set warmup "
+                f"to {self.steps} or less, or raise steps."
             )
-        positive(self, "learning_rate")
-        between(self, "learning_rate", 0.0, 10.0)
-        positive(self, "clip")
-        between(self, "min_lr_ratio", 0.0, 1.0)
-        between(self, "decay_fraction", 0.0, 1.0)
-        for name in ("beta1", "beta2", "momentum"):
-            between(self, name, 0.0, 1.0, open_right=True)
-        for name in ("weight_decay", "z_loss"):
-            between(self, name, 0.0, 10.0)
         if self.spike:
-            between(self, "spike", 1.0, 1e6)
+            Range(1.0, 1e6).check("spike", self.spike)
 
 
 #: Which architecture each objective trains.

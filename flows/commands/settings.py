@@ -21,7 +21,7 @@ def settings(section: str | None = None, *, json_: Json = False) -> None:
     Parameters
     ----------
     section
-        Only this section, such as pretrain.train.
+        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier.
     """
     show(list_settings(section), json_, render)
 
@@ -29,17 +29,22 @@ def settings(section: str | None = None, *, json_: Json = False) -> None:
 def list_settings(section: str | None = None) -> list[Row]:
     """Rows (section, several, about, key, required, default, allowed, meaning), as in the config.
 
-    ``section``: only those of this section and of the sections in it. ``several`` sections of the
-    name may stand in a config. UsageError for a section that there is not.
+    ``section``: only those of this section and of the sections in it, or only this key.
+    ``several`` sections of the name may stand in a config. UsageError where there is neither.
     """
     schema = Config.model_json_schema()
     found = list(_walk("", False, schema, schema["$defs"], {}))
     if section is None:
         return found
     chosen = [row for row in found if f"{row['section']}.".startswith(f"{section}.")]
+    chosen += [row for row in found if f"{row['section']}.{row['key']}".strip(".") == section]
     if not chosen:
         names = dict.fromkeys(row["section"] for row in found if row["section"])
-        raise UsageError(f"there is no section {section!r}; choose one of: {', '.join(names)}")
+        top = [row["key"] for row in found if not row["section"]]
+        raise UsageError(
+            f"there is no section {section!r}; choose one of: {', '.join(names)}; or a key, such "
+            f"as those that stand in none: {', '.join(top)}"
+        )
     return chosen
 
 

@@ -61,6 +61,18 @@ def test_several_mistakes_are_told_together():
         assert place in str(error.value)
 
 
+def test_a_short_training_is_told_what_to_set_its_warmup_to():
+    """Which has a default that is longer."""
+    own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
+    with pytest.raises(UsageError) as error:
+        load(own, ["pretrain.train.steps=30"])
+    assert str(error.value).endswith(
+        "pretrain.train: warmup 50 is longer than the training, 30 steps: set warmup to 30 or "
+        "less, or raise steps."
+    )
+    load(own, ["pretrain.train.steps=30", "pretrain.train.warmup=30"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -1,9 +1,12 @@
 """What `hallmark settings` lists."""
 
+import re
+
 import pytest
 
 from flows.commands.settings import list_settings, render
 from flows.config import load
+from model.config import ModelConfig, TrainConfig
 from tasks.contract import UsageError
 from tasks.training.pretrain import GIVEN
 
@@ -60,3 +63,37 @@ def test_a_list_of_sections_says_what_stands_there_by_default():
 def test_a_section_that_there_is_not_is_named():
     with pytest.raises(UsageError, match=r"no section 'pretrain\.trian'; choose one of: ingest, "):
         list_settings("pretrain.trian")
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("earlier", "earlier (not set)                  # string; run whose corpus this one adds"),
+        ("store", "store (not set)                    # string; folder or object-store URI; else"),
+        ("workers", "workers = 2                        # integer from 1 to 256; processes that"),
+        ("pretrain.train.warmup", "warmup = 50                        # integer from 0 to 10"),
+    ],
+)
+def test_a_key_is_shown_alone(key, line):
+    (row,) = list_settings(key)
+    assert row["key"] == key.rpartition(".")[2]
+    assert line in render([row])
+
+
+def test_what_there_is_not_is_told_with_the_keys_that_stand_in_no_section():
+    with pytest.raises(UsageError, match=r"no section 'erlier'; .* in none: name, store, workers"):
+        list_settings("erlier")
+
+
+@pytest.mark.parametrize("config", [ModelConfig, TrainConfig])
+def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
+    section = {ModelConfig: "pretrain.model", TrainConfig: "pretrain.train"}[config]
+    rows = {row["key"]: row["allowed"] for row in list_settings(section)}
+    bare = {key for key, allowed in rows.items() if allowed in ("integer", "number")}
+    assert bare <= {"spike"}  # 0, or a range: its meaning says so
+    for key, allowed in rows.items():
+        for start, change in (("from ", -1), ("to ", 1), ("above ", 0), ("below ", 0)):
+            for bound in re.findall(rf"{start}(-?[\d.]+)", allowed):
+                number = int if allowed.startswith("integer") else float
+                with pytest.raises(ValueError, match=rf"{key} must be .*"):
+                    config(**{key: number(bound) + change})
