@@ -177,6 +177,7 @@ def begin(
         "config_file": file,
         "overrides": list(overrides),
         "config": settings.model_dump(mode="json"),
+        "folder": os.getcwd(),  # relative paths start here
         "checkpoint": checkpoint or start,
         "status": "running",
         "started": _now(),

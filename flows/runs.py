@@ -248,7 +248,7 @@ def _is_record(record: Any) -> bool:
         return False
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
     maybe = [record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")]
-    maybe.append(record.get("until"))
+    maybe += [record.get("until"), record.get("folder")]
     lists = [record["stages"], record["overrides"]]
     return (
         all(isinstance(text, str) for text in texts)

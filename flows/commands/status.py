@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,18 @@ def status(run: str = "latest", *, store: InStore = None, json_: Json = False) -
 
 
 def status_of(run: Run) -> Report:
-    """A JSON value; ``stale`` lists the reasons why a stage would run again today."""
+    """A JSON value; ``stale`` lists the reasons why a stage would run again today.
+
+    Relative paths are read as the run did, from the ``folder`` it was started in; where that is
+    gone, or not known, from the one that this process is in.
+    """
+    here, folder = os.getcwd(), run.record.get("folder")
+    read_from = folder if folder and os.path.isdir(folder) else here
+    with chdir(read_from):
+        return _report(run) | {"folder": folder, "here": here, "read_from": read_from}
+
+
+def _report(run: Run) -> Report:
     from flows import pipeline  # noqa: F401  (registers every stage)
 
     config, problem = _config_today(run)
@@ -43,7 +56,8 @@ def status_of(run: Run) -> Report:
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
     named = config.store if config and report["config_file"] else None
     named = named or overridden("store", run.record["overrides"])
-    report["store_must_be_named"] = not same_store(store_uri(named), run.store.uri)
+    place = str(run.store.root or run.store.uri)
+    report["store_must_be_named"] = not same_store(store_uri(named), place)
     return report | {"stages": stages}
 
 
@@ -122,8 +136,15 @@ def render(report: Report) -> str:
         f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
         f"store {report['store']}",
-        "",
     ]
+    if report["read_from"] != report["here"]:
+        lines.append(f"relative paths start from {report['folder']}, where the run was started")
+    elif report["folder"] not in (None, report["here"]):
+        lines.append(
+            f"relative paths start from here, {report['here']}: {report['folder']}, where the run "
+            f"was started, is no folder any more"
+        )
+    lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)
     for stage in report["stages"]:
         when = "cached" if stage["cached"] else f"{stage['seconds']:.1f} s"
@@ -165,10 +186,14 @@ def _command(report: Report) -> str:
         words += ["--config", report["config_file"]] if report["config_file"] else []
     for override in report["overrides"]:
         words += ["--set", override]
-    words += ["--store", report["store"]] if report["store_must_be_named"] else []
+    elsewhere, store = report["read_from"] != report["here"], report["store"]
+    if elsewhere and "://" not in store:
+        store = os.path.abspath(store)
+    words += ["--store", store] if report["store_must_be_named"] else []
     words += ["--until", report["until"]] if report["until"] else []
     started = report["flow"] == "pipeline" and report["checkpoint"]
-    return shlex.join([*words, *(["--start", report["checkpoint"]] if started else [])])
+    words += ["--start", report["checkpoint"]] if started else []
+    return f"cd {shlex.quote(report['read_from'])} && " * elsewhere + shlex.join(words)
 
 
 def _short(names: list[str], most: int = 8) -> list[str]:
