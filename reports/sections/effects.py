@@ -140,14 +140,16 @@ def unshown(rows: list[Row]) -> list[Inline]:
     if not quiet:
         return []
     quiet.sort(key=lambda r: (-(r["least"] or math.inf), r["slice"]))
-    said = [
-        f"{r['slice']} ({r['n']:,}: " + ("none" if r["least"] is None else f"from {r['least']:.1f}")
-        + ")" for r in quiet[:NAMED]
-    ]  # fmt: skip
-    more = f"; and {len(quiet) - NAMED} more groups" if len(quiet) > NAMED else ""
+    shown = [
+        f"{row['slice']} ({row['n']:,} documents): "
+        + ("no rate would show it" if row["least"] is None else f"{row['least']:.1f} times")
+        for row in quiet[:NAMED]
+    ]
+    more = f"; {len(quiet) - NAMED} more groups are in the table rates" * (len(quiet) > NAMED)
     return [
-        "No difference that n could show for documents that mention, with their number and the "
-        f"smallest ratio that it would have shown in four of five cases: {'; '.join(said)}{more}."
+        "For documents that mention these groups no difference was shown, which is no proof that "
+        "there is none. How many times as often as all others they would have to be struck out, "
+        f"so that four of five such corpora showed it: {'; '.join(shown)}{more}."
     ]
 
 

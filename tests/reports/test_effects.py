@@ -7,7 +7,7 @@ import pytest
 from reports.page.document import Bullets, Grid, Paragraph
 from reports.page.figures import Book, Figure
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import AT_ONCE, along, by_rule, effects, examples, silenced
+from reports.sections.effects import AT_ONCE, along, by_rule, effects, examples, silenced, unshown
 from tasks.contract import StageConfig, Work, ids, stage
 from tasks.corpus.effects import TABLES, EffectsConfig
 from tasks.corpus.effects import effects as effects_stage
@@ -72,7 +72,7 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     # No number divides by none: that is said, and not that nobody measured.
     assert grid.rows[0][1].short == "∞" and "∞: of all others none left." in grid.note
     assert grid.rows[0][1].full.startswith("∞ (none of the others left")
-    assert "Jews (40: from 1.8)" in words(bullets.items[0])
+    assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
 def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
@@ -87,7 +87,22 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
     assert isinstance(paragraph, Paragraph)
     assert "of 1 groups of documents" in words(paragraph.parts)
     assert "none was struck out more often" in words(paragraph.parts)
-    assert "Jews (40: from 1.8)" in words(bullets.items[0])
+    assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
+
+
+def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
+    rows = [
+        {"slice": name, "n": n, "least": least, "verdict": "not shown", "dimension": "identity"}
+        for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
+    ]
+    assert words(unshown(rows)) == (
+        "For documents that mention these groups no difference was shown, which is no proof that "
+        "there is none. How many times as often as all others they would have to be struck out, "
+        "so that four of five such corpora showed it: men (383 documents): no rate would show it; "
+        "Jews (40 documents): 7.5 times; women (1,200 documents): 2.1 times."
+    )
+    some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
+    assert words(unshown(some)).endswith("2.1 times; 2 more groups are in the table rates.")
 
 
 def test_where_no_rule_judged_a_group_the_page_says_that(session):
