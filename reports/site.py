@@ -227,7 +227,7 @@ def _accounts(table: pa.Table) -> list[dict[str, Any]]:
 class Model:
     """What the index says of a run's model, as far as it is known."""
 
-    title: str | None = None
+    title: str | None = None  # where there is a card
     parameters: int | None = None
     step: int | None = None
 
@@ -241,7 +241,7 @@ def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
         sizes = [value for name, value in found.items() if name.startswith("parameters-")]
         title = card.manifest["parts"]["config"].get("title")
         return Model(
-            title=None if title == UNTITLED else title,
+            title="untitled" if title in (None, UNTITLED) else title,
             parameters=int(sum(sizes)) if sizes else None,
             step=_step(card),
         )

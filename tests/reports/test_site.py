@@ -11,7 +11,7 @@ import pytest
 from reports.page.figures import FIGURES
 from reports.site import _key_figure, _step, build_site
 from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
-from tests.reports import pages
+from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
 
 
@@ -71,6 +71,16 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
     assert carried
     said = f"{len(failed)} of {carried}{', '.join(dict.fromkeys(failed))}"
     assert cell["failed controls"] == (said if failed else f"none of {carried}")
+
+
+@pytest.mark.parametrize("card", ["model_card", "task_card"])
+def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, records, tmp_path, card):
+    found = pages.card_of(made.checkpoint) if card == "model_card" else tuned.card_of(made.tuned)
+    entry = {"label": card, "artifact": found.name}
+    record = records[0] | {"stages": [records[0]["stages"][0] | entry]}
+    page = pages.read(build_site(session.store, [record], tmp_path / "site"))
+    head, line = page.tables[0]
+    assert dict(zip(head, line, strict=True))["model"].startswith("untitled")
 
 
 @stage()
