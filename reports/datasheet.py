@@ -28,7 +28,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.composition import composition, licences, plants_callout
+from reports.sections.composition import composition, grew, licences, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
 from reports.sections.personal import in_use
@@ -73,6 +73,7 @@ class Sheet:
         splits = self.corpus.values("sources", "split")
         return [
             Paragraph(["The corpus holds ", documents, " in ", size, "."]),
+            *grew(self.corpus),
             *silenced(self.corpus),
             plants_callout(self.corpus),
             Facts(

@@ -7,7 +7,18 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.document import Callout, Code, Grid, Inline, Paragraph, Parts, Section, stated
+from reports.page.document import (
+    Block,
+    Callout,
+    Code,
+    Grid,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+    stated,
+)
+from reports.page.figures import Figure
 from reports.sections.breakdown import breakdown, occupations
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
 from reports.sections.personal import personal_data
@@ -42,26 +53,61 @@ def composition(corpus: CorpusFigures) -> Section:
     )  # fmt: skip
 
 
+def additions_of(corpus: CorpusFigures) -> list[str]:
+    """The labels of what each addition left, oldest first; one where the corpus did not grow."""
+    return [label for label, artifact in corpus.history.items() if artifact.stage == "plant"]
+
+
+#: What of a corpus that grew is told of its last addition alone.
+OF_THE_LAST = (
+    "whom curation silenced, what the stages did and what left for which reason, the quarantine, "
+    "personal data, toxicity, published rules, near copies, and what was known and recovered"
+)
+
+
+def grew(corpus: CorpusFigures) -> list[Callout]:
+    """For the head of a corpus that grew: which figures are of all of it."""
+    found = additions_of(corpus)
+    if len(found) < 2:
+        return []
+    many = len(found)
+    return [
+        Callout(
+            "note",
+            [
+                f"This corpus grew: it holds {many - 1} earlier addition{'s' * (many > 2)} and a "
+                "last one of ",
+                addition(corpus, many, found[-1], "rows"),
+                ". What it holds, its documents, sources, lengths and groups, is told of all of "
+                f"it; of the last addition alone: {OF_THE_LAST}.",
+            ],
+        )
+    ]
+
+
+def addition(corpus: CorpusFigures, number: int, label: str, unit: str) -> Figure:
+    """Documents, or bytes, that an addition left."""
+    name, what = f"addition-{number}-{unit}", {"rows": "documents", "bytes": "bytes"}[unit]
+    return corpus.book.figures.get(name) or corpus.book.figure(
+        name, f"{what} of addition {number}", what, (label, "accounts"), {"unit": unit},
+        column="kept",
+    )  # fmt: skip
+
+
 def additions(corpus: CorpusFigures) -> Iterator[Section]:
     """What this corpus adds to, where it grew: a row for each earlier addition, and for its own."""
-    found = [label for label, artifact in corpus.history.items() if artifact.stage == "plant"]
+    found = additions_of(corpus)
     if len(found) < 2:
         return
     rows: list[list[Inline]] = []
     for number, label in enumerate(found, 1):
-        cells = [
-            corpus.book.figure(
-                f"addition-{number}-{unit}", f"{what} of addition {number}", what,
-                (label, "accounts"), {"unit": unit}, column="kept",
-            )
-            for unit, what in (("rows", "documents"), ("bytes", "bytes"))
-        ]  # fmt: skip
+        cells = [addition(corpus, number, label, unit) for unit in ("rows", "bytes")]
         rows.append([str(number), Code(corpus.history[label].name), *cells])
     said = (
         "The corpus grew: it holds what earlier runs made, unchanged, and behind it what the last "
         "one added. New documents were compared with all that was there, and left where an earlier "
-        "one is the same or nearly so. What is said of stages, reasons and removal rates is of the "
-        "last addition; all else is of the whole."
+        f"one is the same or nearly so. Of the last addition alone is told {OF_THE_LAST}; all else "
+        "is of the whole."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
@@ -151,6 +197,7 @@ def toxicity(corpus: CorpusFigures) -> Section:
         corpus, "Offensive text", "toxicity", "score", "score",
         "Toxicity of documents before the filter", scorer=scorer(corpus),
     )  # fmt: skip
+    section.blocks[:0] = windows(corpus)
     if corpus.profile["toxicity_status"].rows:
         section.add(
             statuses(corpus),
@@ -165,6 +212,25 @@ def toxicity(corpus: CorpusFigures) -> Section:
         )  # fmt: skip
     section.add(*cascade(corpus))
     return section
+
+
+def windows(corpus: CorpusFigures) -> list[Block]:
+    """What the toxicity of a long document is, and of which text."""
+    config = next((artifact.manifest["parts"]["config"] for artifact in corpus.history.values()
+                   if artifact.stage == "score_toxicity"), None)  # fmt: skip
+    if config is None:
+        return []
+    later = "cut_toxic" in corpus.history
+    return [
+        Paragraph(
+            [
+                "The toxicity of a document is the highest score of its windows of up to "
+                f"{config['window']:,} characters, not their mean, so that an insult counts in a "
+                "long text as in a short one; it is that of the text which the filter read"
+                + (", before cut_toxic took windows out of it." if later else ".")
+            ]
+        )
+    ]
 
 
 #: What is known of a document's toxicity, in words.

@@ -84,7 +84,8 @@ class ScoreToxicityConfig(StageConfig):
 
 SIGNALS = signals(
     "How toxic each document is, by head. A head that the scorer lacks is null.",
-    *head_columns("highest score of its windows; null where there is none, see toxicity_status"),
+    *head_columns("highest score of its windows, before cut_toxic took any out; null where there "
+                  "is none, see toxicity_status"),
     column("toxicity_status", pa.string(), "label", "scored; other language: the scorer was not "
            "made for it; cleared: by the cheap scorer of a cascade; empty: no visible character; "
            "failed: the scorer could not"),

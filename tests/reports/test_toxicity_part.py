@@ -1,0 +1,36 @@
+"""What the datasheet says of the toxicity of documents: of which text, and how of a long one."""
+
+import re
+
+from reports.page.figures import Book
+from reports.sections.composition import windows
+from reports.sections.corpus_figures import CorpusFigures
+from tests.reports import pages
+
+SAID = (
+    "The toxicity of a document is the highest score of its windows of up to 1,000 characters, not "
+    "their mean, so that an insult counts in a long text as in a short one; it is that of the text "
+    "which the filter read"
+)
+
+
+def test_the_part_begins_with_what_the_toxicity_of_a_long_document_is(cards):
+    text = pages.text_of(cards["datasheet"], "datasheet")
+    assert f"Offensive text {SAID}. Toxicity of documents before the filter" in text
+
+
+def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before(session, made):
+    history = {label: made.corpus[label] for label in ("score_toxicity", "scrub")}
+    history["cut_toxic"] = history.pop("scrub")
+    [said] = windows(CorpusFigures(Book(history), history, 30))
+    assert said.parts == [f"{SAID}, before cut_toxic took windows out of it."]
+    del history["score_toxicity"]
+    assert windows(CorpusFigures(Book(history), history, 30)) == []
+
+
+def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
+    folder = cards["datasheet"].directory()
+    texts = [pages.read(path).text for path in folder.rglob("rows/*.html")]
+    shown = [text for text in texts if re.search(r"The first \d+ documents that these rows", text)]
+    assert shown
+    assert all("the text that score_toxicity read, before cut_toxic" in text for text in shown)
