@@ -36,11 +36,16 @@ def _stages(report: Report) -> str:
     if any(row["rests_on"].startswith("estimate: as ") for row in report["stages"]):
         bases.append("estimate: as the newest artifact of the stage took")
     if total["value"]:
-        without = f", without {', '.join(total['without'])}" if total["without"] else ""
-        lines.append(f"time in all: about {_duration(total['value'])}{without}")
+        least = "at least " if total["without"] else ""
+        lines.append(f"time in all: {least}about {_duration(total['value'])}")
     elif total["without"]:
         lines.append("time in all: not estimated")
     lines += [f"  {base}" for base in bases]
+    if total["value"] and total["without"]:
+        lines.append(
+            f"  not in it: {', '.join(total['without'])}, of whose time neither the sample nor an "
+            f"earlier run in this store tells"
+        )
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flows import cli, open_run
-from flows.commands.dry_run import render
+from flows.commands.dry_run import _stages, render
 from flows.config import load
 from flows.forecast import costs
 from flows.forecast.concerns import concerns
@@ -264,6 +264,19 @@ def test_the_shares_of_files_that_were_read(tmp_path):
     folder.mkdir()
     sample = take_sample(ingest, folder, budget=10_000_000)
     assert sample.whole and sample.growth == 1 and sample.documents == 9000
+
+
+def test_a_time_that_lacks_stages_is_the_least_and_names_them():
+    row = {"label": "ingest", "state": "run", "why": "", "artifact": None, "seconds": 40.0,
+           "rests_on": "measured"}  # fmt: skip
+    audit = row | {"label": "audit_bias", "seconds": None, "rests_on": ""}
+    said = _stages({"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}})
+    assert said.endswith(
+        "time in all: at least about 40.0 s\n  measured\n  not in it: audit_bias, of whose time "
+        "neither the sample nor an earlier run in this store tells"
+    )
+    said = _stages({"stages": [row], "seconds": {"value": 40.0, "without": []}})
+    assert said.endswith("time in all: about 40.0 s\n  measured")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
