@@ -45,5 +45,6 @@ def render(scores: list[dict[str, Any]]) -> str:
         value = "unknown" if row["value"] is None else f"{row['value']:.3f}"
         if row["low"] is not None:
             value += f" ({row['low']:.3f} to {row['high']:.3f})"
+        value += " points" if row["unit"] == "points" else ""
         lines.append(f"{row['metric']:<12} {row['system']:<{width}} {value}, n = {row['n']:,}")
     return "\n".join(lines)

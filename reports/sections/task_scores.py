@@ -26,19 +26,23 @@ SYSTEMS = {
     "the source itself": ("the source handed back", "which has learnt nothing"),
 }  # fmt: skip
 
-#: By the standing: how the callout looks, what it says of the model, and of the intervals.
-VERDICTS: dict[str, tuple[Literal["good", "bad", "note"], str, str]] = {
-    "ahead": ("good", "is ahead of", "The intervals do not overlap."),
+#: The system whose figures are differences begins so; what it is compared with stands behind.
+MINUS = f"{MODEL} minus "
+
+#: By the standing: how the callout looks, what it says of the model, of the interval of the
+#: difference on the same rows, and, where that is not known, of the two intervals.
+VERDICTS: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
+    "ahead": ("good", "is ahead of", "above 0.", "The intervals do not overlap."),
     "behind": (
-        "bad", "is behind", "The intervals do not overlap: for this task it is the worse of the "
-        "two.",
+        "bad", "is behind", "below 0: for this task it is the worse of the two.",
+        "The intervals do not overlap: for this task it is the worse of the two.",
     ),
     "not told apart": (
-        "note", "is not told apart from", "The intervals overlap: more test rows might tell which "
-        "is the better.",
+        "note", "is not told apart from", "which holds 0: more test rows might tell which is the "
+        "better.", "The intervals overlap: more test rows might tell which is the better.",
     ),
     "no interval": (
-        "note", "cannot be compared with", "There are too few test rows for an interval.",
+        "note", "cannot be compared with", "", "There are too few test rows for an interval.",
     ),
 }  # fmt: skip
 
@@ -50,16 +54,29 @@ Row = dict[str, Any]
 
 
 def name_of(system: str) -> str:
+    if system.startswith(MINUS):
+        return f"{name_of(MODEL)} minus {name_of(system.removeprefix(MINUS))}"
     return SYSTEMS.get(system, (system, ""))[0]
 
 
-def standing(ours: Figure, other: Figure) -> str:
-    """Whether the interval of one lies wholly above that of the other."""
-    if ours.low is None or ours.high is None or other.low is None or other.high is None:
+def ends(figure: Figure | None) -> tuple[float, float] | None:
+    """The interval of a figure, where there is one."""
+    if figure is None or figure.low is None or figure.high is None:
+        return None
+    return figure.low, figure.high
+
+
+def standing(ours: Figure | None, other: Figure, apart: Figure | None) -> str:
+    """Whether the interval of the difference ``apart`` on the same rows lies above 0 or below it;
+    where there is none, whether the interval of one lies wholly above that of the other."""
+    one, two = ends(ours), ends(other)
+    if known := ends(apart):
+        one, two = known, (0.0, 0.0)
+    if one is None or two is None:
         return "no interval"
-    if ours.low > other.high:
+    if one[0] > two[1]:
         return "ahead"
-    return "behind" if ours.high < other.low else "not told apart"
+    return "behind" if one[1] < two[0] else "not told apart"
 
 
 def value_of(figure: Figure) -> list[Inline]:
@@ -82,12 +99,16 @@ class Scores:
     counted: str  # what n counts: texts, words or pairs
     rows: list[Row] = field(init=False)
     whole: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
+    #: Of each metric, by what the model is compared with, how far it is above that.
+    apart: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rows = self.book.artifacts[FINETUNE]["scores"].read().to_pylist()
         for row in self.rows:
             if row["label"] is None:
-                self.whole.setdefault(row["metric"], {})[row["system"]] = self.figure(row)
+                system = row["system"]
+                kept = self.apart if system.startswith(MINUS) else self.whole
+                kept.setdefault(row["metric"], {})[system.removeprefix(MINUS)] = self.figure(row)
 
     def figure(self, row: Row) -> Figure:
         where = {name: row[name] for name in ("system", "metric", "label")}
@@ -117,12 +138,17 @@ class Scores:
             if system == MODEL:
                 continue
             name, what = SYSTEMS.get(system, (system, ""))
-            kind, said, ending = VERDICTS[standing(ours, other)]
+            apart = self.apart.get(self.main, {}).get(system)
+            kind, said, of_difference, of_both = VERDICTS[standing(ours, other, apart)]
             beginning = f"On the test rows the model {said} {name}{f', {what}' if what else ''}: "
-            found.append(
-                Callout(kind, [f"{beginning}{self.main} ", *value_of(ours), f", n = {ours.n:,}, "
-                               "against ", *value_of(other), f". {ending}"])
-            )  # fmt: skip
+            parts: list[Inline] = [f"{beginning}{self.main} ", *value_of(ours),
+                                   f", n = {ours.n:,}, against ", *value_of(other)]  # fmt: skip
+            if apart is not None and ends(apart):
+                parts += [". On the same rows they differ by ", *value_of(apart)]
+                parts.append(f", {of_difference}")
+            else:
+                parts.append(f". {of_both}")
+            found.append(Callout(kind, parts))
         return found or [Paragraph([f"On the test rows: {self.main} ", ours, "."])]
 
     def in_short(self) -> Grid:
@@ -130,23 +156,32 @@ class Scores:
         for metric, figures in self.whole.items():
             ours = figures.get(MODEL)
             for system, figure in figures.items():
-                beside = "–" if ours is None or figure is ours else standing(ours, figure)
-                unit = "" if figure.unit == "share" else f", {figure.unit}"
-                lines.append([f"{metric}{unit}", name_of(system), figure, figure.interval,
-                              f"{figure.n or 0:,}", beside])  # fmt: skip
+                apart = self.apart.get(metric, {}).get(system)
+                alone = ours is None or figure is ours
+                beside = "–" if alone else standing(ours, figure, apart)
+                lines.append(self.line(metric, system, figure, beside))
+                if apart is not None:
+                    lines.append(self.line(metric, f"{MINUS}{system}", apart, "–"))
         columns = ["metric", "system", "value", "interval", "n", "standing"]
         note = (
             f"n counts {self.counted}. Intervals: 95 %. Standing of the model beside it, ahead or "
-            "behind: the two intervals do not overlap. Where they do, this test does not tell the "
-            "two apart."
+            "behind: the interval of their difference on the same rows lies above 0, or below it. "
+            "Where it holds 0, this test does not tell the two apart."
         )
         return Grid("In short", columns, lines, frozenset({2, 3, 4}), note)
 
+    def line(self, metric: str, system: str, figure: Figure, beside: str) -> list[Inline]:
+        unit = "" if figure.unit == "share" else f", {figure.unit}"
+        return [f"{metric}{unit}", name_of(system), figure, figure.interval, f"{figure.n or 0:,}",
+                beside]  # fmt: skip
+
     def section(self) -> Section:
+        apart = {metric: {f"{MINUS}{system}": figure for system, figure in figures.items()}
+                 for metric, figures in self.apart.items()}  # fmt: skip
         lines: list[list[Inline]] = [
             [metric, name_of(system), figure.method, figure.scorer or "–"]
             for metric, figures in self.whole.items()
-            for system, figure in figures.items()
+            for system, figure in {**figures, **apart.get(metric, {})}.items()
         ]
         grid = Grid("How each was measured", ["metric", "system", "method", "scorer"], lines)
         return Section("Scores", [grid, *self.by_label()])

@@ -12,9 +12,11 @@ from tasks.training.task_rows import Encoded, Labelling, Row, Rows, Task
 from tasks.training.task_scores import (
     BAG_OF_WORDS,
     bag_of_words,
+    label_differences,
     label_scores,
     most_frequent,
     numbered,
+    text_differences,
     text_scores,
 )
 
@@ -96,7 +98,7 @@ def judge_labels(
     if isinstance(task, Labelling):
         read = [row.texts[:n] for row, n in zip(test, done.read, strict=True)]
         simple = most_frequent([(row.texts, row.gold) for row in train], read)
-        other = label_scores("most frequent label of the word", simple, gold, texts, names)
+        other, scorer = "most frequent label of the word", ""
     else:
         simple = bag_of_words(
             [example.ids for example in encoded["train"].examples],
@@ -104,8 +106,13 @@ def judge_labels(
             [example.ids for example in done.examples],
             model.config.vocab_size,
         )
-        other = label_scores("bag of words", simple, gold, texts, names, BAG_OF_WORDS)
-    return predictions, [*label_scores("model", scored, gold, texts, names), *other]
+        other, scorer = "bag of words", BAG_OF_WORDS
+    scores = [
+        *label_scores("model", scored, gold, texts, names),
+        *label_scores(other, simple, gold, texts, names, scorer),
+        *label_differences(other, scored, simple, gold, texts, names),
+    ]
+    return predictions, scores
 
 
 def judge_pairs(
@@ -120,9 +127,11 @@ def judge_pairs(
         for row, found in zip(test, written, strict=True)
     ]
     gold, sources = [row.gold[0] for row in test], [row.texts[0] for row in test]
+    texts = [text for text, _ in written]
     scores = [
-        *text_scores("model", [text for text, _ in written], gold),
+        *text_scores("model", texts, gold),
         *text_scores("the source itself", sources, gold),
+        *text_differences("the source itself", texts, sources, gold),
     ]
     return predictions, scores
 

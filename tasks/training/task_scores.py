@@ -22,7 +22,8 @@ RESAMPLES = 1000
 
 SCORES = table(
     "How well the test split was done, by the model and by what it is compared with.",
-    column("system", pa.string(), "label", "who was scored: the model, or a simple method"),
+    column("system", pa.string(), "label", "who was scored: the model, or a simple method; or "
+           "model minus a simple method: how far the model is above it"),
     column("metric", pa.string(), "label", "what was measured"),
     column("slice", pa.string(), "corpus text", "empty for all rows, else the label"),
     column("label", pa.int32(), "id", "number of that label, from 0, as in the model's config.json;"
@@ -31,7 +32,8 @@ SCORES = table(
     column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
     column("high", pa.float64(), "figure", "upper end"),
     column("n", pa.int64(), "figure", "units that were scored: texts, or words"),
-    column("unit", pa.string(), "label", "unit of the value: share, or score from 0 to 100"),
+    column("unit", pa.string(), "label", "unit of the value: share, or score from 0 to 100; of a "
+           "difference points, of 100"),
     column("method", pa.string(), "project text", "what the interval rests on"),
     column("scorer", pa.string(), "label", "library and version, where one measured"),
 )  # fmt: skip
@@ -109,26 +111,38 @@ def label_scores(
     if not gold:
         return
     number = numbered(labels, gold)
-    right_ones, given_ones = (np.array([number[name] for name in each]) for each in (gold, given))
-    _, cluster = np.unique(np.asarray(rows), return_inverse=True)
-    counts = outcomes(right_ones, given_ones, cluster, len(number))
+    counts = label_counts(given, gold, rows, number)
     whole = f1(counts.sum(0))
     draws = f1(resampled(counts))  # (R, labels)
-    method = f"percentile bootstrap over {len(counts)} {unit}, {RESAMPLES} resamples"
     macro = np.nanmean(draws, axis=1)
     for name, i, value, drawn, n in (
         ("", None, np.nanmean(whole), macro, len(gold)),
         *((label, i, whole[i], draws[:, i], int(counts[:, :, i].sum(0)[[0, 2]].sum()))
           for label, i in number.items()),
     ):  # fmt: skip
-        low = high = np.nan
-        how = "no test row has the label, and none was given it"
-        if len(seen := drawn[~np.isnan(drawn)]):
-            (low, high), how = np.quantile(seen, [0.025, 0.975]), method
-        if low == high:  # all right, say: a bootstrap would claim certainty
-            low, high, how = np.nan, np.nan, f"no interval: {len(counts)} {unit} without spread"
+        low, high, how = quantiles(drawn, len(counts), unit)
         metric = "macro-F1" if i is None else "F1"
         yield score(system, metric, value, low, high, n, how, slice=name, label=i, scorer=scorer)
+
+
+def label_counts(
+    given: Sequence[str], gold: Sequence[str], rows: Sequence[int], number: dict[str, int]
+) -> Float64:
+    """``outcomes`` of labels by name, a cluster for each of ``rows``."""
+    right, told = (np.array([number[name] for name in each]) for each in (gold, given))
+    _, cluster = np.unique(np.asarray(rows), return_inverse=True)
+    return outcomes(right, told, cluster, len(number))
+
+
+def quantiles(draws: Float64, clusters: int, unit: str) -> tuple[float, float, str]:
+    """The ends of the 95 % interval that resampled figures, (R,), give, and what it rests on."""
+    seen = draws[~np.isnan(draws)]
+    if not len(seen):
+        return np.nan, np.nan, "no test row has the label, and none was given it"
+    low, high = np.quantile(seen, [0.025, 0.975])
+    if low == high:  # all right, say: a bootstrap would claim certainty
+        return np.nan, np.nan, f"no interval: {clusters} {unit} without spread"
+    return low, high, f"percentile bootstrap over {clusters} {unit}, {RESAMPLES} resamples"
 
 
 def outcomes(
@@ -160,6 +174,88 @@ def resampled(counts: Float64, seed: int = 0) -> Float64:
     for draw in range(RESAMPLES):
         sums[draw] = np.bincount(random.integers(n, size=n), minlength=n) @ flat
     return sums.reshape(RESAMPLES, *counts.shape[1:])
+
+
+# The model beside a simple method, on the same texts -------------------------------------------
+
+#: The unit of differences of shares and of scores: of 100.
+POINTS = "points"
+
+#: What an interval of a difference is of.
+ON_THE_SAME = "of the difference on the same texts"
+
+
+def share_difference(
+    system: str, metric: str, ours: Sequence[bool], theirs: Sequence[bool], rows: Sequence[int]
+) -> Row:
+    """Of answers that are right or wrong, in percentage points. Differences lie from -1 to 1, and
+    are put to where shares lie: so where they have no spread, Wilson's interval stands in."""
+    apart = (np.asarray(ours, float) - np.asarray(theirs, float) + 1) / 2
+    found = bootstrap_share(apart, rows, unit="texts", resamples=RESAMPLES)
+    value, low, high = (100 * (2 * x - 1) for x in (found.value, found.low, found.high))
+    how = f"{found.method}, {ON_THE_SAME}"
+    return score(system, metric, value, low, high, found.n, how, unit=POINTS)
+
+
+def label_differences(
+    other: str,
+    given: Sequence[str],
+    simple: Sequence[str],
+    gold: Sequence[str],
+    rows: Sequence[int],
+    labels: Sequence[str],
+) -> Iterator[Row]:
+    """How far the labels ``given`` by the model are above those of the ``simple`` method ``other``:
+    texts are drawn for both at once. The rest as in ``label_scores``."""
+    system = f"model minus {other}"
+    ours, theirs = ([a == b for a, b in zip(each, gold, strict=True)] for each in (given, simple))
+    yield share_difference(system, "accuracy", ours, theirs, rows)
+    if not gold:
+        return
+    number = numbered(labels, gold)
+    both = [label_counts(each, gold, rows, number) for each in (given, simple)]
+    counts = np.stack(both, axis=1)  # (texts, 2, 3, labels)
+
+    def difference(sums: Float64) -> Float64:
+        macro = np.nanmean(f1(sums), axis=-1)
+        return 100 * np.asarray(macro[..., 0] - macro[..., 1])
+
+    low, high, how = quantiles(difference(resampled(counts)), len(counts), "texts")
+    value = float(difference(counts.sum(0)))
+    how = f"{how}, {ON_THE_SAME}"
+    yield score(system, "macro-F1", value, low, high, len(gold), how, unit=POINTS)
+
+
+def text_differences(
+    other: str, written: Sequence[str], simple: Sequence[str], gold: Sequence[str]
+) -> Iterator[Row]:
+    """How far the texts ``written`` by the model are above the ``simple`` ones of ``other``."""
+    system = f"model minus {other}"
+    ours, theirs = (
+        [a.strip() == b.strip() for a, b in zip(each, gold, strict=True)]
+        for each in (written, simple)
+    )
+    yield share_difference(system, "exact match", ours, theirs, range(len(gold)))
+    if not gold:
+        return
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    for metric in (CHRF(), BLEU()):
+        # What sacrebleu's own paired tests add up: n-grams by text, that make a score in sum.
+        both = [metric._extract_corpus_statistics(each, [list(gold)]) for each in (written, simple)]
+        counts = np.stack([np.asarray(each, float) for each in both], axis=1)  # (texts, 2, k)
+        whole, base = (metric._compute_score_from_stats(list(each)) for each in counts.sum(0))
+        draws = [
+            [metric._compute_score_from_stats(list(each)).score for each in pair]
+            for pair in resampled(counts)
+        ]
+        low, high, how = quantiles(-np.diff(draws, axis=1)[:, 0], len(gold), "texts")
+        yield score(
+            system, whole.name, whole.score - base.score, low, high, len(gold),
+            f"{how}, {ON_THE_SAME}", unit=POINTS,
+            scorer=f"sacrebleu {metric.get_signature()}",
+        )  # fmt: skip
 
 
 # What a simple method reaches ----------------------------------------------------------------

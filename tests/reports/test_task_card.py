@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from reports.page.figures import show
 from reports.reveal import reveal
 from reports.sections.task_use import ours, theirs
 from tests.reports import pages
@@ -24,29 +25,57 @@ def page_of(card):
     return pages.read(card.directory() / "task_card.html")
 
 
+@pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(
     ("right", "words"),
     [
         ((0.9, 0.2), "the model is ahead of a bag of words"),
         ((0.2, 0.9), "the model is behind a bag of words"),
-        ((0.6, 0.5), "the model is not told apart from a bag of words"),
+        ((0.52, 0.5), "the model is not told apart from a bag of words"),
     ],
 )
 def test_the_first_words_say_whether_the_model_beats_the_simple_method(
-    session, tmp_path, right, words
+    session, tmp_path, right, words, paired
 ):
-    made = tune(tmp_path, right=right)
+    """By the interval of their difference; where nobody measured that, by their own two."""
+    made = tune(tmp_path, right=right, paired=paired)
     text = text_of(card_of(made), "task_card")
     assert text.count("On the test rows the model is ") == 1 and words in text
     scores = {
         r["system"]: r for r in made["scores"].read().to_pylist() if r["metric"] == "accuracy"
     }
-    said = text[text.index(words) :].split("The intervals")[0]
+    apart = scores.pop("model minus bag of words", None)
+    assert (apart is not None) == paired
+    said = text[text.index(words) :].partition("The test rows are the user's own")[0]
     for row in scores.values():
         assert f"{100 * row['value']:.1f} % (95 % interval {100 * row['low']:.1f} % to" in said
         assert f"n = {row['n']}, against" in said
-    disjoint = max(r["low"] for r in scores.values()) > min(r["high"] for r in scores.values())
-    assert disjoint == ("do not overlap" in text.split("In short")[0])
+    if apart is None:
+        disjoint = max(r["low"] for r in scores.values()) > min(r["high"] for r in scores.values())
+        assert disjoint == ("do not overlap" in said) and "overlap" in said
+        assert "On the same rows" not in said
+        return
+    value, low, high = (show(apart[name], "points") for name in ("value", "low", "high"))
+    assert f"On the same rows they differ by {value} points (95 % interval {low} to {high})" in said
+    place = "above 0." if apart["low"] > 0 else "below 0: for" if apart["high"] < 0 else "holds 0:"
+    assert place in said
+
+
+def test_on_the_same_rows_less_tells_the_two_apart(session, tmp_path):
+    """36 and 30 of 60 right: the two intervals overlap, yet every text that the simple method has
+    right the model has, too."""
+    made = tune(tmp_path, right=(0.6, 0.5))
+    low, high = {}, {}
+    for row in made["scores"].read().to_pylist():
+        if row["metric"] == "accuracy":
+            low[row["system"]], high[row["system"]] = row["low"], row["high"]
+    assert low["model"] < high["bag of words"] and low["model minus bag of words"] > 0
+    page = page_of(card_of(made))
+    assert "the model is ahead of a bag of words" in page.text
+    [table] = [t for t in page.tables if t[0][-1] == "standing"]
+    assert [line[1::4] for line in table[1:4]] == [
+        ["this model", "–"], ["a bag of words", "ahead"], ["this model minus a bag of words", "–"],
+    ]  # fmt: skip
 
 
 def test_one_test_row_has_no_interval_and_tells_nothing_apart(session, tmp_path):
@@ -58,7 +87,7 @@ def test_figures_are_the_rows_of_scores_with_interval_n_scorer_and_method(made):
     figures = card_of(made)["figures"].read().to_pylist()
     rows = made["scores"].read().to_pylist()
     found = {f["where"]: f for f in figures if f["table"] == "scores"}
-    assert len(found) == len(rows) == 14
+    assert len(found) == len(rows) == 16
     for row in rows:
         key = json.dumps({k: row[k] for k in ("system", "metric", "label")}, sort_keys=True)
         for name in ("value", "low", "high", "n", "scorer", "method"):

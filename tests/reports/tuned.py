@@ -15,7 +15,14 @@ from tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, data_dig
 from tasks.training.going_on import SETTINGS
 from tasks.training.pretrain import CHECKPOINTS, LOG
 from tasks.training.task_predictions import PREDICTIONS
-from tasks.training.task_scores import SCORES, label_scores, numbered, text_scores
+from tasks.training.task_scores import (
+    SCORES,
+    label_differences,
+    label_scores,
+    numbered,
+    text_differences,
+    text_scores,
+)
 from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
 
 #: Labels of the model, of which the last has no test row; and one that only the test rows have.
@@ -30,6 +37,7 @@ class TunedConfig(FinetuneConfig):
     rows: int = 60
     counted: dict[str, int] = Field({}, description="of the test split")
     bad: int = 2
+    paired: bool = Field(True, description="with differences on the same rows")
 
 
 def answers(gold: list[str], share: float) -> list[str]:
@@ -57,13 +65,16 @@ def tuned(checkpoint: Artifact, config: TunedConfig, work: Work) -> None:
          "precision": "fp32"}
         for i, (g, p) in enumerate(zip(gold, given, strict=True))
     ])  # fmt: skip
-    systems = {"model": given, "the source itself" if pairs else "bag of words": simple}
-    write(work, "scores", [
+    other = "the source itself" if pairs else "bag of words"
+    scores = [
         row
-        for system, told in systems.items()
+        for system, told in {"model": given, other: simple}.items()
         for row in (text_scores(system, told, gold) if pairs
                     else label_scores(system, told, gold, range(n), LABELS, "sklearn 1"))
-    ])  # fmt: skip
+    ]  # fmt: skip
+    scores += (text_differences(other, given, simple, gold) if pairs
+               else label_differences(other, given, simple, gold, range(n), LABELS))  # fmt: skip
+    write(work, "scores", [row for row in scores if config.paired or "minus" not in row["system"]])
     counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
     write(work, "counts", [
         *({"split": s, "what": "used", "rows": r} for s, r in (("train", 200), ("validation", 30))),

@@ -6,9 +6,19 @@ import math
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from sklearn.metrics import accuracy_score, f1_score
 
-from tasks.training.task_scores import bag_of_words, label_scores, most_frequent, text_scores
+from tasks.training.task_scores import (
+    RESAMPLES,
+    bag_of_words,
+    label_differences,
+    label_scores,
+    most_frequent,
+    text_differences,
+    text_scores,
+)
 
 
 def drawn(n, seed):
@@ -108,3 +118,97 @@ def test_the_baselines_learn_what_words_say():
     assert bag_of_words(train, labels, [[5], [8, 9], [5, 5, 8]], 10) == ["a", "b", "a"]
     told = [(["fish", "fish", "the"], ["NOUN", "VERB", "DET"]), (["fish"], ["NOUN"])]
     assert most_frequent(told, [["the", "fish"], ["unknown"]]) == ["DET", "NOUN", "NOUN"]
+
+
+# Differences on the same texts, against brute force ----------------------------------------------
+
+
+def labelled(texts=40, words=5):
+    """Labels of words, by text: gold, two answers that share many of their mistakes, the text."""
+    random = np.random.default_rng(3)
+    n = texts * words
+    gold = random.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1])
+    hard = random.random(n) < 0.4
+    one = np.where(hard, random.choice(["a", "b", "c"], n), gold)
+    other = np.where(random.random(n) < 0.1, random.choice(["a", "b", "c"], n), one)
+    return gold, one, other, np.repeat(np.arange(texts), words)
+
+
+def test_differences_of_labels_are_those_of_a_bootstrap_by_hand():
+    gold, one, other, rows = labelled()
+    told = one.tolist(), other.tolist(), gold.tolist()
+    found = {r["metric"]: r for r in label_differences("x", *told, rows, "abc")}
+    assert {r["system"] for r in found.values()} == {"model minus x"}
+
+    def macro(chosen):
+        return [f1_score(gold[chosen], each[chosen], average="macro") for each in (one, other)]
+
+    random, drawn = np.random.default_rng(0), {"accuracy": [], "macro-F1": []}
+    for _ in range(RESAMPLES):
+        texts = random.integers(40, size=40)
+        chosen = np.concatenate([np.flatnonzero(rows == text) for text in texts])
+        ours, theirs = macro(chosen)
+        drawn["macro-F1"].append(100 * (ours - theirs))
+        right = [(each[chosen] == gold[chosen]).mean() for each in (one, other)]
+        drawn["accuracy"].append(100 * (right[0] - right[1]))
+    ours, theirs = macro(np.arange(len(gold)))
+    assert found["macro-F1"]["value"] == pytest.approx(100 * (ours - theirs))
+    right = [(each == gold).mean() for each in (one, other)]
+    assert found["accuracy"]["value"] == pytest.approx(100 * (right[0] - right[1]))
+    for metric, draws in drawn.items():
+        low, high = np.quantile(draws, [0.025, 0.975])
+        # The same draws for macro-F1; for accuracy others, of another generator's stream.
+        close = 1e-9 if metric == "macro-F1" else 0.15 * (high - low)
+        assert found[metric]["low"] == pytest.approx(low, abs=close)
+        assert found[metric]["high"] == pytest.approx(high, abs=close)
+        assert found[metric]["method"].endswith("texts, 1000 resamples, of the difference on the "
+                                                "same texts")  # fmt: skip
+        assert (found[metric]["n"], found[metric]["unit"]) == (200, "points")
+
+
+def test_answers_that_share_their_mistakes_are_told_apart_sooner():
+    gold, one, other, rows = (each.tolist() for each in labelled())
+    alone = [next(label_scores("x", each, gold, rows, "abc")) for each in (one, other)]
+    apart = next(label_differences("x", one, other, gold, rows, "abc"))
+    assert apart["high"] - apart["low"] < 100 * min(r["high"] - r["low"] for r in alone)
+
+
+def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
+    random = np.random.default_rng(5)
+    words = ["the", "old", "lamp", "of", "a", "harbour", "burns", "in", "wind", "and", "rain"]
+    gold = [" ".join(random.choice(words, 7)) for _ in range(12)]
+    one = [" ".join(w if random.random() < 0.8 else "x" for w in text.split()) for text in gold]
+    other = [" ".join(w if random.random() < 0.6 else "y" for w in text.split()) for text in gold]
+    found = {r["metric"]: r for r in text_differences("x", one, other, gold)}
+    for metric in (CHRF(), BLEU()):
+
+        def score(chosen, metric=metric):
+            ours, theirs, of = ([each[i] for i in chosen] for each in (one, other, gold))
+            return (metric.corpus_score(ours, [of]).score
+                    - metric.corpus_score(theirs, [of]).score)  # fmt: skip
+
+        draws = np.random.default_rng(0)
+        drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLES)]
+        row = found["BLEU" if isinstance(metric, BLEU) else "chrF2"]
+        assert row["value"] == pytest.approx(score(range(12)))
+        ends = (row["low"], row["high"])
+        assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+    assert set(found) == {"exact match", "chrF2", "BLEU"}
+
+
+def test_where_a_difference_has_no_spread_nothing_is_certain():
+    """All right against all wrong is a difference; the same answers are none; one text tells
+    nothing."""
+    gold = ["a", "b"] * 15
+    wrong = ["b", "a"] * 15
+    told = {r["metric"]: r for r in label_differences("x", gold, wrong, gold, range(30), "ab")}
+    assert told["accuracy"]["value"] == 100 and 50 < told["accuracy"]["low"] < 90
+    assert "Wilson" in told["accuracy"]["method"]
+    assert told["macro-F1"]["low"] is None and "without spread" in told["macro-F1"]["method"]
+    told = next(label_differences("x", wrong, wrong, gold, range(30), "ab"))
+    assert told["value"] == 0 and told["low"] < 0 < told["high"]
+    for rows in (label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
+                 text_differences("x", ["a"], ["b"], ["a"])):  # fmt: skip
+        assert all(row["low"] is None for row in rows)
+    for rows in (label_differences("x", [], [], [], [], "ab"), text_differences("x", [], [], [])):
+        assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
