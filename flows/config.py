@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from flows.mistakes import sentence
 from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -26,6 +27,7 @@ from tasks.audits.extraction import ExtractionConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
+from tasks.corpus.contamination import SIGNALS as CONTAMINATION
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
@@ -33,16 +35,21 @@ from tasks.corpus.effects import EffectsConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.find_repeats import RepeatsConfig
 from tasks.corpus.find_toxic import FindToxicConfig
+from tasks.corpus.identities import SIGNALS as IDENTITIES
 from tasks.corpus.identities import IdentitiesConfig
+from tasks.corpus.language import SIGNALS as LANGUAGE
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
+from tasks.corpus.quality import SIGNALS as QUALITY
 from tasks.corpus.quality import QualityConfig
 from tasks.corpus.reading.inputs import IngestConfig, towns_of
 from tasks.corpus.recovery import RecoveryConfig
+from tasks.corpus.score_toxicity import SIGNALS as TOXICITY
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig
-from tasks.corpus.select import Rule, SelectConfig
+from tasks.corpus.select import Rule, SelectConfig, misfit
+from tasks.corpus.signals import kinds_of
 from tasks.corpus.split import SplitConfig
 from tasks.measures.personal.types import TYPES as PERSONAL
 from tasks.measures.scorers import HEADS
@@ -56,6 +63,12 @@ ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tenso
 
 #: The types of spans that each use of ``scrub`` is given.
 TREATED = {"scrub": PERSONAL, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
+
+#: Whose signals each use of ``select`` is given.
+MEASURED = {
+    "select": {"language": LANGUAGE, "quality": QUALITY, "identities": IDENTITIES},
+    "select_scored": {"score_toxicity": TOXICITY, "contamination": CONTAMINATION},
+}
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -147,8 +160,21 @@ class Config(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _signals_that_are_there(self) -> Config:
+        """What a rule looks at is known before anything is measured."""
+        wrong = [
+            f"{section}.rules.{rule.name}: {why}"
+            for section, stages in MEASURED.items()
+            for rule in getattr(self, section).rules
+            if (why := misfit(rule, kinds_of(*stages.values())))
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    @model_validator(mode="after")
     def _a_rule_for_the_sets(self) -> Config:
-        rules = (*self.select.rules, *self.select_scored.rules)
+        rules = self.select_scored.rules
         if self.contamination.sets and all(rule.signal != "contamination" for rule in rules):
             raise ValueError(
                 "contamination.sets are looked for, and no rule of select_scored looks at what is "
@@ -257,8 +283,7 @@ def load(
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        problems = "; ".join(_sentence(problem) for problem in error.errors())
-        raise UsageError(f"config {where}: {problems}") from error
+        raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS)}") from error
 
 
 def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,17 +317,6 @@ def read(config: str) -> dict[str, Any]:
         raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"config {path}: is not valid TOML ({error})") from error
-
-
-def _sentence(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "the root"
-    if problem["type"] == "extra_forbidden" or problem["type"] == "unexpected_keyword_argument":
-        return f"{place}: there is no such key"
-    if isinstance(problem["input"], dict | Config):
-        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
-    given = repr(problem["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
-    return f"{place}: {problem['msg'].removeprefix('Value error, ')} (given: {given})"
 
 
 def _set(tree: dict[str, Any], override: str) -> None:

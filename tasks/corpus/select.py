@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
@@ -37,7 +37,7 @@ from tasks.contract import (
     with_columns,
 )
 from tasks.corpus.presets import PRESETS, Preset, said
-from tasks.corpus.signals import of_part
+from tasks.corpus.signals import kinds_of, of_part
 from tasks.corpus.split import uniform
 
 #: The bounds that a value must keep, and how a value that does not keep one compares with it.
@@ -125,7 +125,30 @@ def _named(rules: Any) -> Any:
     return [{"name": k, **v} if isinstance(v, Mapping) else v for k, v in rules.items()]
 
 
-Rules = Annotated[tuple[Rule, ...], BeforeValidator(_named)]
+def _name(rule: Any) -> Any:
+    return rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
+
+
+def _each(rules: Any) -> Any:
+    """What is wrong with a rule is told by its name: among those of presets no number would tell
+    which one it is."""
+    if not isinstance(rules, Mapping | list | tuple):
+        raise ValueError("must be tables [….rules.NAME], one a rule, or a list of rules")
+    entries = _named(rules)
+    names = list(rules) if isinstance(rules, Mapping) else [_name(rule) for rule in entries]
+    made, wrong = [], []
+    for number, (name, rule) in enumerate(zip(names, entries, strict=True)):
+        place = name if isinstance(name, str) else number
+        try:
+            made.append(Rule.model_validate(rule))
+        except ValidationError as error:
+            wrong += [{**found, "loc": (place, *found["loc"])} for found in error.errors()]
+    if wrong:
+        raise ValidationError.from_exception_data("rules", cast(Any, wrong))
+    return made
+
+
+Rules = Annotated[tuple[Rule, ...], BeforeValidator(_each)]
 
 
 class SelectConfig(StageConfig):
@@ -149,13 +172,14 @@ class SelectConfig(StageConfig):
             return given
         names, own = given.get("presets", ()), _named(given.get("rules", ()))
         lists = isinstance(names, list | tuple) and isinstance(own, list | tuple)
-        if not lists or any(name not in list(PRESETS) for name in names):
+        sound = lists and all(isinstance(_name(rule), str) for rule in own)
+        if not sound or any(name not in list(PRESETS) for name in names):
             return given  # refused below, with its place
         rules = {name: {"name": name, **rule} for n in names for name, rule in PRESETS[n].items()}
         new: dict[str, Any] = {}
         more = []
         for rule in own:
-            name = rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
+            name = _name(rule)
             if name in rules and name not in new:
                 new[name] = {**rules[name], **rule} if isinstance(rule, Mapping) else rule
             else:
@@ -180,21 +204,26 @@ class Judged:
     unknown: np.ndarray  # bool: for want of a value
 
 
+def misfit(rule: Rule, kinds: Mapping[str, pa.DataType]) -> str | None:
+    """Why a rule says nothing of signals of these names and types; None where it does."""
+    if rule.signal not in kinds:
+        return f"there is no signal {rule.signal!r}; there are: {', '.join(kinds) or 'none'}"
+    kind = kinds[rule.signal]
+    if pa.types.is_string(kind):
+        fits, wants = rule.labels, "give it any_of or none_of"
+    elif pa.types.is_nested(kind):
+        fits, wants = False, "no rule looks at lists"
+    else:
+        fits, wants = not rule.labels, f"give it {', '.join(BROKEN)}"
+    return None if fits else f"signal {rule.signal!r} is of type {kind}: {wants}"
+
+
 def judge(rule: Rule, rows: pa.Table, seed: int) -> Judged:
     """rows: the signals of the documents, and their doc_id."""
-    if rule.signal not in rows.schema.names or rule.signal == "doc_id":
-        has = ", ".join(name for name in rows.schema.names if name != "doc_id") or "none"
-        raise HallmarkError(
-            f"rule {rule.name!r}: there is no signal {rule.signal!r}; there are: {has}"
-        )
+    if why := misfit(rule, kinds_of(rows.schema)):
+        raise HallmarkError(f"rule {rule.name!r}: {why}")
     values = rows[rule.signal].combine_chunks()
-    try:
-        broken = rule.broken(values)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise HallmarkError(
-            f"rule {rule.name!r}: signal {rule.signal!r} is of type {values.type}; give it bounds "
-            f"of that kind"
-        ) from error
+    broken = rule.broken(values)
     unknown = pc.is_null(broken).to_numpy(zero_copy_only=False)
     hit = pc.fill_null(broken, rule.unknown == "remove").to_numpy(zero_copy_only=False)
     if rule.action == "cap":

@@ -22,6 +22,11 @@ def signals(meaning: str, *fields: pa.Field) -> pa.Schema:
     return table(meaning, column("doc_id", ID, "id", "the document"), *fields, cut=True)
 
 
+def kinds_of(*schemas: pa.Schema) -> dict[str, pa.DataType]:
+    """The type of each signal of these tables."""
+    return {f.name: f.type for schema in schemas for f in schema if f.name != "doc_id"}
+
+
 def write_signals(
     part: Part, kernel: Callable[[pa.RecordBatch], Mapping[str, pa.Array]], out: Tables
 ) -> Noted:

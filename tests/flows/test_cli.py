@@ -27,7 +27,7 @@ def hallmark(tmp_path):
         (["run", "nonsense"], 2, "there is no config 'nonsense'"),
         (["run", "missing.toml"], 2, "missing.toml: cannot be read"),
         (["run", "smoke", "--set", "scrub.colour=1"], 2, "scrub.colour: there is no such key"),
-        (["run", "smoke", "--set", "workers=0"], 2, "workers: Input should be greater than"),
+        (["run", "smoke", "--set", "workers=0"], 2, "workers: must be greater than"),
         (["run", "smoke", "--set", "workers"], 2, "write it as section.key=value"),
         (["run", "smoke", "--set", "name.x=1"], 2, "'name' is a value, not a section"),
         (["run", "smoke", "--sett", "x"], 2, "--sett"),
@@ -38,6 +38,8 @@ def hallmark(tmp_path):
         (["run", "smoke", "--set", "split.validation=0"], 2, "split.validation: "),
         (["run", "smoke", "--set", "plant.seed=1e26"], 2, "plant.seed: "),
         (["run", "smoke", "--set", "pretrain.model.d_model=100000000000"], 2, "d_model must be"),
+        (["run", "smoke", "--set", "select.rules.x.lt=1"], 2, "rules.x: there is no signal 'x'"),
+        (["run", "smoke", "--dry-run", "--set", "select.rules.x.lt=1"], 2, "is no signal 'x'"),
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
@@ -65,7 +67,7 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
     ("text", "words"),
     [
         ("name = ", "is not valid TOML"),
-        ('name = "x"\n', "ingest: Field required"),
+        ('name = "x"\n', "ingest: is missing"),
         ('name = "x"\nunknown = 1\n[ingest]\n', "unknown: there is no such key"),
     ],
 )

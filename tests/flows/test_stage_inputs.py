@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flows.config import load
+from flows.config import MEASURED, load
 from flows.growing import READ
 from flows.pipeline import AUDITS, curate, examine, train
 from tasks.contract import Session, Store, open_session
@@ -54,3 +54,9 @@ def test_only_the_cards_read_the_truth_of_the_town(inputs):
 def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings(inputs):
     readers = {label for label, given in inputs.items() if "identities" in given}
     assert readers >= {"audit_toxicity", "audit_bias"} and "audit_capability" not in readers
+
+
+@pytest.mark.parametrize("section", MEASURED)
+def test_the_signals_that_a_config_may_name_are_those_that_select_is_given(inputs, section):
+    (documents,) = inputs[section] - set(MEASURED[section])
+    assert inputs[section] == {documents, *MEASURED[section]}

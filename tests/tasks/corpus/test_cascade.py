@@ -329,7 +329,9 @@ def with_rules(**rules):
 
 
 def test_rules_must_be_those_for_which_the_recall_is_measured():
-    assert Config.model_validate(with_rules(toxicity={"lt": 0.7}, other={"signal": "x", "lt": 1}))
+    assert Config.model_validate(
+        with_rules(toxicity={"lt": 0.7}, other={"signal": "contamination", "lt": 1})
+    )
     for rule in ({"lt": 0.8}, {"lt": 0.7, "unknown": "remove"}, {"signal": "threat", "lt": 0.7}):
         with pytest.raises(ValueError, match=r"rules may say toxicity lt = 0\.7, and nothing"):
             Config.model_validate(with_rules(toxicity=rule))

@@ -166,7 +166,7 @@ def test_presets_stand_before_other_rules_and_are_changed_by_name():
         ({"presets": [["c4"]]}, r"select\.presets\.0: "),
         ({"presets": 7}, r"select\.presets: "),
         ({"presets": ["c4"], "rules": 7}, r"select\.rules: "),
-        ({"presets": ["c4"], "rules": [7]}, r"select\.rules\.3: "),
+        ({"presets": ["c4"], "rules": [7]}, r"select\.rules\.0: "),
         ({"presets": ["c4"], "rules": [{"name": "c4_sentences", "ge": 1}] * 2}, "two rules have"),
     ],
 )

@@ -244,7 +244,7 @@ def test_a_signal_that_is_not_there_or_of_another_kind_is_named(session):
     for rules, words in (
         (
             {"lines": {"ge": 1}},
-            r"rule 'lines': there is no signal 'lines'; there are: words",
+            r"rule 'lines': there is no signal 'lines'; there are: words, share, language, odd$",
         ),
         ({"language": {"ge": 1}}, r"rule 'language': signal 'language' is of type string"),
         ({"words": {"any_of": ["a"]}}, r"rule 'words': signal 'words' is of type int32"),
@@ -264,10 +264,10 @@ def config_of(rules):
 
 
 def test_rules_are_written_as_tables_and_keep_their_order():
-    config = config_of({"b": {"signal": "words", "ge": 1}, "toxicity": {"lt": 0.5}})
-    assert [(r.name, r.signal) for r in config.rules] == [("b", "words"), ("toxicity", "toxicity")]
+    config = config_of({"b": {"signal": "threat", "lt": 1}, "toxicity": {"lt": 0.5}})
+    assert [(r.name, r.signal) for r in config.rules] == [("b", "threat"), ("toxicity", "toxicity")]
     assert SelectConfig.model_validate(config.model_dump(mode="json")) == config
-    other = config_of({"toxicity": {"lt": 0.5}, "b": {"signal": "words", "ge": 1}})
+    other = config_of({"toxicity": {"lt": 0.5}, "b": {"signal": "threat", "lt": 1}})
     assert other.model_dump(mode="json") != config.model_dump(mode="json")
 
 
@@ -286,6 +286,15 @@ def test_rules_are_written_as_tables_and_keep_their_order():
         ({"x": 5}, "rules"),
         ({"../x": {"ge": 1}}, "name"),
         ([{"name": "x", "ge": 1}, {"name": "x", "le": 1}], "two rules have one name"),
+        (5, "rules: must be tables"),
+        ({"threat": {"lt": "abc"}}, "rules.threat.lt: must be a number (given: 'abc')"),
+        ([{"name": ["x"], "lt": 1}], "rules.0.name: must be text, in quotes"),
+        (
+            {"threat": {"lt": 1}, "lines": {"ge": 1}},
+            "rules.lines: there is no signal 'lines'; there are: toxicity, severe_toxicity, ",
+        ),
+        ({"threat": {"any_of": ["a"]}}, "rules.threat: signal 'threat' is of type float: give it"),
+        ({"status": {"signal": "toxicity_status", "lt": 1}}, "string: give it any_of or none_of"),
     ],
 )
 def test_a_rule_that_says_nothing_sound_is_refused_with_its_place(rules, words):

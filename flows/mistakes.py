@@ -1,0 +1,89 @@
+"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any
+
+from pydantic import ValidationError
+
+#: What a value must be, by the beginning of the name that pydantic has for the error.
+MUST_BE = {
+    "int_": "must be a whole number",
+    "float_": "must be a number",
+    "bool_": "must be true or false",
+    "string_type": "must be text, in quotes",
+    "path_type": "must be a path, in quotes",
+    "date_": "must be a day such as 2026-01-31",
+    "list_type": "must be a list, in brackets",
+    "tuple_type": "must be a list, in brackets",
+    "dict_type": "must be a table of settings",
+    "model_": "must be a table of settings",
+    "dataclass_type": "must be a table of settings",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "missing": "is missing",
+    "union_tag_not_found": "has no kind, which says what it is",
+}
+
+ABOVE = "write it at the top of the file, above the first [table]"
+
+
+def sentence(error: ValidationError, tree: Mapping[str, Any], root: Sequence[str]) -> str:
+    """All that is wrong with a tree. ``root``: the keys that stand above all tables."""
+    return "; ".join(_said(problem, tree, root) for problem in error.errors())
+
+
+def _said(problem: Any, tree: Mapping[str, Any], root: Sequence[str]) -> str:
+    place, kind, value = _place(problem["loc"], tree), problem["type"], problem["input"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{place}: there is no such key{_remedy(problem['loc'], root)}"
+    if kind == "union_tag_invalid":
+        return f"{place}.kind: must be one of {problem['ctx']['expected_tags']}" + _given(
+            problem["ctx"]["tag"]
+        )
+    says = next((words for start, words in MUST_BE.items() if kind.startswith(start)), "")
+    if not says:
+        says = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if isinstance(value, float) and isnan(value) and kind.startswith(("less_", "greater_")):
+        says = "must be a number"
+    if kind == "missing" and place in root:
+        says += f"; {ABOVE}"
+    at = f"{place}: " if place else ""  # what is wrong with the whole names its keys
+    # Of a key that is missing, and of a table in which two things contradict, no value is shown.
+    lacks = kind in ("missing", "union_tag_not_found")
+    whole = kind == "value_error" and not isinstance(value, str | int | float | list)
+    return at + says + ("" if lacks or whole else _given(value))
+
+
+def _place(loc: Sequence[str | int], tree: Any) -> str:
+    """The key as the file has it. In pydantic's way to it also stands which of several types a
+    value was taken for: that of its kind, or such as ``str`` and ``tuple[str, ...]``."""
+    said: list[str] = []
+    node = tree
+    for part in map(str, loc):
+        kind = isinstance(node, Mapping) and part not in node and part == node.get("kind")
+        if kind or part == "str" or "[" in part:
+            continue
+        said.append(part)
+        if isinstance(node, Mapping):
+            node = node.get(part)
+        elif isinstance(node, list) and part.isdecimal():
+            node = node[int(part)]
+        else:
+            node = None  # a default, or a rule by its name
+    return ".".join(said)
+
+
+def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:
+    """In TOML all that stands below a header belongs to it."""
+    misplaced = len(loc) > 1 and loc[-1] in root
+    return f" here; {loc[-1]} is one of the whole config: {ABOVE}" if misplaced else ""
+
+
+def _given(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " (given: a table)"
+    said = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f" (given: {said if len(said) <= 60 else said[:57] + '...'})"

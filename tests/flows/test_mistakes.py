@@ -1,0 +1,88 @@
+"""What is wrong with a config is told in the words of its file, whatever stands there."""
+
+import re
+from copy import deepcopy
+
+import pytest
+
+from flows.config import load
+from tasks.contract import UsageError
+
+SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("select.rules=5", "select.rules: must be tables [….rules.NAME], one a rule, or a list of "
+         "rules (given: 5)"),
+        ("select.rules={words = 5}", "select.rules.words: must be a table of settings (given: 5)"),
+        ("pretrain.train=3", "pretrain.train: must be a table of settings (given: 3)"),
+        ("pretrain.train.steps='a'", "pretrain.train.steps: must be a whole number (given: 'a')"),
+        ("ingest.sources.0.weight=nan", "ingest.sources.0.weight: must be a number (given: nan)"),
+        ("ingest.sources=3", "ingest.sources: must be a list, in brackets (given: 3)"),
+        ("ingest.sources=[{}]", "ingest.sources.0: has no kind, which says what it is"),
+        ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'jsonl', "),
+        ("find_repeats.enabled=7", "find_repeats.enabled: must be true or false (given: 7)"),
+        ("select_scored.rules.toxicity.lt=abc", "select_scored.rules.toxicity.lt: must be a number "
+         "(given: 'abc')"),
+        ("select={presets = ['c4'], rules = {mine = {signal = 'words', ge = 'a'}}}",
+         "select.rules.mine.ge: must be a number (given: 'a')"),
+        ("select.rules.toxicity.lt=0.5", "select.rules.toxicity: there is no signal 'toxicity'; "
+         "there are: language, language_probability, words, "),
+        ("select.rules.language.ge=1", "select.rules.language: signal 'language' is of type "
+         "string: give it any_of or none_of"),
+        ("select.rules.dialects.any_of=['a']", "list<item: string>: no rule looks at lists"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words):
+    with pytest.raises(UsageError) as error:
+        load("smoke", [overrides])
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'name = "x"\n{SOURCES}workers = 3\n', "ingest.sources.0.workers: there is no such key "),
+        (f'name = "x"\n{SOURCES}[pack]\nstore = "mine"\n', "pack.store: there is no such key "),
+        (f'[pack]\nname = "x"\n{SOURCES}', "name: is missing; "),
+    ],
+)
+def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_path, text, words):
+    (tmp_path / "my.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"above the first \[table\]") as error:
+        load(str(tmp_path / "my.toml"))
+    assert words in str(error.value)
+
+
+def keys(tree, path=()):
+    if path:
+        yield path
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in pairs:
+        if isinstance(value, dict | list):
+            yield from keys(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+OURS = re.compile("Input|instance|tuple|dictionary|Field|<class")
+
+
+def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
+    base = load("smoke").model_dump(mode="json")
+    refused = 0
+    for path in keys(base):
+        for wrong in (3, float("nan"), "x", [], [3], {"a": 3}, [{"name": ["x"]}]):
+            tree = deepcopy(base)
+            node = tree
+            for part in path[:-1]:
+                node = node[part]
+            node[path[-1]] = wrong
+            try:
+                load(tree)
+            except UsageError as error:
+                refused += 1
+                assert not OURS.search(str(error)), (path, str(error))
+    assert refused > 1000
