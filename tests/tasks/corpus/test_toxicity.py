@@ -2,6 +2,7 @@
 
 import hashlib
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given as given_values
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tasks.contract import Processes, Session, Store, ids, open_session
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.toxicity.windows import highest, windows
+from tasks.corpus.toxicity.windows import highest, score_batch, windows
 from tasks.measures.scorers import HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -36,7 +37,7 @@ def test_the_worst_window_of_a_long_document_counts(session):
     scores = score_toxicity(given(texts), None, ScoreToxicityConfig())["windows"].read().to_pylist()
     documents = given(texts)["documents"].read()["doc_id"].to_pylist()
     by_document = [[r for r in scores if r["doc_id"] == d] for d in documents]
-    assert [len(rows) for rows in by_document] == [4, 4, 1, 1]
+    assert [[r["window"] for r in rows] for rows in by_document] == [[*range(4)]] * 2 + [[0]] * 2
     worst = max(by_document[1], key=lambda r: r["toxicity"])
     assert RUDE in texts[1][worst["start"] : worst["end"]]
     assert max(r["toxicity"] for r in by_document[0]) < 0.2
@@ -100,6 +101,16 @@ def test_the_highest_window_that_has_a_score_is_the_signal():
     assert found["doc_id"].to_pylist() == ids(map(str, known)).to_pylist()
     for head in HEADS:
         assert found[head].to_pylist() == [0.75, 0.4375, None, 0.0]
+
+
+def test_a_document_that_the_scorer_is_not_asked_about_is_one_window_without_a_score():
+    texts = pa.array([MILD * 4, RUDE * 9], pa.large_string())
+    batch = pa.record_batch({"doc_id": ids(["a", "b"]), "text": texts})
+    found = score_batch(batch, np.array([True, False]), 100, ScorerConfig())
+    assert found["doc_id"].to_pylist() == ids(["a", "a", "a", "b"]).to_pylist()
+    assert found["window"].to_pylist() == [0, 1, 2, 0]
+    assert (found["start"][3].as_py(), found["end"][3].as_py()) == (0, len(RUDE) * 9)
+    assert found["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
 
 
 def test_no_documents_are_no_error(session):
