@@ -28,7 +28,12 @@ def chain(store: Store, name: str) -> list[Run]:
     runs: list[Run] = []
     wanted: str | None = name
     while wanted is not None:
-        run = open_run(wanted, store, stage="plant")
+        try:
+            run = open_run(wanted, store, stage="plant")
+        except UsageError as error:
+            raise UsageError(
+                f"earlier {name!r}: {error}; the config of the first corpus has no earlier"
+            ) from error
         if "plant" not in run.stages:
             raise UsageError(
                 f"earlier {name!r}: run {run.id} has no finished corpus; name one that came as far "

@@ -208,7 +208,10 @@ def open_run(
     if stage is not None and name == "latest":
         there = [run for run in all_runs(store) if stage in run.stages]
         if not there:
-            raise UsageError(f"no run in the store {store.uri} has the stage {stage} yet")
+            raise UsageError(
+                f"no run in the store {store.uri} has the stage {stage} yet; make one first: "
+                f"hallmark run CONFIG"
+            )
         return there[-1]
     matches = ids[-1:] if name == "latest" else [i for i in ids if i.startswith(name)]
     if name in ids:

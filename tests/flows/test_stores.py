@@ -87,3 +87,16 @@ def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
         with pytest.raises(UsageError, match=f"only .*{words}; choose from capability, "):
             audit.fn(checkpoint="gpt2", only=only)
     assert not (place / "usual").exists()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words"),
+    [
+        ("latest", "has the stage plant yet; make one first: hallmark run CONFIG; the config of"),
+        ("20260101", "has no run called '20260101'; it holds none; start one with: hallmark run"),
+    ],
+)
+def test_a_corpus_cannot_be_added_to_in_a_store_without_one(place, earlier, words):
+    with pytest.raises(UsageError, match=f"^earlier '{earlier}': .*{words}") as error:
+        settle("my.toml", [f"earlier='{earlier}'"])
+    assert str(error.value).endswith("; the config of the first corpus has no earlier")
