@@ -48,7 +48,7 @@ from tasks.corpus.reading.blocking import blocked
 from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
 from tasks.corpus.reading.labels import domains
 from tasks.corpus.reading.quotas import BLOCKED, Quotas, settle
-from tasks.corpus.reading.readers import Record
+from tasks.corpus.reading.readers import Record, remedy
 from tasks.corpus.reading.records import (
     RECORDS,
     Range,
@@ -396,5 +396,5 @@ def _nothing(results: list[Done]) -> str:
     first = damaged[0]
     return (
         f"no document could be read, {len(damaged)} records are damaged; the first: source "
-        f"{first['source']!r}, {first['file']!r}: {first['error']}; correct its kind and its fields"
+        f"{first['source']!r}, {first['file']!r}: {first['error']}; {remedy(first['error'])}"
     )

@@ -12,6 +12,7 @@ such as "\\ud800" in JSON) is an error, not something to guess at.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,13 @@ class Record:
 def unusable(line: Line, limit: int) -> str:
     """Why a line cannot be parsed at all, if so."""
     return line.error or (TOO_LONG if line.size > limit else "")
+
+
+def remedy(error: str) -> str:
+    """What is to be done about an error of a record."""
+    if error == TOO_LONG:
+        return 'raise ingest.max_document_bytes, or split it (in text: split = "blank_lines")'
+    return "correct it, or the kind and fields of its source"
 
 
 def empty_file(meter: Meter) -> Iterator[Record]:
@@ -99,7 +107,10 @@ def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
     except json.JSONDecodeError as error:
         record.error, record.place = "broken JSON", f"{record.place}, character {error.pos + 1}"
         return record
-    except (ValueError, RecursionError):  # a number of thousands of digits; nesting without end
+    except ValueError:
+        record.error = f"a number of more than {sys.get_int_max_str_digits():,} digits"
+        return record
+    except RecursionError:  # nesting without end
         record.error = "broken JSON"
         return record
     if not isinstance(value, dict):

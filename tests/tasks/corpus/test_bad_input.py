@@ -19,7 +19,7 @@ from tasks.corpus.reading.members import DAMAGED, TOO_EARLY
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tasks.corpus.reading.streams import Meter, blocks
 from tests.tasks.corpora import given
-from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, texts
+from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, read, texts
 from tests.tasks.corpus.test_warc import page, record
 
 # One record list, in every container -------------------------------------------------------------
@@ -283,3 +283,11 @@ def test_the_containers_here_are_what_libraries_write(tmp_path):
     path = put(tmp_path / "in", "text", rows)
     found = reader(path, settings.model_validate(source("text", path)), LIMIT, Meter())
     assert texts(found) == [text for _, text in plain]
+
+
+def test_a_number_of_thousands_of_digits_is_said_to_be_one(write):
+    """No other reader of JSON would call it broken; Python makes no number of it."""
+    line = b'{"text": "x", "n": ' + b"9" * 5000 + b"}"
+    good, bad, _ = read(write("a.jsonl", line + b'\n{"text": "y"}'), "jsonl", limit=10**6)
+    assert texts(good) == ["y"]
+    assert bad == [("line 1", "a number of more than 4,300 digits")]

@@ -269,6 +269,9 @@ def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, sessio
         HallmarkError, match=r"3 records are damaged; .*'s', 'a\.jsonl': field 'text'"
     ):
         ingest(config(source("jsonl", path)))
+    (tmp_path / "long.txt").write_text("x" * 11)
+    with pytest.raises(HallmarkError, match=r"raise ingest\.max_document_bytes, or split it"):
+        ingest(config(source("text", tmp_path / "long.txt"), max_document_bytes=10))
     path = jsonl(tmp_path / "b.jsonl", [{"text": ""}])
     with pytest.raises(HallmarkError, match="the sources hold no document"):
         ingest(config(source("jsonl", path)))
