@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from model.config import ModelConfig, TrainConfig, from_dict, to_dict
 from tasks.contract import Artifact, HallmarkError
+from tasks.measures import machine
 from tasks.training.following import event_of, started
 
 #: Seconds that steps are made for, and after which a trainer that still is not done is ended.
@@ -150,7 +151,7 @@ def machine_memory(device: str) -> int:
         import torch
 
         return int(torch.cuda.get_device_properties(0).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine.memory()
 
 
 def started_from(folder: Path) -> ModelConfig:

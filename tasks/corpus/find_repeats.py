@@ -13,7 +13,6 @@ takes, the search does not begin.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from tasks.corpus.copies.duplicates import STANDING, KeeperConfig, by_rank, stan
 from tasks.corpus.copies.earlier import tables
 from tasks.corpus.copies.repeats import END, repeated, stretches
 from tasks.corpus.spans import SPANS, Utf8
+from tasks.measures.machine import memory
 
 Int64 = NDArray[np.int64]
 
@@ -86,11 +86,6 @@ def write_part(found: Found, out: Tables) -> None:
             "score": pa.nulls(rows, pa.float32()),
         }
     )
-
-
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_memory(size: int, there: int) -> None:

@@ -19,7 +19,8 @@ from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
 from tasks.corpus.figures import c4, fineweb, gopher
 from tasks.corpus.figures.texts import Texts
 from tasks.corpus.signals import signals, write_signals
-from tasks.measures.faults import Noted, tell
+from tasks.measures.faults import Noted, Unfit, tell
+from tasks.measures.machine import memory
 
 
 class QualityConfig(StageConfig):
@@ -82,6 +83,12 @@ SIGNALS = signals(
 )  # fmt: skip
 
 
+#: Bytes of memory that the figures of one document take, by character of its text.
+HELD = 100
+
+#: How the reason begins for which a document has no figures on this machine.
+TOO_LITTLE = "too little memory"
+
 #: Bytes of text worked on at a time, so that what is held of them stays in the processor's cache.
 BLOCK = 1 << 19
 
@@ -97,11 +104,25 @@ def blocks(column: pa.Array) -> Iterator[pa.Array]:
         start = stop
 
 
+def check_memory(characters: int, there: int) -> None:
+    """Unfit where a document of so many characters takes more memory than is there: whoever took
+    it all the same would be killed, and say nothing."""
+    needed = HELD * characters
+    if needed > there:
+        raise Unfit(
+            f"{TOO_LITTLE}: the figures of its {characters:,} characters take {needed / 1e9:.1f} "
+            f"GB, and this machine has {there / 1e9:.1f} GB; lower ingest.max_document_bytes, or "
+            f"run on a larger one"
+        )
+
+
 def figures(column: pa.Array, config: QualityConfig) -> pa.Table:
     """The signals of a column of texts without nulls, a row each."""
     schema = pa.schema([(field.name, field.type) for field in SIGNALS][1:])
     found = [schema.empty_table()]
     for block in blocks(column):
+        if len(block) == 1:
+            check_memory(pc.utf8_length(block)[0].as_py(), memory())
         texts = Texts.of(block)
         columns = {
             **gopher.quality(texts, config.stop_words),
@@ -124,6 +145,11 @@ def told(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
 
 @stage(tables={"signals": SIGNALS}, libraries=["numpy", "pyarrow"])
 def quality(documents: Table, config: QualityConfig, work: Work) -> None:
-    """Holds a batch of a part at a time, and of one document about 100 bytes a character."""
+    """Holds a batch of a part at a time, and of one document about 100 bytes a character. One for
+    which this machine has too little memory has no figures, as others on which it fails, and is
+    told with the remedy; on a larger machine it has."""
     done = work.parts(quality_part, documents.parts, config)
-    tell(work, [part.value for part in done], documents.rows, "the measurement of quality")
+    failed = [part.value for part in done]
+    if any(why.startswith(TOO_LITTLE) for part in failed for _, why in part):
+        work.determinism = "machine"
+    tell(work, failed, documents.rows, "the measurement of quality")

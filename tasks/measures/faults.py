@@ -3,7 +3,7 @@ which it fails.
 
 Kernels look at columns and at no neighbour, so a document on which one fails is found by halving
 the batch. What becomes of it is for the stage to say: its signals are null, or it goes to
-quarantine. The reason is the kind of the error; its words may hold text.
+quarantine. The reason is the kind of the error, whose words may hold text, but for ``Unfit``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ Result = TypeVar("Result")
 
 #: These say nothing of a document: what has its own words, and what the machine lacks.
 OTHERS = (HallmarkError, OSError, MemoryError, ImportError)
+
+
+class Unfit(Exception):
+    """Why a kernel does not take a document, with the remedy, in words that hold no text of it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ def _bad(
         raise
     except Exception as error:
         if len(batch) == 1:
-            yield first, f"failed: {type(error).__name__}"
+            unfit = isinstance(error, Unfit)
+            yield first, str(error) if unfit else f"failed: {type(error).__name__}"
             return
         half = len(batch) // 2
         yield from _bad(kernel, batch[:half], first)

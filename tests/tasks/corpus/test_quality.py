@@ -178,3 +178,17 @@ def test_stop_words_and_short_lines_are_settings(session):
     assert made["short_lines"].to_pylist() == [2 / 3]
     made = quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
     assert made["short_lines"].to_pylist() == [0]
+
+
+def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, monkeypatch, caplog):
+    monkeypatch.setattr("tasks.corpus.quality.memory", lambda: 70_000_000)
+    texts = ["one and two", "word " * 150_000, "three of four"]
+    made = quality(given(texts), QualityConfig())
+    words = made["signals"].read()["words"].to_pylist()
+    assert sorted(words, key=lambda n: n or 0) == [None, 3, 3]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "failed on 1 of 3 documents" in told
+    assert "too little memory: the figures of its 750,000 characters take 0.1 GB" in told
+    assert "lower ingest.max_document_bytes" in told
+    assert made.manifest["determinism"] == "machine"
+    assert quality(given(texts[:1]), QualityConfig()).manifest["determinism"] == "exact"

@@ -1,0 +1,8 @@
+"""What this machine has."""
+
+import os
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
