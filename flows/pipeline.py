@@ -16,11 +16,11 @@ from reports.model_card import model_card
 from reports.task_card import task_card
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
-from tasks.audits.capability import audit_capability
+from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.extraction import audit_extraction
 from tasks.audits.score_samples import score_samples
 from tasks.audits.toxicity import audit_toxicity
-from tasks.contract import Artifact, UsageError
+from tasks.contract import Artifact, Table, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
@@ -174,6 +174,12 @@ def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:
 AUDITS = ("capability", "toxicity", "bias", "extraction")
 
 
+def audited(until: str | None) -> bool:
+    """Whether a run that stops behind this stage comes to the audits."""
+    stages = list(Config.model_fields)
+    return until is None or stages.index(until) > stages.index("pretrain")
+
+
 def check_audits(only: Sequence[str]) -> None:
     """UsageError unless these are names of audits, at least one."""
     unknown = [name for name in only if name not in AUDITS]
@@ -198,6 +204,8 @@ def pipeline(
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
+        if audited(until):
+            check_held_out(Table(tuple(whole(earlier, corpus)), "documents"))
         begun = None if start is None else resolve(run.store, start).checkpoint
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]

@@ -110,6 +110,22 @@ SEEN = "training text"  # positive control: the 5-gram model's own training docu
 # Documents -----------------------------------------------------------------------------------
 
 
+def no_text(split: str) -> str:
+    return (
+        f"the split {split!r} holds no text to measure capability on; ingest more text, raise "
+        f"split.{split} or take another split.seed"
+    )
+
+
+def check_held_out(documents: Table) -> None:
+    """HallmarkError where there is nothing to measure on, for who is about to train a model: that
+    is then not paid for."""
+    for batch in documents.batches(["split"]):
+        if pc.any(pc.equal(batch["split"], "validation")).as_py():
+            return
+    raise HallmarkError(f"audit_capability would fail behind the training: {no_text('validation')}")
+
+
 def choose(documents: Table, split: str, most_bytes: int, seed: int) -> pa.Table:
     """Documents of a split, about ``most_bytes`` of text chosen by a hash of (seed, doc_id).
 
@@ -132,10 +148,7 @@ def choose(documents: Table, split: str, most_bytes: int, seed: int) -> pa.Table
             part = part.append_column("key", pa.array(key))
             chosen.append(part.filter(pa.array(key / 2.0**64 <= share)))
     if not sum(map(len, chosen)):
-        raise HallmarkError(
-            f"the split {split!r} holds no text to measure capability on; ingest more text or "
-            f"raise split.{split}"
-        )
+        raise HallmarkError(no_text(split))
     return pa.concat_tables(chosen).sort_by("key").drop_columns(["key", "split"])
 
 

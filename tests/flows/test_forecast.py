@@ -18,12 +18,12 @@ from flows.forecast.concerns import concerns
 from flows.forecast.figures import QUARANTINED, Figure, counts_of, tokens_of
 from flows.forecast.forecast import forecast
 from flows.forecast.sampling import take_sample
-from flows.pipeline import curate, train
+from flows.pipeline import curate, pipeline, train
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load as load_checkpoint
 from model.training.optimise import make_optimizers
-from tasks.contract import Finished, Session, Store, open_session
+from tasks.contract import Finished, HallmarkError, Session, Store, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -310,3 +310,17 @@ def test_what_is_wanting_is_named_with_the_setting_to_change():
     says = [c.says for c in concerns(config, few, Figure(4096), 900.0, audited=True)]
     assert len(says) == 3
     assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
+
+
+def test_copies_of_one_text_leave_nothing_to_measure_on_and_no_model_is_trained(absent, tmp_path):
+    config = config_of(tmp_path, texts(1, 400) * 9, SMALL)
+    report = forecast(config)
+    fails = [warning["says"] for warning in report["warnings"] if warning["sure"]]
+    assert report["will_fail"] and any("raise split.validation" in says for says in fails)
+    with pytest.raises(
+        HallmarkError, match=r"would fail behind the training: .* split\.validation"
+    ):
+        pipeline.fn(config)
+    assert (absent / "artifacts/plant").exists() and not (absent / "artifacts/pack").exists()
+    pipeline.fn(config, until="pack")
+    assert (absent / "artifacts/pack").exists()
