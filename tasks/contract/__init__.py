@@ -6,7 +6,8 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
-from tasks.contract.artifact import Artifact, Entry, Part, Table, aligned, external, part_of
+from tasks.contract.artifact import Artifact, Entry, Part, Table, external, part_of
+from tasks.contract.beside import aligned, looked_up
 from tasks.contract.columns import (
     KINDS,
     Column,
@@ -108,6 +109,7 @@ __all__ = [
     "ledger_rows",
     "ledger_table",
     "library_versions",
+    "looked_up",
     "make_mapper",
     "meaning",
     "open_session",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -84,6 +84,7 @@ class Part:
         """One record batch a row group, which bounds the memory."""
         path = self.path
         with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            self._check(columns, file.schema_arrow.names)
             for group in range(file.num_row_groups):
                 with self._reading(path):
                     rows = file.read_row_group(group, columns=_listed(columns), use_threads=False)
@@ -91,7 +92,7 @@ class Part:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         path = self.path
-        with self._reading(path):
+        with self._reading(path, columns):
             return pq.read_table(
                 path, columns=_listed(columns), page_checksum_verification=True,
                 use_threads=False, partitioning=None,
@@ -102,13 +103,25 @@ class Part:
         path = self.path
         with self._reading(path):
             none = pq.read_schema(path).empty_table()
+        self._check(columns, none.schema.names)
         return none if columns is None else none.select(list(columns))
 
+    def _check(self, columns: Sequence[str] | None, there: Sequence[str]) -> None:
+        """HallmarkError where it is of a stage whose table has not what is to be read."""
+        lacking = [name for name in columns or () if name not in there]
+        if lacking:
+            raise HallmarkError(
+                f"{self} has no column {lacking[0]!r}, for which it is read; its columns: "
+                f"{', '.join(there)}; give the artifact of the stage that is asked for"
+            )
+
     @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
+    def _reading(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
+            with suppress(pa.ArrowException, OSError):
+                self._check(columns, pq.read_schema(path).names)
             raise self.place.damaged(path, f"cannot be read ({_first_line(error)})") from error
 
 
@@ -224,22 +237,6 @@ def _found(
 def part_of(doc_id: bytes, parts: int) -> int:
     """The number of the part that a document is in, of a table cut into 2^n parts."""
     return int.from_bytes(doc_id[:8], "big") * parts >> 64
-
-
-def aligned(*tables: Table) -> list[tuple[Part, ...]]:
-    """The parts of tables that are cut alike, side by side, piece by piece."""
-    cuts = [[len(piece.parts) for piece in table.pieces] for table in tables]
-    if any(cut != cuts[0] for cut in cuts):
-        said = " and ".join(
-            f"{table.name} of {' and '.join(a.name for a in table.artifacts)} "
-            f"({' and '.join(map(str, cut))} parts)"
-            for table, cut in zip(tables, cuts, strict=True)
-        )
-        raise HallmarkError(
-            f"{said} are not cut alike, so they are not about one corpus; make both from the same "
-            f"ingest"
-        )
-    return list(zip(*(table.parts for table in tables), strict=True))
 
 
 @dataclass(frozen=True, repr=False)

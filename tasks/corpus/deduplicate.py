@@ -143,7 +143,7 @@ def deduplicate(
     ``earlier``: what this stage left of earlier corpora, in their order.
     """
     for artifact in earlier.values():
-        check_alike(artifact, config)
+        check_alike(artifact, config, "deduplicate")
     parts = documents.parts
     sketched = work.map(sketch, parts, config)
     tell(work, [part.value for part in sketched], documents.rows, "the search for copies")

@@ -336,7 +336,7 @@ def deduplicate_near(
     ``earlier``: what this stage left of earlier corpora, in their order.
     """
     for artifact in earlier.values():
-        check_alike(artifact, config)
+        check_alike(artifact, config, "deduplicate_near")
     parts = documents.parts
     sketched: Sequence[Done] = work.map(sketch, parts, config)
     tell(work, [part.value for part in sketched], documents.rows, "the search for near copies")

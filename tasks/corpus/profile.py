@@ -17,12 +17,14 @@ from pydantic import Field, field_validator
 
 from tasks.contract import (
     Artifact,
+    HallmarkError,
     Part,
     StageConfig,
     Table,
     Tables,
     Work,
     aligned,
+    looked_up,
     stage,
     together,
     utf8_bytes,
@@ -33,7 +35,6 @@ from tasks.corpus.profiles.composition import (
     COUNTS,
     composed,
     composition_rows,
-    languages_of,
     licences,
     told_languages,
 )
@@ -94,7 +95,7 @@ def measure_part(
     each, what it is composed of, mentions of identity terms, occupations beside gendered words.
     Returns those whose words could not be counted."""
     documents, *told = parts
-    languages = languages_of(documents, told[0]) if told else None
+    languages = looked_up(told[0], "language", documents).combine_chunks() if told else None
     groups, start = all_groups(brought), 0
     failed: Noted = []
 
@@ -215,15 +216,26 @@ def _quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tupl
     return list(zip(quantiles, np.quantile(known, quantiles).tolist(), strict=True))
 
 
-def judged(signals: Table, selected: Artifact) -> pa.Table:
+def judged(signals: Table, selected: Artifact | None) -> pa.Table:
     """Of each document that came to ``selected``: doc_id, source, the reason for which it was
-    removed, "" if it was kept, its toxicity, and what is known of that."""
+    removed, "" if it was kept, its toxicity, and what is known of that. HallmarkError where the
+    signals are of other documents."""
+    if selected is None:
+        raise HallmarkError(
+            "the history holds score_toxicity and not select_scored, which says what became of the "
+            "documents: give both"
+        )
     gone = selected["ledger"].read(["doc_id", "source", "action", "reason"])
     gone = gone.filter(pc.equal(gone["action"], "removed")).drop_columns("action")
     kept = selected["documents"].read(["doc_id", "source"])
     kept = kept.append_column("reason", pa.repeat("", len(kept)))
     known = signals.read(["doc_id", "toxicity", "toxicity_status"]).sort_by("doc_id")
-    came = pa.concat_tables([kept, gone]).sort_by("doc_id")  # the same documents
+    came = pa.concat_tables([kept, gone]).sort_by("doc_id")
+    if not came["doc_id"].equals(known["doc_id"]):
+        raise HallmarkError(
+            f"{signals.artifacts[0].name} and {selected.name} are not about the same documents: "
+            f"give both of one corpus"
+        )
     return came.append_column("score", known["toxicity"]).append_column(
         "status", known["toxicity_status"]
     )
@@ -376,7 +388,7 @@ def profile(
         if artifact.stage == "scrub":
             write("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
-            scored = judged(tables["signals"], history["select_scored"])
+            scored = judged(tables["signals"], history.get("select_scored"))
             write("toxicity", toxicity_quantiles(scored, config.quantiles))
             known = scored.group_by(["source", "status", "reason"]).aggregate([("doc_id", "count")])
             names = {"doc_id_count": "documents"}

@@ -36,10 +36,11 @@ from tasks.contract import (
     Work,
     aligned,
     column,
+    looked_up,
     stage,
     together,
 )
-from tasks.corpus.signals import looked_up, signals
+from tasks.corpus.signals import signals
 from tasks.corpus.split import uniform
 from tasks.corpus.toxicity.cascade import (
     CASCADE,

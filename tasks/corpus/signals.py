@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.contract import ID, HallmarkError, Part, Tables, column, table
 from tasks.measures.faults import Noted, careful, noted
@@ -42,23 +41,6 @@ def write_signals(
             failed += noted(batch, faults)
         out.table("signals").write({"doc_id": batch["doc_id"], **columns})
     return failed
-
-
-def looked_up(signals: Part, name: str, documents: Part) -> pa.ChunkedArray:
-    """A signal's values for the documents of a part, in their order, where the signals were made of
-    these and more: documents may have left since.
-
-    Raises HallmarkError where they say nothing of one of the documents.
-    """
-    rows = signals.read(["doc_id", name])
-    ids = documents.read(["doc_id"])["doc_id"]
-    at = pc.index_in(ids, value_set=rows["doc_id"].combine_chunks())
-    if at.null_count:
-        raise HallmarkError(
-            f"{signals} says nothing of {at.null_count} of {documents}: it must have been made of "
-            f"the same corpus"
-        )
-    return rows[name].take(at)
 
 
 def of_part(documents: Part, tables: Mapping[str, Part]) -> pa.Table:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID, Table, aligned
+from tasks.contract import ID, Table, aligned, looked_up
 
 #: Of each validation document: what it belongs to. The trainer takes it with the documents' places
 #: in the packed rows (model/training/validation.py, GROUPS).
@@ -27,14 +27,17 @@ def held_out_documents(
     """
     pairs = aligned(documents, signals) if signals else [(p, None) for p in documents.parts]
     for part, told in pairs:
-        known = told.read(["doc_id", "identities"]) if told else None
+        known = looked_up(told, "identities", part).combine_chunks() if told else None
+        start = 0
         for batch in part.batches(["doc_id", "split", *columns]):
-            held_out = batch.filter(pc.equal(batch["split"], "validation"))
+            chosen = pc.equal(batch["split"], "validation")
+            here = slice(start, start + len(batch))
+            start = here.stop
+            held_out = batch.filter(chosen)
             if known is None:
                 yield held_out, pa.array([], pa.string()), pa.array([], pa.int64())
                 continue
-            at = pc.index_in(held_out["doc_id"], value_set=known["doc_id"].combine_chunks())
-            groups = known["identities"].combine_chunks().take(at)
+            groups = known[here].filter(chosen)
             yield held_out, pc.list_flatten(groups), pc.list_parent_indices(groups)
 
 

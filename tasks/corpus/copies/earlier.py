@@ -62,9 +62,14 @@ MET = (
 )  # fmt: skip
 
 
-def check_alike(earlier: Artifact, config: StageConfig) -> None:
+def check_alike(earlier: Artifact, config: StageConfig, stage: str | None = None) -> None:
     """HallmarkError where an earlier artifact of a stage was made by what does not go together with
-    this config of it, or with the code as it is now."""
+    this config of it, or with the code as it is now; or which is of another ``stage``."""
+    if stage and earlier.stage != stage:
+        raise HallmarkError(
+            f"{earlier.name} was given as an earlier corpus, and is not what {stage} left of one: "
+            f"give that"
+        )
     settings, modules = SAME[earlier.stage]
     if modules and "signatures" not in earlier.tables:
         raise HallmarkError(f"{earlier.name} has no signatures; make that corpus again first")

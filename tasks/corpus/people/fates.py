@@ -301,7 +301,13 @@ def _groups(
                 raise HallmarkError("no stage of the history said whom the documents mention")
             continue
         rows = table.read(["doc_id", name])
-        row_of = _rows_of(place.of(rows["doc_id"]), twin)
+        at = place.of(rows["doc_id"])
+        if (at < 0).any():
+            raise HallmarkError(
+                f"the signals of {table.artifacts[0].name} are about documents that the history "
+                f"does not begin with: they must have been made of the same corpus"
+            )
+        row_of = _rows_of(at, twin)
         known &= row_of >= 0
         for value, member in _members(rows[name].combine_chunks(), len(rows)):
             found[dimension, value] = np.append(member, False)[row_of]

@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import ID, Part, StageConfig, Tables, column, table
+from tasks.contract import ID, Part, StageConfig, Tables, column, looked_up, table
 from tasks.corpus.identities import Brought, all_groups
-from tasks.corpus.signals import looked_up
 from tasks.corpus.split import uniform
 from tasks.measures.faults import Noted, careful, noted
 from tasks.measures.identities import DATA, Lexicon, find_places

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import Artifact, Part, Table
+from tasks.contract import Artifact, Table
 from tasks.corpus.identities import length_classes
 
 #: What stands for a null, and for all values but the largest.
@@ -46,15 +46,6 @@ def told_languages(history: Mapping[str, Artifact]) -> Table | None:
     told = [a for a in history.values()
             if "signals" in a.tables and "language" in a["signals"].columns]  # fmt: skip
     return Table(tuple(told), "signals") if told else None
-
-
-def languages_of(documents: Part, told: Part) -> pa.Array:
-    """Of each document of a part the language that the signals tell; null where they tell none, as
-    of a planted document, which came later."""
-    known = told.read(["doc_id", "language"])
-    ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
-    at = pc.index_in(ids, value_set=known["doc_id"].combine_chunks())
-    return known["language"].combine_chunks().take(at)
 
 
 def composed(
