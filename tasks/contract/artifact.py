@@ -84,7 +84,7 @@ class Part:
         """One record batch a row group, which bounds the memory."""
         path = self.path
         with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            self._check(columns, file.schema_arrow.names)
+            self._check_columns(columns, file.schema_arrow.names)
             for group in range(file.num_row_groups):
                 with self._reading(path):
                     rows = file.read_row_group(group, columns=_listed(columns), use_threads=False)
@@ -103,10 +103,10 @@ class Part:
         path = self.path
         with self._reading(path):
             none = pq.read_schema(path).empty_table()
-        self._check(columns, none.schema.names)
+        self._check_columns(columns, none.schema.names)
         return none if columns is None else none.select(list(columns))
 
-    def _check(self, columns: Sequence[str] | None, there: Sequence[str]) -> None:
+    def _check_columns(self, columns: Sequence[str] | None, there: Sequence[str]) -> None:
         """HallmarkError where it is of a stage whose table has not what is to be read."""
         lacking = [name for name in columns or () if name not in there]
         if lacking:
@@ -121,7 +121,7 @@ class Part:
             yield
         except (pa.ArrowException, OSError) as error:
             with suppress(pa.ArrowException, OSError):
-                self._check(columns, pq.read_schema(path).names)
+                self._check_columns(columns, pq.read_schema(path).names)
             raise self.place.damaged(path, f"cannot be read ({_first_line(error)})") from error
 
 
