@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -300,7 +301,7 @@ class Artifact:
         if entry is not None:
             path = self.place.fetch(entry)
             # A part of a table has its own checksums, which its reader checks; a file has none.
-            if _digest_of(path, path.stat().st_mtime_ns) != entry["sha256"]:
+            if _digest_of(path) != entry["sha256"]:
                 raise self.place.damaged(path, UNLIKE)
             return path
         has = ", ".join([*self.manifest["files"]][:10]) or "none"
@@ -334,9 +335,18 @@ class Artifact:
 UNLIKE = "does not have the SHA-256 of its manifest"
 
 
+_TICK = 2_000_000_000  # ns: the coarsest step of a file system's times
+
+
+def _digest_of(path: Path) -> str:
+    """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
+    just now is read: it may change again within one tick of the clock that stamps it."""
+    changed = path.stat().st_mtime_ns
+    return file_digest(path) if time.time_ns() - changed < _TICK else _settled(path, changed)
+
+
 @lru_cache(maxsize=4096)
-def _digest_of(path: Path, changed: int) -> str:
-    """SHA-256 of a file as it was when last changed, read once in a process."""
+def _settled(path: Path, changed: int) -> str:
     return file_digest(path)
 
 

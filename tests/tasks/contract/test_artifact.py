@@ -1,6 +1,7 @@
 """Artifacts and their tables as readers see them."""
 
 import hashlib
+import os
 
 import pandas as pd
 import pyarrow as pa
@@ -127,6 +128,17 @@ def test_files_are_found_by_name_and_all_lie_in_one_folder(session, tmp_path):
         == digest({"tables": {}, "files": {"er/w.bin": sha256(b"1")}})
     )
     there.verify()
+
+
+def test_a_file_changed_twice_within_one_tick_of_the_clock_is_read_again(session):
+    """Times of files move in steps of some milliseconds: two contents can bear the same one."""
+    made = keep_number(CountConfig())
+    path = made.path("number.txt")
+    written = path.stat()
+    path.write_text("8")
+    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+        made.path("number.txt")
 
 
 def test_a_file_that_is_gone_or_cut_is_named_with_its_size(session):
