@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from model.attention import Attention
 from model.batch import Batch
 from model.config import ModelConfig, Objective
+from model.kernels import Linear
 from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import Mask, MaskSpec
 from model.positions import Rotation, rotary, sinusoids
@@ -41,8 +42,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activate = ACTIVATIONS.get(config.activation)
         gates = 2 if config.activation == "swiglu" else 1
-        self.up = nn.Linear(config.d_model, gates * config.hidden, bias=config.bias)
-        self.down = nn.Linear(config.hidden, config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, gates * config.hidden, bias=config.bias)
+        self.down = Linear(config.hidden, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.up(x)  # (B, T, d_ff), twice as wide for SwiGLU: gate, then value
@@ -154,12 +155,12 @@ class Transformer(nn.Module):
         self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.transform: nn.Module = nn.Identity()
         if config.head_transform:
-            matrix = nn.Linear(config.d_model, config.d_model, bias=config.bias)
+            matrix = Linear(config.d_model, config.d_model, bias=config.bias)
             kind = nn.Tanh() if config.labels else ACTIVATIONS[config.activation]
             norm = [] if config.labels else [make_norm(config)]
             self.transform = nn.Sequential(matrix, kind, *norm)
         outputs = len(config.labels) or config.table_size
-        self.head = nn.Linear(config.d_model, outputs, bias=config.head_bias)
+        self.head = Linear(config.d_model, outputs, bias=config.head_bias)
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy

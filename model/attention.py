@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model import kernels
@@ -28,8 +27,8 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.head_dim = config.n_heads, config.kv_heads, config.head_dim
         self.width, width = config.heads_width, config.kv_heads * config.head_dim
         # Queries, keys and values in one matrix: one product instead of three.
-        self.qkv = nn.Linear(config.d_model, self.width + 2 * width, bias=config.bias)
-        self.out = nn.Linear(self.width, config.d_model, bias=config.bias)
+        self.qkv = kernels.Linear(config.d_model, self.width + 2 * width, bias=config.bias)
+        self.out = kernels.Linear(self.width, config.d_model, bias=config.bias)
         self.dropout = config.attention_dropout
         self.kernel: Callable[..., Tensor] = kernels.attention
 
@@ -74,7 +73,7 @@ class Attention(nn.Module):
 
     def _rows(self, x: Tensor, rows: slice) -> Tensor:
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
-        return F.linear(x, self.qkv.weight[rows], bias)
+        return self.qkv.kernel(x, self.qkv.weight[rows], bias)
 
     def _split(self, y: Tensor, *heads: int) -> list[Tensor]:
         """y (B, T, all heads x D) to one (B, H, T, D) for each number of heads."""

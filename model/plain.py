@@ -1,8 +1,8 @@
 """The plain form of what runs fast: what the tests hold the fast forms against.
 
 ``with plain(model):`` is the switch. Attention then goes by its formula, the loss by a full table
-of logits; and the weights that attention gave each key are there to be looked at. ``write`` is
-what ``decoding.generate`` does, one text at a time and without a cache.
+of logits, products by ``F.linear``; and the weights that attention gave each key are there to be
+looked at. ``write`` is what ``decoding.generate`` does, one text at a time and without a cache.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ def plain(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
     Gives the weights (B, H, Tq, Tk) of every attention as it was last called, by its module.
     """
     from model.attention import Attention
+    from model.kernels import Linear
 
     seen: dict[nn.Module, Tensor] = {}
 
@@ -120,10 +121,10 @@ def plain(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
         seen[layer] = attention_weights(q, k, rest[0]).detach()
         return attention(q, k, v, *rest)
 
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    layers = [module for module in model.modules() if isinstance(module, Attention | Linear)]
     kernels = [layer.kernel for layer in layers], model.cross_entropy
     for layer in layers:
-        layer.kernel = partial(watched, layer)
+        layer.kernel = partial(watched, layer) if isinstance(layer, Attention) else F.linear
     model.cross_entropy = cross_entropy
     try:
         yield seen

@@ -9,6 +9,8 @@ import time
 
 import torch
 
+from model.kernels import linear
+
 #: Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -65,7 +67,7 @@ def _product(size: int, device: torch.device, dtype: torch.dtype) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
-    a @ a
+    linear(a, a)
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start

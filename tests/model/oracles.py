@@ -17,6 +17,10 @@ from model.batch import Batch
 from model.config import ModelConfig
 
 
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def tiny(**changes: object) -> Transformer:
     """A small random model whose logits differ enough for mistakes to show."""
     values: dict[str, object] = {

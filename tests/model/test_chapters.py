@@ -20,11 +20,7 @@ from model.config import ModelConfig
 from model.decoding.inside import embeddings
 from model.masks import MaskSpec
 from model.objectives import causal
-from tests.model.oracles import logits, tiny
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.model.oracles import drawn, logits, tiny
 
 
 def test_the_first_version_of_attention_compares_the_words_themselves():
