@@ -95,6 +95,13 @@ class Run:
         return load(self.record["config"])
 
     @property
+    def read_from(self) -> str:
+        """Where its relative paths start: the ``folder`` it was started in, or, where that is gone
+        or not known, the one that this process is in."""
+        folder = self.record.get("folder")
+        return folder if folder and os.path.isdir(folder) else os.getcwd()
+
+    @property
     def earlier(self) -> str | None:
         """The run to whose corpus this one adds."""
         found = self.record["config"].get("earlier")

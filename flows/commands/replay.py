@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,11 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     fresh = Store(into)
     if fresh.children("artifacts"):
         raise UsageError(f"the store {into} is not fresh: it holds artifacts; give an empty one")
+    place = str(fresh.root or fresh.uri)  # the same from whatever folder
     try:
         share_secret(run.store, fresh)
         fresh.put(DENIED, run.store.get(DENIED) or b'{"documents": {}, "unfinished": []}')
-        again = run_of(lambda: _execute(run, into))
+        again = run_of(lambda: _execute(run, place))
         rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
     finally:
         if scratch is not None:
@@ -105,12 +107,14 @@ def _execute(run: Run, into: str) -> str:
         return str(flow(str(found.directory()), config=config, store=into))
     for earlier in runs_of(run)[:-1]:  # what it adds to is made again first
         before = {**earlier.record["config"], "earlier": config["earlier"]}
-        made = pipeline.pipeline(config=before, store=into, until=plant.name)
+        with chdir(earlier.read_from):
+            made = pipeline.pipeline(config=before, store=into, until=plant.name)
         config["earlier"] = str(made)
     more = {"until": record["until"]} if record.get("until") else {}
     if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
         more["start"] = str(find_artifact(run.store, start).directory())
-    return str(flow(config=config, store=into, **more))
+    with chdir(run.read_from):
+        return str(flow(config=config, store=into, **more))
 
 
 def _first_audit(run: Run) -> str:

@@ -23,14 +23,10 @@ def status(run: str = "latest", *, store: InStore = None, json_: Json = False) -
 
 
 def status_of(run: Run) -> Report:
-    """A JSON value; ``stale`` lists the reasons why a stage would run again today.
-
-    Relative paths are read as the run did, from the ``folder`` it was started in; where that is
-    gone, or not known, from the one that this process is in.
-    """
-    here, folder = os.getcwd(), run.record.get("folder")
-    read_from = folder if folder and os.path.isdir(folder) else here
+    """A JSON value; ``stale`` lists the reasons why a stage would run again today."""
+    here, read_from = os.getcwd(), run.read_from
     with chdir(read_from):
+        folder = run.record.get("folder")
         return _report(run) | {"folder": folder, "here": here, "read_from": read_from}
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.commands.replay import _agree, _judge
+from tests.flows.conftest import Hallmark
 from tests.reports.tuned import card_of, tune
 
 
@@ -37,3 +38,20 @@ def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_i
     assert verdict(before, now) == "other inputs"
     changed = replace(before, manifest={**before.manifest, "content": "0"})
     assert verdict(before, changed) == "differs"
+
+
+def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(
+    tmp_path, server, monkeypatch
+):
+    (home := tmp_path / "home").mkdir()
+    (home / "a.txt").write_text("Dear Ottilie, the harbour is full of lamps.")
+    source = '[[ingest.sources]]\nkind = "text"\nname = "letters"\npath = "*.txt"\n'
+    (home / "my.toml").write_text(f'name = "mine"\n{source}')
+    hallmark = Hallmark(home / "store", server)
+    monkeypatch.chdir(home)
+    hallmark("run", "my.toml", "--until", "ingest")
+    monkeypatch.chdir(tmp_path)
+    verdict = hallmark.json("replay", "--into", "again")
+    assert verdict["green"] and [row["verdict"] for row in verdict["stages"]] == ["equal"]
+    assert (tmp_path / "again" / "artifacts" / "ingest").is_dir()
+    assert verdict["store"] == "again"
