@@ -27,7 +27,15 @@ from tasks.contract import Finished, HallmarkError, Session, Store, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
-WORDS = Path(__file__).read_text().split()
+#: A vocabulary of its own: what a stage removes must not change with the words of a file.
+COMMON = (
+    "the of and to a in that it is was for on with as his they at be this from had not are by but "
+    "some what there we can out other were all your when up use word how said an each she which do "
+    "their time if will way about many then them would write like so these her long make thing see "
+    "him two has look more day could go come did my sound no most number who over know water than "
+    "call first people may down side been now find any new work part take get place made live"
+)
+WORDS = COMMON.split()
 
 
 @pytest.fixture
