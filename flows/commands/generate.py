@@ -253,7 +253,7 @@ def _filled(model: Masked, prompt: str, shown: Shown) -> list[Report]:
     import numpy as np
     import torch
 
-    from model.decoding.score import check_numbers
+    from model.rows import check_numbers
 
     name = model.token_name(model.mask)
     if name not in prompt:

@@ -25,9 +25,9 @@ from model.decoding.cache import Cache, new_cache
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.mode import asks
 from model.decoding.prompts import Window, check_prompts, read_windows
-from model.decoding.score import check_ids, check_numbers
 from model.decoding.stepping import Step, make_step
 from model.decoding.windows import default_stride, window_start
+from model.rows import check_ids, check_numbers
 
 #: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
 WORTH_MOVING = 0.75

@@ -14,8 +14,8 @@ from model.architecture import Stack, Transformer
 from model.batch import Batch
 from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
-from model.decoding.score import by_length, check_ids, padded
 from model.plain import plain
+from model.rows import by_length, check_ids, padded
 
 Float32 = NDArray[np.float32]
 

@@ -11,9 +11,7 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, LayerCache, prompt_lengths, read
-from model.decoding.score import check_ids, padded
-
-Tokens = Sequence[int]
+from model.rows import Tokens, check_ids, padded
 
 
 def check_prompts(

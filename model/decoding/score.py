@@ -16,8 +16,8 @@ from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
 from model.decoding.windows import default_stride, window_start
 from model.loss import chunk_rows
+from model.rows import Tokens, by_length, check_ids, padded
 
-Tokens = Sequence[int]
 Float32 = NDArray[np.float32]
 
 
@@ -234,52 +234,6 @@ def _batches(
             name = f"Sequence {row.sequence}"
             tokens[i, : len(part)] = check_ids(part, model.config.vocab_size, name)
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
-
-
-def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """The numbers of the sequences that are not empty, those of like length together, the longest
-    first; padded, they have at most ``batch_tokens``, or are one."""
-    order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: lengths[i])
-    while order:
-        most = max(1, batch_tokens // lengths[order[-1]])
-        yield [order.pop() for _ in range(min(len(order), most))]
-
-
-def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
-    lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
-    for line, row in zip(ids, rows, strict=True):
-        line[: len(row)] = row
-    real = np.arange(ids.shape[1]) < lengths[:, None]
-    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
-
-
-def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]:
-    """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
-
-    ``name``: what the sentence calls the sequence.
-    """
-    ids = np.array(sequence, ndmin=1)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise ValueError(f"{name} is no list of token ids: {str(sequence)[:100]}.")
-    bad = ids[(ids < 0) | (ids >= vocab_size)]
-    if len(bad):
-        raise ValueError(
-            f"Token id {bad[0]} is outside the model's vocabulary of {vocab_size}: "
-            "was the text encoded with another tokenizer?"
-        )
-    return ids.astype(np.int64)
-
-
-def check_numbers(log_probs: Tensor) -> Tensor:
-    """The same; ValueError where the model has given NaN."""
-    if log_probs.isnan().any():
-        raise ValueError(
-            "The model's scores are not numbers (NaN): its weights are damaged, or it diverged "
-            "while it was trained."
-        )
-    return log_probs
 
 
 def _chosen(logits: Tensor, targets: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import END_OF_TEXT
 from model.decoding.score import target_log_probs, token_log_probs
+from model.rows import Tokens
 
-Tokens = Sequence[int]
 Float64 = NDArray[np.float64]
 
 

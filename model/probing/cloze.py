@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.mode import asks
-from model.decoding.score import by_length, check_ids, check_numbers, padded
+from model.rows import Tokens, by_length, check_ids, check_numbers, padded
 
-Tokens = Sequence[int]
 Float32 = NDArray[np.float32]
 
 

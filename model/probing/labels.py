@@ -8,7 +8,8 @@ import numpy as np
 
 from model.architecture import Transformer
 from model.decoding.mode import asks
-from model.decoding.score import Float32, by_length, check_numbers
+from model.decoding.score import Float32
+from model.rows import by_length, check_numbers
 from model.training.examples import Example
 from model.training.tasks import make_task
 

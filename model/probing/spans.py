@@ -18,11 +18,9 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
-from model.decoding.score import by_length, check_ids, padded
+from model.rows import Tokens, by_length, check_ids, padded
 from model.training.data import batch_sequences
 from model.training.optimise import clip
-
-Tokens = Sequence[int]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from model.batch import END_OF_TEXT
 from model.config import Architecture, ModelConfig
 from model.draws import Int64, combine, permute
 from model.interchange.files import atomic_file
+from model.rows import Tokens
 from model.training.data import PackedRows, materialise
-
-Tokens = Sequence[int]
 
 #: Stands at a token that is asked for no label.
 UNASKED = -1

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from model.batch import Batch
-from model.decoding.score import by_length, padded
 from model.draws import generator
 from model.loss import linear_cross_entropy, token_cross_entropy
+from model.rows import by_length, padded
 
 Float64 = NDArray[np.float64]
 

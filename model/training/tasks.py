@@ -10,8 +10,8 @@ import torch
 
 from model.batch import END_OF_TEXT, Batch
 from model.config import ModelConfig, Objective
-from model.decoding.score import padded
 from model.objectives import prefix, seq2seq
+from model.rows import padded
 from model.training.examples import UNASKED, Example, prompt_of
 
 

@@ -16,8 +16,9 @@ from model.batch import END_OF_TEXT, PAD, Batch
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import generate
 from model.decoding.inside import attention_weights
-from model.decoding.score import padded, target_log_probs, token_log_probs
+from model.decoding.score import target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load
+from model.rows import padded
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
 from tasks.contract import UsageError

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from model.decoding.choice import Choice, draw_keys
-from model.decoding.score import padded
 from model.decoding.windows import window_start
+from model.rows import padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
 from tasks.contract import HallmarkError, UsageError
