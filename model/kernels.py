@@ -79,8 +79,9 @@ def mm(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     fp32 = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    large = x.dim() > 1 and x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
-    return HAS_ONEDNN and x.device.type == "cpu" and fp32 and large
+    # A compiled program is one for all sizes: a choice by size would be another for each choice.
+    sized = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
+    return HAS_ONEDNN and x.device.type == "cpu" and fp32 and x.dim() > 1 and sized
 
 
 @torch.library.custom_op("hallmark::linear", mutates_args=(), device_types="cpu")

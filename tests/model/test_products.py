@@ -117,6 +117,21 @@ def test_it_is_an_operation_that_compilers_can_trace():
     assert torch.equal(traced(*given), linear(*given))
 
 
+@needs_onednn
+def test_one_program_serves_few_rows_and_many():
+    made = []
+
+    def backend(graph, _):
+        made.append(graph)
+        return graph.forward
+
+    traced, weight = torch.compile(linear, backend=backend, dynamic=True), drawn(768, 256)
+    for rows in (3, 5, 64, 4096):
+        x = drawn(rows, 256)
+        torch.testing.assert_close(traced(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4)
+    assert len(made) == 1
+
+
 def test_the_model_multiplies_by_it_and_plainly_by_the_formula(monkeypatch):
     calls = []
     monkeypatch.setattr(kernels, "linear", lambda *given: calls.append(given) or F.linear(*given))
