@@ -1,16 +1,17 @@
 """Seconds and memory of every corpus stage as a corpus grows, and on several mappers.
 
-    python -m benchmarks.curation --data FOLDER [--times 1 10] [--workers 2] [--mapper processes]
+    python -m benchmarks.curation --data FOLDER [--times 1 10 1] [--workers 2] [--mapper processes]
     python -m benchmarks.curation --data FOLDER --books 50 500
 
 FOLDER holds text corpora (jsonl, csv, parquet, txt, plain or packed). They are written as one jsonl
 file a copy; each copy has its words replaced by others of the same corpus, chosen by a hash, so
 that lengths in words, repetitions and near copies stay what they are, no document occurs twice, and
 the larger corpus is of the same kind as the smaller one. Each size runs in a process of its own,
-all stages behind one another in a fresh store. Prints a table: seconds at each size, their ratio
-over the ratio of the bytes, and the peak memory of the process and of its largest worker. With
-``--books`` it is so many documents of 5 MB instead, words of the corpus drawn by a seed. No process
-may hold more than 256 files open, but on Ray.
+all stages behind one another in a fresh store; a size that is named more than once is run as often
+and stands with its median, since a machine's speed drifts. Prints a table: seconds at each size,
+their ratio over the ratio of the bytes, and the peak memory of the process and of its largest
+worker. With ``--books`` it is so many documents of 5 MB instead, words of the corpus drawn by a
+seed. No process may hold more than 256 files open, but on Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -127,36 +130,50 @@ def main() -> None:
         return
     documents = [text for text in texts(given.data) if text.strip()]
     vocabulary = sorted({word for text in documents for word in text.split(" ")})
-    results, sizes = [], []
+    # Of each size its bytes, and what was measured each time.
+    sizes: dict[int, int] = {}
+    results: dict[int, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="hallmark-growth-") as scratch:
-        for times in given.books or given.times:
+        for turn, times in enumerate(given.books or given.times):
             folder = Path(scratch) / f"corpus-{times}"
-            folder.mkdir()
-            if given.books:
-                write_books(vocabulary, times, folder)
-            else:
-                for number in range(times):
-                    write_copy(documents, vocabulary, number, folder / f"copy-{number}.jsonl")
-            sizes.append(sum(path.stat().st_size for path in folder.iterdir()))
+            if times not in sizes:
+                folder.mkdir()
+                if given.books:
+                    write_books(vocabulary, times, folder)
+                else:
+                    for number in range(times):
+                        write_copy(documents, vocabulary, number, folder / f"copy-{number}.jsonl")
+                sizes[times] = sum(path.stat().st_size for path in folder.iterdir())
             begin = time.perf_counter()
             command = [sys.executable, "-m", "benchmarks.curation", "--data", str(given.data)]
             command += ["--workers", str(given.workers), "--mapper", given.mapper]
             command += ["--until", given.until] if given.until else []
-            command += ["--measure", str(folder), str(Path(scratch) / f"store-{times}")]
+            command += ["--measure", str(folder), str(Path(scratch) / f"store-{turn}")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr)
-            results.append(json.loads(done.stdout))
+            found = json.loads(done.stdout)
+            results.setdefault(times, []).append(found)
             many = times if given.books else len(documents) * times
-            count = f"{many:,} documents, {sizes[-1] / 1e6:.0f} MB"
-            print(f"{count}: {time.perf_counter() - begin:.1f} s in all, "
-                  f"peak {results[-1]['peak_mb']} MiB", flush=True)  # fmt: skip
-    head = "".join(f"{f'x{times}':>10}" for times in given.books or given.times)
-    print(f"{'stage':<20}{head}{'growth':>10}")
-    for stage in results[0]["seconds"]:
-        found = [result["seconds"].get(stage, float("nan")) for result in results]
-        growth = found[-1] / found[0] / (sizes[-1] / sizes[0])
-        print(f"{stage:<20}" + "".join(f"{s:>9.1f}s" for s in found) + f"{growth:>10.2f}")
+            print(f"{many:,} documents, {sizes[times] / 1e6:.0f} MB: "
+                  f"{time.perf_counter() - begin:.1f} s in all, peak {found['peak_mb']} MiB",
+                  flush=True)  # fmt: skip
+    print_table(sizes, results)
+
+
+def print_table(sizes: dict[int, int], results: dict[int, list[dict[str, Any]]]) -> None:
+    """Median seconds of each stage by size; those of the last size over those of the first, over
+    the ratio of their bytes."""
+    print(f"{'stage':<20}" + "".join(f"{f'x{times}':>10}" for times in sizes) + f"{'growth':>10}")
+    first, last = next(iter(sizes)), [*sizes][-1]
+    for stage in results[first][0]["seconds"]:
+        seconds = {
+            times: statistics.median(one["seconds"].get(stage, math.nan) for one in found)
+            for times, found in results.items()
+        }
+        growth = seconds[last] / seconds[first] / (sizes[last] / sizes[first])
+        each = "".join(f"{seconds[times]:>9.1f}s" for times in sizes)
+        print(f"{stage:<20}{each}{growth:>10.2f}")
 
 
 if __name__ == "__main__":

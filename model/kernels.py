@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import register_flop_formula
 
 from model import plain
 from model.masks import Mask
@@ -95,6 +96,12 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @_product.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty((*x.shape[:-1], len(weight)))
+
+
+@register_flop_formula(torch.ops.hallmark.linear)
+def _operations(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
+    """What torch's counter counts for it, by shapes."""
+    return 2 * x.numel() * weight[0]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,4 +1,5 @@
-"""The GPU benchmarks run where there is no GPU, too: rehearsed, or with a word on why not."""
+"""The GPU benchmarks run where there is no GPU, too: rehearsed, or with a word on why not; and what
+the others print."""
 
 from __future__ import annotations
 
@@ -80,3 +81,27 @@ def test_the_real_run_leaves_its_log_and_says_where_the_loss_was_lowest(tmp_path
     assert re.search(r"lowest at step \d+ of 20: it (had not )?turned", done.stdout)
     assert "stopped" not in done.stdout
     assert pq.read_table(tmp_path / "work" / "log.parquet").num_rows == 20
+
+
+def test_a_size_that_was_run_more_than_once_stands_with_its_median(tmp_path):
+    """A real corpus, twice as large the second time, the stages of which take what they take."""
+    words = "the harbour is full of lamps and every boat that comes in brings another one to hang"
+    lines = [f"{words} in street {number}, {words[number % 40 :]}" for number in range(400)]
+    (tmp_path / "letters.txt").write_text("\n".join(lines))
+    given = ["--data", str(tmp_path), "--times", "1", "2", "1", "--until", "deduplicate"]
+    out = bench("curation", *given).stdout
+    runs = re.findall(r"^(\d+) documents, .*peak", out.replace(",", ""), re.M)
+    assert runs == ["400", "800", "400"]
+    head, *rows = out[out.index("stage ") :].splitlines()
+    assert head.split() == ["stage", "x1", "x2", "growth"]
+    assert [row.split()[0] for row in rows] == ["ingest", "deduplicate"]
+    for row in rows:
+        assert re.fullmatch(r"\w+ +\d+\.\ds +\d+\.\ds +\d+\.\d\d", row)
+
+
+def test_growth_is_of_medians_over_bytes(capsys):
+    from benchmarks.curation import print_table
+
+    once = [[{"seconds": {"ingest": s}} for s in taken] for taken in ((1.0, 9.0, 2.0), (10.0, 8.0))]
+    print_table({1: 100, 3: 300}, dict(zip((1, 3), once, strict=True)))
+    assert capsys.readouterr().out.splitlines()[1].split() == ["ingest", "2.0s", "9.0s", "1.50"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from model import kernels, plain
 from model.kernels import CPU_ONEDNN_PRODUCT, HAS_ONEDNN, linear, mm
@@ -115,6 +116,17 @@ def test_it_is_an_operation_that_compilers_can_trace():
     torch.library.opcheck(kernels._product, (*given, None))
     traced = torch.compile(linear, backend="aot_eager", fullgraph=True)
     assert torch.equal(traced(*given), linear(*given))
+
+
+@needs_onednn
+def test_its_operations_are_counted_as_those_of_the_formula():
+    counts = []
+    for product in (linear, F.linear):
+        x, weight = drawn(5, 64, 256).requires_grad_(), drawn(512, 256).requires_grad_()
+        with FlopCounterMode(display=False) as counter:
+            product(x, weight).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts == [3 * 2 * 5 * 64 * 256 * 512] * 2
 
 
 @needs_onednn
