@@ -87,10 +87,10 @@ def test_a_size_that_was_run_more_than_once_stands_with_its_median(tmp_path):
     """A real corpus, twice as large the second time, the stages of which take what they take."""
     words = "the harbour is full of lamps and every boat that comes in brings another one to hang"
     lines = [f"{words} in street {number}, {words[number % 40 :]}" for number in range(400)]
-    (tmp_path / "letters.txt").write_text("\n".join(lines))
+    (tmp_path / "letters.txt").write_text("\n\n".join(lines))
     given = ["--data", str(tmp_path), "--times", "1", "2", "1", "--until", "deduplicate"]
     out = bench("curation", *given).stdout
-    runs = re.findall(r"^(\d+) documents, .*peak", out.replace(",", ""), re.M)
+    runs = re.findall(r"^(\d+) documents, .*peak", out, re.M)
     assert runs == ["400", "800", "400"]
     head, *rows = out[out.index("stage ") :].splitlines()
     assert head.split() == ["stage", "x1", "x2", "growth"]
