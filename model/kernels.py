@@ -44,8 +44,9 @@ def _flex(device: str) -> Any:
 
 
 # On the CPU torch multiplies fp32 by MKL. oneDNN, the library of its other products, took 0.7 to
-# 0.9 of the time on an AMD EPYC with AVX-512, for a layer's output and its input's gradient; MKL
-# was no slower for the weight's. Below this many multiplications the way there takes longer.
+# 0.9 of the time on an AMD EPYC with AVX-512 for most layers' outputs and their inputs' gradients;
+# for the weight's MKL was mostly the faster. Below this many multiplications the way there takes
+# longer.
 CPU_ONEDNN_PRODUCT = 1 << 20
 HAS_ONEDNN = (
     torch.backends.mkldnn.is_available()
