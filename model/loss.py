@@ -47,11 +47,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
             products = torch.empty(min(rows, len(x)), len(w), dtype=matmul_dtype, device=x.device)
             chances = torch.empty_like(products, dtype=torch.float32)
+            exact = matmul_dtype == torch.float32
+            wide = products if exact else torch.empty_like(chances)
             for start in range(0, len(x), rows):
                 part = slice(start, start + rows)
                 y, scale = targets[part].unsqueeze(1), weights[part].unsqueeze(1)
                 n = len(y)
-                logits = kernels.mm(x[part], w, products[:n]).float()  # (n, V)
+                logits = kernels.mm(x[part], w, products[:n])  # (n, V)
+                logits = logits if exact else wide[:n].copy_(logits)
                 if bias is not None:
                     logits += bias.detach()
                 if words < len(w):
@@ -69,9 +72,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad.scatter_add_(1, y, -scale)
                 if grad_b is not None:
                     grad_b += grad.sum(0)
-                grad = grad.to(matmul_dtype)
+                grad = grad if exact else products[:n].copy_(grad)
                 grad_x[part] = kernels.mm(grad, w.t(), grad_x[part])
-                if matmul_dtype == torch.float32:
+                if exact:
                     grad_w.addmm_(grad.t(), x[part])
                 else:
                     grad_w += grad.t() @ x[part]
