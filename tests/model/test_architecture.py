@@ -134,6 +134,22 @@ def test_where_blocks_of_flex_attention_save_something():
     assert not MaskSpec(causal=True).is_blockwise(256, 256)
 
 
+@pytest.mark.parametrize("length", [1, 2, 7, 32])
+def test_compiled_causal_attention_in_bf16_agrees_with_brute_force(length):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, length, 16).bfloat16() for heads in (4, 2, 2))
+    q.requires_grad_()
+    compiled = torch.compile(kernels.attention, backend="aot_eager", fullgraph=True)
+    found = compiled(q, k, v, "causal")
+    arrays = (x.detach().double().numpy() for x in (q, k, v))
+    expected = brute_attention(*arrays, lambda b, i, j: j <= i)
+    np.testing.assert_allclose(found.detach().float().numpy(), expected, atol=0.03)
+    (gradient,) = torch.autograd.grad(found.float().square().sum(), q)
+    exact = plain.attention(*(x.float() for x in (q, k, v)), "causal")
+    (other,) = torch.autograd.grad(exact.square().sum(), q)
+    torch.testing.assert_close(gradient.float(), other.float(), atol=0.05, rtol=0.05)
+
+
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 32, 16)

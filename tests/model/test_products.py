@@ -155,3 +155,13 @@ def test_the_model_multiplies_by_it_and_plainly_by_the_formula(monkeypatch):
         torch.testing.assert_close(logits(model, ids), fast)
         assert {layer.kernel for layer in layers} == {F.linear}
     assert len(calls) == len(layers) and {layer.kernel for layer in layers} == {kernels.linear}
+
+
+@needs_onednn
+def test_where_no_gradient_is_asked_for_the_product_is_the_same_to_the_bit():
+    x, weight, bias = drawn(64, 256), drawn(768, 256).requires_grad_(), drawn(768)
+    learning = linear(x, weight, bias)
+    with torch.no_grad():
+        asked = linear(x, weight, bias)
+    assert learning.requires_grad and not asked.requires_grad
+    assert torch.equal(asked, learning)
