@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
+@functools.cache
 def _cpu_has_bf16() -> bool:
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")

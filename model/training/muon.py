@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): momentum of which every singular value is brought near 1.
 
-torch has it, too, but computes in bf16, which costs eight to ten times as much as fp32 where the
-processor has none, matrix by matrix, and takes a matrix that holds several for one.
+torch has it, too, but matrix by matrix, takes a matrix that holds several for one, and computes in
+bf16 everywhere, which costs eight to ten times as much as fp32 where the processor has none.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from model.precision import choose_precision
+
 #: Jordan's quintic: five times it brings a singular value from (0.002, 1] into 0.68 to 1.13.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """matrices (n, rows, columns), U S V^T each, to near U V^T by Newton-Schulz, in fp32 on the CPU
-    and in bf16 elsewhere."""
+def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """matrices (n, rows, columns), U S V^T each, to near U V^T by Newton-Schulz, in ``dtype``; the
+    singular values are so rough already that bf16 is exact enough."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.to(torch.float32 if matrices.device.type == "cpu" else torch.bfloat16)
+    x = matrices.to(dtype)
     x = x.mT if tall else x
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1
     for _ in range(ITERATIONS):
@@ -69,6 +71,7 @@ class Muon(torch.optim.Optimizer):
                     alike.setdefault(part[0].shape, []).append(part)
             for shape, parts in alike.items():
                 step = group["lr"] * 0.2 * math.sqrt(max(shape))
-                updates = orthogonal(torch.stack([update for _, update in parts]))
+                stacked = torch.stack([update for _, update in parts])
+                updates = orthogonal(stacked, choose_precision("auto", stacked.device))
                 for (weights, _), update in zip(parts, updates, strict=True):
                     weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-step)

@@ -14,22 +14,23 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-4), (torch.bfloat16, 0.06)])
 @pytest.mark.parametrize("shape", [(1, 7, 7), (3, 6, 40), (2, 40, 6), (1, 1, 5), (1, 5, 1)])
-def test_only_singular_values_change_and_as_the_polynomial_says(shape):
+def test_only_singular_values_change_and_as_the_polynomial_says(shape, dtype, near):
     matrices = drawn(*shape)
-    found = orthogonal(matrices)
-    assert found.shape == matrices.shape
+    found = orthogonal(matrices, dtype)
+    assert found.shape == matrices.shape and found.dtype == dtype
     for matrix, made in zip(matrices.double(), found.double(), strict=True):
         u, s, v = torch.linalg.svd(matrix, full_matrices=False)
         s = s / s.square().sum().sqrt()
         for _ in range(ITERATIONS):
             a, b, c = COEFFICIENTS
             s = a * s + b * s**3 + c * s**5
-        torch.testing.assert_close(made, u @ s.diag() @ v, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(made, u @ s.diag() @ v, atol=near, rtol=near)
 
 
 def test_nothing_stays_nothing():
-    assert not orthogonal(torch.zeros(2, 3, 4)).any()
+    assert not orthogonal(torch.zeros(2, 3, 4), torch.float32).any()
 
 
 def parameters(*shapes):
