@@ -1,5 +1,7 @@
 """Figures of quality against a reckoning by hand and one by brute force."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from tasks.corpus.figures.texts import Texts
-from tasks.corpus.quality import SIGNALS, QualityConfig, blocks, figures, quality
+from tasks.corpus.quality import HELD, SIGNALS, QualityConfig, blocks, figures, quality
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 
@@ -192,3 +194,28 @@ def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, mo
     assert "lower ingest.max_document_bytes" in told
     assert made.manifest["determinism"] == "machine"
     assert quality(given(texts[:1]), QualityConfig()).manifest["determinism"] == "exact"
+
+
+MEASURED = """
+import resource
+import pyarrow as pa
+from tasks.corpus.quality import QualityConfig, figures
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def column(lines):
+    return pa.array(["a\\n" * lines], pa.large_string())
+
+figures(column(1000), QualityConfig())
+text = column(2_500_000)
+before = peak()
+figures(text, QualityConfig())
+print((peak() - before) / 5_000_000)
+"""
+
+
+def test_what_is_said_of_its_memory_holds_for_a_letter_a_line():
+    """Which takes the most of all texts that were tried."""
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True)
+    assert HELD / 2 < float(done.stdout) <= HELD, done
