@@ -1,7 +1,5 @@
-import functools
 import logging
 import os
-import re
 import shutil
 import subprocess
 
@@ -30,18 +28,14 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """One process for the tests of a file, which share what is costly to make, and one for all
-    files of which a test or a fixture asks for the one run of smoke."""
+    """One process for the tests of a file, which share what is costly to make, and one for all of
+    tests/flows, which look at one run of smoke."""
     from xdist.scheduler import LoadScopeScheduling
-
-    @functools.cache
-    def scope(file):
-        text = (config.rootpath / file).read_text(encoding="utf-8")
-        return "smoke" if re.search(r"^def \w+\([^)]*\bsmoke\b", text, re.MULTILINE) else file
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return scope(nodeid.partition("::")[0])
+            file = nodeid.partition("::")[0]
+            return "tests/flows" if file.startswith("tests/flows/") else file
 
     return ByFile(config, log)
 
