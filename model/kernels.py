@@ -108,8 +108,8 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("hallmark::linear", mutates_args=(), device_types="cpu")
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """An operation of our own, since that one has no gradient, and the compiler takes it with no
-    weight that may change; being one costs 30 microseconds a call."""
+    """``_onednn`` as an operation of our own: alone it has no gradient, and the compiler takes it
+    with no weight that may change. Being one costs 30 microseconds a call."""
     return _onednn(x, weight, bias)
 
 
