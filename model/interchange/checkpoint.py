@@ -39,8 +39,9 @@ def save(
 
     It says what the model was trained for, ``model.objective`` and ``model.pairs``: they decide how
     a prompt is read. ``tokenizer`` is the path of a tokenizer.json, copied byte for byte.
-    ``weights`` are the whole tensors of a model that is cut into shards, or that goes on being
-    trained; default its own.
+    ``step`` stands in the header of the weights: config.json and tokenizer.json are those of every
+    checkpoint of one training. ``weights`` are the whole tensors of a model that is cut into
+    shards, or that goes on being trained; default its own.
     """
     weights = model.state_dict() if weights is None else weights
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -49,13 +50,12 @@ def save(
     config = {
         "model_type": MODEL_TYPE,
         "format": FORMAT,
-        "step": step,
         "objective": model.objective,
         "pairs": model.pairs,
         "model": to_dict(model.config),
     }
     with atomic_folder(Path(folder)) as temporary:
-        save_tensors(weights, temporary / WEIGHTS)
+        save_tensors(weights, temporary / WEIGHTS, {} if step is None else {"step": str(step)})
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)
 

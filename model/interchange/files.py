@@ -52,13 +52,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. OSError where it cannot be written, as for any other file."""
+def save_tensors(
+    tensors: dict[str, Tensor], path: Path, notes: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file, with notes in its header. OSError where it cannot be written, as
+    for any other file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(tensors, path, metadata={"format": "pt", **(notes or {})})
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from error
 
