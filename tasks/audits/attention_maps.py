@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
+from tasks.audits.subjects.reader import Ids
 from tasks.audits.subjects.subject import (
     AUDIT_LIBRARIES,
     Float32,
-    Ids,
     Subject,
     open_subject,
 )

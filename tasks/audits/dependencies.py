@@ -24,7 +24,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.audits.findings import finding
-from tasks.audits.subjects.subject import Subject, shared_prefix
+from tasks.audits.subjects.reader import shared_prefix
+from tasks.audits.subjects.subject import Subject
 from tasks.contract import column, table
 from tasks.measures.statistics import bootstrap_mean
 

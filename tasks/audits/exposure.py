@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.findings import finding
-from tasks.audits.subjects.subject import Subject, shared_prefix
+from tasks.audits.subjects.reader import shared_prefix
+from tasks.audits.subjects.subject import Subject
 from tasks.contract import HallmarkError, Work, column, table
 from tasks.measures import statistics
 from tasks.measures.canaries import reference_secrets

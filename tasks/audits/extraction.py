@@ -23,12 +23,8 @@ from pydantic import Field, field_validator
 
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.subjects.subject import (
-    AUDIT_LIBRARIES,
-    Subject,
-    open_subject,
-    shared_prefix,
-)
+from tasks.audits.subjects.reader import shared_prefix
+from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
     ID,
     Artifact,

@@ -20,7 +20,9 @@ from model.decoding.score import target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load
 from model.rows import padded
 from tasks.audits.subjects.masked import Masked
-from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
+from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
+from tasks.audits.subjects.reader import Ids
+from tasks.audits.subjects.subject import Float32, Float64, Subject, computes
 from tasks.contract import UsageError
 
 
@@ -31,61 +33,27 @@ def open_own(folder: Path, name: str, device: str, *, pairs: bool = False) -> Su
         model = load(folder, device=device)
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
-    if model.config.labels:
-        raise UsageError(f"{name} gives labels and no text: an audit needs a language model")
-    if model.pairs and not pairs:
-        raise UsageError(
-            f"{name} was fine-tuned on pairs: it answers a source and goes on with no text, and an "
-            f"audit needs a language model; audit the checkpoint that it was made of"
-        )
+    check_language(model.config, model.pairs and not pairs, name)
     kinds: dict[str, type[OwnDecoder] | type[OwnEncoder]] = {
         "decoder": OwnDecoder,
         "encoder": OwnEncoder,
         "encoder_decoder": OwnEncoderDecoder,
     }
     kind = OwnDecoder if model.pairs else kinds[model.config.architecture]
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # their names inside a text are plain text
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return kind(model, tokenizer, name)
+    return kind(model, open_tokenizer(folder), name)
 
 
-class _Own(Subject):
+class _Own(OwnReader, Subject):
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        super().__init__(model.config, model.pairs, tokenizer, name)
+        self.model = model
         self.device = model.embedding.weight.device
-        self.context, self.vocab_size = model.config.context, model.config.vocab_size
-        self.bos, self.begin = END_OF_TEXT, "behind <|endoftext|>"
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in batch]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
-
-    def token_name(self, token: int) -> str:
-        return self.tokenizer.id_to_token(token) or ""
 
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
         return attention_weights(self.model, ids)
 
-    def special(self, token: str) -> int:
-        number: int | None = self.tokenizer.token_to_id(token)
-        if number is None:
-            raise UsageError(f"the tokenizer of {self.name} has no token {token}: it was not "
-                             f"trained for this objective")  # fmt: skip
-        return number
-
 
 class OwnDecoder(_Own):
-    kind = "causal"
-
     @computes
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
@@ -178,7 +146,6 @@ class OwnEncoderDecoder(OwnDecoder):
         self.gap = self.special("<|sentinel_0|>")
         # It ends what stands for the first sentinel by naming the next.
         self.ends = [END_OF_TEXT, self.special("<|sentinel_1|>")]
-        self.begin = "written by the decoder for <|sentinel_0|>"
 
     def _source(self, prefix: Sequence[int]) -> Ids:
         """What the encoder reads: a longer prefix loses its beginning, as with a decoder."""
@@ -220,12 +187,7 @@ class OwnEncoderDecoder(OwnDecoder):
         }
 
 
-class OwnEncoder(Masked, _Own):
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
-        super().__init__(model, tokenizer, name)
-        self.mask, self.end = self.special("<|mask|>"), None
-        self.begin = "behind <|endoftext|>, masked one at a time"
-
+class OwnEncoder(_Own, Masked):
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
         ids, real = padded(rows, self.device)
         hidden = self.model(Batch(ids, keys=real))  # (B, T, d)

@@ -1,14 +1,12 @@
 """The subject: the model under audit, our own checkpoint or any Hugging Face folder.
 
-Everything an audit asks of a model goes through here, in text or in token ids. Texts are encoded
-without special tokens and scored behind the begin-of-text token; a special token's name inside a
-text is plain text. Probabilities are natural logarithms.
+Everything an audit asks of a model goes through here, in text or in token ids. Texts are scored
+behind the begin-of-text token. Probabilities are natural logarithms.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.contract import Artifact, HallmarkError, UsageError, torch_device
+from tasks.audits.subjects.reader import Ids, Reader, place_of, read_config, shared_prefix
+from tasks.contract import Artifact, HallmarkError, torch_device
 
 if TYPE_CHECKING:
     from model.config import Precision
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
-Ids = list[int]
 S = TypeVar("S", bound="Subject")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,35 +44,14 @@ def computes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, 
     return asked
 
 
-class Subject(ABC):
-    """A causal or masked language model with its tokenizer.
+class Subject(Reader, ABC):
+    """A causal or masked language model: a reader with weights.
 
-    name       of the artifact or folder
-    kind       "causal" or "masked"
     precision  what scores and texts are computed in; see model/decoding/mode.py
-    context    longest sequence the model attends over, in tokens
-    bos        the token that stands before every text, None where the tokenizer has none
-    end        the token that stands behind every text, None but for masked models that want one
-    begin      a phrase that says what stands before every text, for a finding's ``method``
     """
 
     model: Any
-    name: str
-    kind: Literal["causal", "masked"]
     precision: Literal["fp32", "bf16"] = "fp32"
-    context: int
-    vocab_size: int
-    bos: int | None
-    end: int | None = None
-    begin: str
-
-    @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Token ids of each text, without special tokens."""
-
-    @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
 
     @abstractmethod
     def log_probs(
@@ -88,15 +65,6 @@ class Subject(ABC):
         2020), masked one at a time; there the first token is the one that opens every sequence.
         """
 
-    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-        """Token ids of a text, without special tokens, and the characters [start, end) of it that
-        each stands for: several tokens may share one. HallmarkError where it cannot tell."""
-        raise HallmarkError("its tokenizer does not tell which characters a token stands for")
-
-    def token_name(self, token: int) -> str:
-        """A token as the vocabulary writes it."""
-        return self.decode([token])
-
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
         """Attention weights while it reads a sequence as it stands: by stack ("decoder",
         "encoder", "cross") one (heads, queries, keys) per layer; see model/decoding/inside.py.
@@ -104,13 +72,6 @@ class Subject(ABC):
         Raises HallmarkError, one sentence, where the model gives none.
         """
         raise HallmarkError("it gives no attention weights")
-
-    def encode(self, text: str) -> Ids:
-        return self.encode_batch([text])[0]
-
-    def opened(self, ids: Sequence[int]) -> Ids:
-        """The ids behind the begin-of-text token, where the subject has one."""
-        return [*([] if self.bos is None else [self.bos]), *ids]
 
     def log_likelihoods(
         self, texts: Sequence[str], contexts: Sequence[str] | None = None
@@ -195,16 +156,6 @@ class Subject(ABC):
         return [[self.decode(ids) for ids in row] for row in made]
 
 
-def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """How many leading tokens all sequences have in common."""
-    count = 0
-    for column in zip(*sequences, strict=False):
-        if any(token != column[0] for token in column):
-            break
-        count += 1
-    return count
-
-
 def open_subject(
     checkpoint: Artifact | Path | str,
     device: str = "auto",
@@ -218,9 +169,8 @@ def open_subject(
     Raises UsageError, one sentence, where the folder holds no model that can be loaded safely, or
     none of language: of labels, or, unless ``pairs`` asks for it, one that answers sources.
     """
-    folder = checkpoint.directory() if isinstance(checkpoint, Artifact) else Path(checkpoint)
-    name = checkpoint.name if isinstance(checkpoint, Artifact) else folder.name
-    config = _read_config(folder)
+    folder, name = place_of(checkpoint)
+    config = read_config(folder)
     device = torch_device(device)
     if config.get("model_type") == "hallmark":
         from tasks.audits.subjects.own_subject import open_own
@@ -234,18 +184,3 @@ def open_subject(
 
     with computing(subject.model, precision) as subject.precision:
         return subject
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
-    if not path.is_file():
-        raise UsageError(f"{folder} has no config.json: it is not a checkpoint")
-    try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
-    return config

@@ -1,6 +1,6 @@
 """Hugging Face folders as subjects: causal and masked language models through transformers.
 
-Weights are read from safetensors only, and no code of the folder is run. Probabilities are computed
+Weights are read from safetensors only. Probabilities are computed
 in float32, of logits in the subject's precision. Rows of one batch have one length or are padded to
 the right, where a causal model does not look; generation batches prompts of equal length, so it
 needs no padding at all.
@@ -22,29 +22,27 @@ from model.decoding.choice import Choice, draw_keys
 from model.decoding.windows import window_start
 from model.rows import padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
-from tasks.audits.subjects.subject import Float32, Float64, Ids, Subject, computes
+from tasks.audits.subjects.reader import Ids
+from tasks.audits.subjects.subject import Float32, Float64, Subject, computes
+from tasks.audits.subjects.transformers_reader import (
+    LOCAL,
+    TransformersReader,
+    kind_of,
+    load_tokenizer,
+    said,
+)
 from tasks.contract import HallmarkError, UsageError
 from tasks.measures.quiet import quiet_transformers
-
-#: Longest window for models whose config names no limit, and for those whose limit is longer.
-LONGEST = 4096
-
-#: A folder without any of these has no vocabulary; transformers makes up an empty one in silence.
-VOCABULARIES = (
-    *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json"),
-    *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
-)
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
 
 def open_transformers(folder: Path, config: dict[str, Any], name: str, device: str) -> Subject:
     """A causal or masked LM folder. Raises UsageError, one sentence."""
-    kind = _kind(folder, config)
+    kind = kind_of(folder, config)
     _check_weights(folder)
-    if not any((folder / file).is_file() for file in VOCABULARIES):
-        raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARIES)}")
-    tokenizer, model, info = _load(folder, kind)
+    tokenizer = load_tokenizer(folder)
+    model, info = _load(folder, kind)
     for key, found, expected in sorted(info["mismatched_keys"]):
         raise UsageError(
             f"the weights in {folder} do not fit its config.json: {key} has shape {tuple(found)}, "
@@ -64,46 +62,27 @@ def open_transformers(folder: Path, config: dict[str, Any], name: str, device: s
             f"tokens: they do not belong together"
         )
     made = TransformersMasked if kind == "masked" else TransformersCausal
-    return made(model.eval().to(device), tokenizer, name)
+    return made(model.eval().to(device), tokenizer, name, kind)
 
 
-def _load(folder: Path, kind: str) -> tuple[Any, Any, dict[str, Any]]:
-    """Tokenizer, model, and what transformers found missing in the weights."""
+def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers found missing in the weights."""
     import transformers
 
     auto = getattr(transformers, f"AutoModelFor{'MaskedLM' if kind == 'masked' else 'CausalLM'}")
-    local = {"local_files_only": True, "trust_remote_code": False}
-    what = "tokenizer"
     try:
         with quiet_transformers():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
-            what = "model"
             model, info = auto.from_pretrained(
                 folder,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # they are told from info, with the place
                 output_loading_info=True,
                 dtype=torch.float32,
-                **local,
+                **LOCAL,
             )
     except Exception as error:
-        raise UsageError(f"{folder} holds no {what} that can be loaded: {_line(error)}") from error
-    return tokenizer, model, info
-
-
-def _kind(folder: Path, config: dict[str, Any]) -> str:
-    names = config.get("architectures") or []
-    if not isinstance(names, list) or not isinstance(config.get("model_type"), str):
-        raise UsageError(f"{folder}/config.json does not describe a model: it has no model_type")
-    for architecture in map(str, names):
-        if architecture.endswith(("MaskedLM", "ForPreTraining")):
-            return "masked"
-        if architecture.endswith(("CausalLM", "LMHeadModel")):
-            return "causal"
-    raise UsageError(
-        f"{folder} holds neither a causal nor a masked language model: its config.json names "
-        f"the architectures {str(names)[:100]}"
-    )
+        raise UsageError(f"{folder} holds no model that can be loaded: {said(error)}") from error
+    return model, info
 
 
 def _check_weights(folder: Path) -> None:
@@ -112,7 +91,7 @@ def _check_weights(folder: Path) -> None:
         try:
             shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UsageError(f"{index} is not an index of weights: {_line(error)}") from error
+            raise UsageError(f"{index} is not an index of weights: {said(error)}") from error
         for shard in shards:
             if not (folder / str(shard)).is_file():
                 raise UsageError(f"{folder} has no {shard}, which its index of weights names")
@@ -126,54 +105,11 @@ def _check_weights(folder: Path) -> None:
         raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
 
 
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text[:300] or type(error).__name__
-
-
-class _Transformers(Subject):
-    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        self.model, self.tokenizer, self.name = model, tokenizer, name
-        self.device = model.device
-        self.vocab_size = model.get_input_embeddings().weight.shape[0]
-        config = model.config
-        limits = [getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")]
-        limit = min([n for n in limits if isinstance(n, int) and n > 0], default=LONGEST)
-        if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-            limit -= 2  # its positions count from the padding id
-        self.context = min(limit, LONGEST)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        if not texts:
-            return []
-        return self.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_attention_mask=False,
-            split_special_tokens=True,  # their names inside a text are plain text
-            verbose=False,
-        )["input_ids"]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-
-    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-        if not self.tokenizer.is_fast:
-            raise HallmarkError(f"the tokenizer of {self.name} does not say which characters a "
-                                f"token stands for")  # fmt: skip
-        made = self.tokenizer(
-            text,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            split_special_tokens=True,
-            verbose=False,
-        )
-        return made["input_ids"], [(int(a), int(b)) for a, b in made["offset_mapping"]]
-
-    def token_name(self, token: int) -> str:
-        return str(self.tokenizer.convert_ids_to_tokens(token))
+class _Transformers(TransformersReader, Subject):
+    def __init__(self, model: Any, tokenizer: Any, name: str, kind: str) -> None:
+        size = model.get_input_embeddings().weight.shape[0]
+        super().__init__(model.config, tokenizer, name, kind, size)
+        self.model, self.device = model, model.device
 
     @torch.inference_mode()
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
@@ -183,7 +119,7 @@ class _Transformers(Subject):
             tokens = torch.tensor([list(ids)], device=self.device)
             given = self.model(input_ids=tokens, output_attentions=True).attentions
         except Exception as error:  # code of many architectures, some without attention
-            raise HallmarkError(f"{why}: {_line(error)}") from error
+            raise HallmarkError(f"{why}: {said(error)}") from error
         square = (1, len(ids), len(ids))
         layers = [layer.float().cpu().numpy()[0] for layer in given or () if layer is not None]
         if not layers or any((1, *layer.shape[1:]) != square for layer in layers):
@@ -192,21 +128,13 @@ class _Transformers(Subject):
 
 
 class TransformersCausal(_Transformers):
-    """Left to right. The begin-of-text token is the tokenizer's bos, else its eos."""
+    """Left to right."""
 
-    kind = "causal"
-
-    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        super().__init__(model, tokenizer, name)
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-        self.bos = eos if bos is None else bos
-        if self.bos is None:
-            self.begin = "no begin-of-text token: the first token of a text is not scored"
-        else:
-            self.begin = f"behind {tokenizer.convert_ids_to_tokens(self.bos)}"
+    def __init__(self, model: Any, tokenizer: Any, name: str, kind: str) -> None:
+        super().__init__(model, tokenizer, name, kind)
         ends = model.generation_config.eos_token_id if model.generation_config else None
         ends = ends if isinstance(ends, list) else [ends]
-        self.ends = {token for token in [*ends, eos] if token is not None}
+        self.ends = {token for token in [*ends, tokenizer.eos_token_id] if token is not None}
 
     @computes
     @torch.inference_mode()
@@ -331,18 +259,6 @@ class TransformersCausal(_Transformers):
 
 
 class TransformersMasked(_Transformers, Masked):
-    """Sequences stand between the tokenizer's opening and closing token."""
-
-    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        super().__init__(model, tokenizer, name)
-        opening, closing = tokenizer.cls_token_id, tokenizer.sep_token_id
-        self.bos = tokenizer.bos_token_id if opening is None else opening
-        self.end = tokenizer.eos_token_id if closing is None else closing
-        self.mask = tokenizer.mask_token_id
-        if self.mask is None:
-            raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
-        self.begin = "between the tokenizer's opening and closing token, masked one at a time"
-
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> torch.Tensor:
         ids, real = padded(rows, self.device)
         logits = self.model(input_ids=ids, attention_mask=real.long()).logits

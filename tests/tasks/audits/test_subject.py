@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from model.architecture import Transformer
-from tasks.audits.subjects.subject import open_subject, shared_prefix
+from tasks.audits.subjects.reader import open_reader, shared_prefix
+from tasks.audits.subjects.subject import open_subject
 from tasks.contract import HallmarkError, UsageError, external
 from tests.model.oracles import logits
+from tests.tasks.audits.conftest import make_own
 
 TEXT = "The nurse said that she would be late."
 LONG = " ".join(["The engineer said that he would be early, as always."] * 8)
@@ -309,3 +311,31 @@ def test_weights_cut_short_are_refused(edited, own_folder, gpt2_folder, tmp_path
             open_subject(copy, device="cpu")
         assert "\n" not in str(caught.value)
         copy.rename(tmp_path / folder.name)
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
+def test_a_reader_knows_all_but_the_weights(request, edited, folder):
+    """What is asked of a model is decided where its weights are not."""
+    whole = request.getfixturevalue(folder)
+    subject = open_subject(whole, device="cpu")
+    reader = open_reader(edited(whole, without=["model.safetensors"]))
+    facts = ("kind", "context", "vocab_size", "bos", "end", "begin", "mask")
+    assert [getattr(reader, f, None) for f in facts] == [getattr(subject, f, None) for f in facts]
+    texts = ["The nurse said <|endoftext|> twice.", "", "\u00e9\U0001f600 10"]
+    ids = reader.encode_batch(texts)
+    assert ids == subject.encode_batch(texts)
+    assert [*map(reader.decode, ids)] == [*map(subject.decode, ids)]
+    assert reader.opened(ids[0]) == subject.opened(ids[0])
+    assert reader.encode_with_places(texts[0]) == subject.encode_with_places(texts[0])
+
+
+def test_a_reader_of_pairs_or_labels_is_refused_as_its_model_is(tmp_path):
+    for name, made, message in (
+        ("pairs", {"pairs": True}, "was fine-tuned on pairs"),
+        ("labels", {"labels": ("a", "b"), "tie_embeddings": False}, "gives labels and no text"),
+    ):
+        (tmp_path / name).mkdir()
+        folder = make_own(tmp_path / name, **made)
+        for opens in (open_reader, open_subject):
+            with pytest.raises(UsageError, match=message):
+                opens(folder)

@@ -1,0 +1,114 @@
+"""The reader: what a model under audit reads and writes, its tokens, without any of its weights.
+
+Texts are encoded without special tokens; a special token's name inside a text is plain text.
+Checkpoints of one training have one reader, so what is asked of them is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.contract import Artifact, HallmarkError, UsageError
+
+Ids = list[int]
+
+#: The files of a checkpoint that a reader knows: all but the weights.
+READ = ("*.json", "*.txt", "*.model")
+
+
+class Reader(ABC):
+    """A causal or masked language model as its tokenizer and its config tell of it.
+
+    name     of the artifact or folder
+    kind     "causal" or "masked"
+    context  longest sequence the model attends over, in tokens
+    bos      the token that stands before every text, None where the tokenizer has none
+    end      the token that stands behind every text, None but for masked models that want one
+    begin    a phrase that says what stands before every text, for a finding's ``method``
+    """
+
+    name: str
+    kind: Literal["causal", "masked"]
+    context: int
+    vocab_size: int
+    bos: int | None
+    end: int | None = None
+    begin: str
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of each text, without special tokens."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+
+    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+        """Token ids of a text, without special tokens, and the characters [start, end) of it that
+        each stands for: several tokens may share one. HallmarkError where it cannot tell."""
+        raise HallmarkError("its tokenizer does not tell which characters a token stands for")
+
+    def token_name(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+        return self.decode([token])
+
+    def encode(self, text: str) -> Ids:
+        return self.encode_batch([text])[0]
+
+    def opened(self, ids: Sequence[int]) -> Ids:
+        """The ids behind the begin-of-text token, where there is one."""
+        return [*([] if self.bos is None else [self.bos]), *ids]
+
+
+def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all sequences have in common."""
+    count = 0
+    for column in zip(*sequences, strict=False):
+        if any(token != column[0] for token in column):
+            break
+        count += 1
+    return count
+
+
+def open_reader(checkpoint: Artifact | Path | str) -> Reader:
+    """The reader of a checkpoint folder, whose weights are not looked at.
+
+    Raises UsageError, one sentence, where the folder holds no language model, or one that answers
+    sources.
+    """
+    folder, name = place_of(checkpoint)
+    config = read_config(folder)
+    if config.get("model_type") == "hallmark":
+        from tasks.audits.subjects.own_reader import open_own_reader
+
+        return open_own_reader(folder, name)
+    from tasks.audits.subjects.transformers_reader import open_transformers_reader
+
+    return open_transformers_reader(folder, config, name)
+
+
+def place_of(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
+    """The folder of a checkpoint, and its name for messages."""
+    if isinstance(checkpoint, Artifact):
+        return checkpoint.directory(), checkpoint.name
+    return Path(checkpoint), Path(checkpoint).name
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint. Raises UsageError, one sentence."""
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
+    if not path.is_file():
+        raise UsageError(f"{folder} has no config.json: it is not a checkpoint")
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} is not a JSON object: {folder} is not a checkpoint")
+    return config
