@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,10 +284,15 @@ class Artifact:
         return {name: Table((self,), name) for name in self.manifest["tables"]}
 
     def only(self, names: Sequence[str]) -> Artifact:
-        """The artifact with these tables alone, as far as it has them, and none of its files: what
-        a stage declares that it reads. Its content digest is theirs."""
+        """The artifact with these tables and files alone ("documents", "*.json"), as far as it has
+        them: what a stage declares that it reads. Its content digest is theirs."""
         tables = {name: e for name, e in self.manifest["tables"].items() if name in names}
-        narrowed = {"tables": tables, "files": {}, "content": content_digest(tables, {})}
+        files = {
+            name: e
+            for name, e in self.manifest["files"].items()
+            if any(fnmatchcase(name, pattern) for pattern in names)
+        }
+        narrowed = {"tables": tables, "files": files, "content": content_digest(tables, files)}
         return replace(self, manifest={**self.manifest, **narrowed})
 
     def telemetry(self, name: str = "telemetry") -> pa.Table:

@@ -36,7 +36,7 @@ def digests_of(value: Any) -> tuple[Any, Any]:
 
 
 def only(value: Any, names: Sequence[str]) -> Any:
-    """An artifact, or each of several, with these tables alone."""
+    """An artifact, or each of several, with these tables and files alone."""
     if isinstance(value, Mapping):
         return {key: only(item, names) for key, item in value.items()}
     return value.only(names) if isinstance(value, Artifact) else value

@@ -79,7 +79,8 @@ def stage(
     libraries    distributions whose version decides the output (pyarrow always does)
     external     called with (config, secret_id) for digests of what comes from outside the
                  store: corpus files, scorer weights, the secret
-    reads        of inputs that are artifacts: the tables it reads, so that others do not count
+    reads        of inputs that are artifacts: the tables it reads, and patterns of the files, so
+                 that others do not count
     needs        what one item of its work needs: processors, memory, a GPU
     admits       documents enter the store here: ``work.denied`` must not, and their list counts
     goes_on      called with the config for what of it decides whether a run can go on from what

@@ -100,6 +100,11 @@ def test_of_an_artifact_only_what_is_read_counts(session):
     with pytest.raises(HallmarkError, match=r"no table 'x'; its tables: none$"):
         number["x"]
     assert number.only(["x"]).manifest["files"] == {} and number.manifest["files"]
+    by_pattern = number.only(["*.txt"])
+    assert by_pattern.path("number.txt").read_text() == "7"
+    files = {"number.txt": hashlib.sha256(b"7").hexdigest()}
+    assert by_pattern.content == digest({"tables": {}, "files": files})
+    assert number.only(["*.TXT"]).manifest["files"] == {}
 
 
 def test_files_are_found_by_name_and_all_lie_in_one_folder(session, tmp_path):
