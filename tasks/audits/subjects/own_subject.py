@@ -14,7 +14,7 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import END_OF_TEXT, PAD, Batch
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
-from model.decoding.generate import generate
+from model.decoding.generate import Continuation, generate
 from model.decoding.inside import attention_weights
 from model.decoding.score import target_log_probs, token_log_probs
 from model.interchange.checkpoint import CheckpointError, load
@@ -22,7 +22,7 @@ from model.rows import padded
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Float64, Subject, computes
+from tasks.audits.subjects.subject import Float32, Float64, Subject, Written, computes
 from tasks.contract import UsageError
 
 
@@ -110,7 +110,7 @@ class OwnDecoder(_Own):
         return chosen - logits.logsumexp(-1)
 
     @computes
-    def generate_ids(
+    def write(
         self,
         prompts: Sequence[Sequence[int]],
         *,
@@ -120,7 +120,7 @@ class OwnDecoder(_Own):
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-    ) -> list[list[Ids]]:
+    ) -> list[list[Written]]:
         made = generate(
             self.model,
             max_new_tokens=max_new_tokens,
@@ -131,10 +131,15 @@ class OwnDecoder(_Own):
             seed=seed,
             **self._task(prompts),
         )
-        return [[c.ids[:-1] if c.stopped else c.ids for c in row] for row in made]
+        return [[_written(continuation) for continuation in row] for row in made]
 
     def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {"prompts": prompts}
+
+
+def _written(made: Continuation) -> Written:
+    count = len(made.ids) - made.stopped
+    return Written(made.ids[:count], made.log_probs[:count], made.stopped)
 
 
 class OwnEncoderDecoder(OwnDecoder):

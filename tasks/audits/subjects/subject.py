@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -42,6 +43,16 @@ def computes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, 
             return method(self, *args, **kwargs)
 
     return asked
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote behind a prompt: the ids without the token that ended them (``stopped``),
+    and log p of each under the model itself, temperature 1 and no filter, in nats."""
+
+    ids: Ids
+    log_probs: Float32
+    stopped: bool
 
 
 class Subject(Reader, ABC):
@@ -109,7 +120,7 @@ class Subject(Reader, ABC):
         scores = self.log_probs([[*prefix, *c] for c in continuations], given)
         return np.array([s[len(prefix) - 1 :].sum(dtype=np.float64) for s in scores])
 
-    def generate_ids(
+    def write(
         self,
         prompts: Sequence[Sequence[int]],
         *,
@@ -119,40 +130,31 @@ class Subject(Reader, ABC):
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-    ) -> list[list[Ids]]:
-        """``samples`` continuations of each prompt, without the token that ended them.
+    ) -> list[list[Written]]:
+        """``samples`` continuations of each prompt.
 
         Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy.
-        A draw depends on seed, prompt number, sample number and position, not on the batch.
+        A draw depends on seed, prompt, sample number and position, not on the batch.
         """
         raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
 
+    def generate_ids(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+    ) -> list[list[Ids]]:
+        """The ids of ``write``."""
+        made = self.write(prompts, max_new_tokens=max_new_tokens, **options)
+        return [[written.ids for written in row] for row in made]
+
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_new_tokens: int,
-        samples: int = 1,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int = 0,
+        self, prompts: Sequence[str], *, max_new_tokens: int, **options: Any
     ) -> list[list[str]]:
-        """``generate_ids`` for texts. The prompt "" asks for a text from its beginning."""
+        """``write`` for texts. The prompt "" asks for a text from its beginning."""
         opened = [self.opened(ids) for ids in self.encode_batch(prompts)]
         if not all(opened):
             raise HallmarkError(
                 f"{self.name} has no begin-of-text token: it cannot write without a prompt"
             )
-        made = self.generate_ids(
-            opened,
-            max_new_tokens=max_new_tokens,
-            samples=samples,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            seed=seed,
-        )
+        made = self.generate_ids(opened, max_new_tokens=max_new_tokens, **options)
         return [[self.decode(ids) for ids in row] for row in made]
 
 

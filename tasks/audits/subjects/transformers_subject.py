@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
 
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.windows import window_start
 from model.rows import padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Float64, Subject, computes
+from tasks.audits.subjects.subject import Float32, Float64, Subject, Written, computes
 from tasks.audits.subjects.transformers_reader import (
     LOCAL,
     TransformersReader,
@@ -196,7 +197,7 @@ class TransformersCausal(_Transformers):
 
     @computes
     @torch.inference_mode()
-    def generate_ids(
+    def write(
         self,
         prompts: Sequence[Sequence[int]],
         *,
@@ -206,7 +207,7 @@ class TransformersCausal(_Transformers):
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-    ) -> list[list[Ids]]:
+    ) -> list[list[Written]]:
         if max_new_tokens >= self.context:
             raise UsageError(
                 f"{max_new_tokens} new tokens do not fit the context of {self.context} tokens of "
@@ -215,7 +216,7 @@ class TransformersCausal(_Transformers):
         # A longer prompt loses its beginning: what is read and written must fit the context.
         kept = [list(p[-(self.context - max_new_tokens) :]) for p in prompts]
         choice = Choice(temperature, top_k, top_p)
-        made: list[list[Ids]] = [[] for _ in prompts]
+        made: list[list[Written]] = [[] for _ in prompts]
         order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
         for length, group in groupby(order, key=lambda i: len(kept[i])):
             members = list(group)
@@ -234,7 +235,7 @@ class TransformersCausal(_Transformers):
         keys: NDArray[np.uint64],
         choice: Choice,
         max_new_tokens: int,
-    ) -> list[Ids]:
+    ) -> list[Written]:
         """Continuations of prompts of one length, one a key, in the order of the prompts."""
         samples = len(keys) // len(prompts)
         out = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
@@ -242,20 +243,24 @@ class TransformersCausal(_Transformers):
         logits = out.logits[:, -1].float().repeat_interleave(samples, 0)  # (B, V)
         if samples > 1:
             cache.batch_repeat_interleave(samples)
-        rows: list[Ids] = [[] for _ in keys]
-        alive = np.ones(len(rows), dtype=bool)
+        tokens = np.zeros((len(keys), max_new_tokens), np.int64)
+        log_probs = np.zeros((len(keys), max_new_tokens), np.float32)
+        counts = np.zeros(len(keys), np.int64)
+        alive = np.ones(len(keys), dtype=bool)
         for position in range(max_new_tokens):
-            chosen = choice.choose(logits, keys, position)
-            for row, token in enumerate(chosen.tolist()):
-                if alive[row]:
-                    alive[row] = token not in self.ends
-                    if alive[row]:
-                        rows[row].append(token)
+            chosen = choice.choose(logits, keys, position)  # (B,)
+            tokens[:, position] = chosen.cpu().numpy()
+            log_probs[:, position] = -cross_entropy(logits, chosen, reduction="none").cpu().numpy()
+            alive &= ~np.isin(tokens[:, position], [*self.ends])
+            counts += alive
             if not alive.any() or position == max_new_tokens - 1:
-                return rows
+                break
             out = self.model(input_ids=chosen[:, None], past_key_values=cache, use_cache=True)
             cache, logits = out.past_key_values, out.logits[:, -1].float()
-        return rows
+        return [
+            Written(tokens[row, :count].tolist(), log_probs[row, :count].copy(), not alive[row])
+            for row, count in enumerate(counts)
+        ]
 
 
 class TransformersMasked(_Transformers, Masked):

@@ -186,6 +186,20 @@ def test_on_a_gpu_with_bf16_that_is_the_precision(own_folder):
     assert subject.precision == ("bf16" if torch.cuda.is_bf16_supported(False) else "fp32")
 
 
+def test_what_was_written_has_the_log_p_that_scoring_gives_it(causal):
+    prompts = [causal.opened(ids) for ids in causal.encode_batch(["The nurse", "We", "Numbers: 0"])]
+    made = causal.write(prompts, max_new_tokens=12, samples=40, temperature=5, seed=3)
+    stopped = 0
+    for prompt, row in zip(prompts, made, strict=True):
+        assert len(row) == 40
+        for written in row:
+            scored = causal.log_probs([[*prompt, *written.ids]])[0][len(prompt) - 1 :]
+            np.testing.assert_allclose(written.log_probs, scored, atol=1e-4)
+            assert written.stopped == (len(written.ids) < 12)
+            stopped += written.stopped
+    assert stopped > 0
+
+
 def test_a_masked_model_does_not_generate(bert):
     with pytest.raises(HallmarkError, match="masked language model and cannot continue"):
         bert.generate(["The nurse"], max_new_tokens=3)
