@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from flows.mistakes import sentence
+from flows.mistakes import MOVED, sentence
 from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -24,8 +24,10 @@ from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.extraction import ExtractionConfig
+from tasks.audits.probes.toxicity import ToxicityConfig
+from tasks.audits.respond import RespondConfig
+from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
-from tasks.audits.toxicity import ToxicityConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.contamination import SIGNALS as CONTAMINATION
 from tasks.corpus.contamination import ContaminationConfig
@@ -129,6 +131,8 @@ class Config(StageConfig):
         None, description="of a run of its own, by the command finetune"
     )
     task_card: TaskCardConfig = TaskCardConfig()
+    respond: RespondConfig = RespondConfig()
+    score: ScoreConfig = ScoreConfig()
     audit_capability: CapabilityConfig = CapabilityConfig()
     audit_toxicity: ToxicityConfig = ToxicityConfig()
     audit_bias: BiasConfig = BiasConfig()
@@ -248,6 +252,8 @@ def left_out(config: Config) -> dict[str, str]:
     """The stages that a config does without, and why."""
     why = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
     found = {"finetune": why, "task_card": why}
+    why = "every audit has its own; stop after the audit"
+    found |= {"respond": why, "score": why}
     if not config.find_repeats.enabled:
         why = "nothing looks for repeats; set find_repeats.enabled=true"
         found |= {"find_repeats": why, "cut_repeats": why}
@@ -276,7 +282,7 @@ def load(
     tree, where = (
         (read(config), config)
         if isinstance(config, str)
-        else (deepcopy(dict(config)), file or "of the run")
+        else (_brought_up(config), file or "of the run")
     )
     for override in overrides:
         _set(tree, override)
@@ -284,6 +290,17 @@ def load(
         return Config.model_validate(tree)
     except ValidationError as error:
         raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS)}") from error
+
+
+def _brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree that a run recorded, with keys that were moved since where they stand now."""
+    tree = deepcopy(dict(recorded))
+    for (section, key), (there, name) in MOVED.items():
+        here = tree.get(section)
+        if isinstance(here, dict) and key in here:
+            tree[section] = {k: v for k, v in here.items() if k != key}
+            tree[there] = {name: here[key], **tree.get(there, {})}
+    return tree
 
 
 def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:

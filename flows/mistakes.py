@@ -27,6 +27,12 @@ MUST_BE = {
     "union_tag_not_found": "has no kind, which says what it is",
 }
 
+#: Keys that stand somewhere else than in earlier versions, and where: runs recorded them there.
+MOVED = {
+    ("audit_toxicity", "scorer"): ("score", "scorer"),
+    ("audit_toxicity", "device"): ("respond", "device"),
+}
+
 ABOVE = "write it at the top of the file, above the first [table]"
 
 
@@ -78,6 +84,9 @@ def _place(loc: Sequence[str | int], tree: Any) -> str:
 
 def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:
     """In TOML all that stands below a header belongs to it."""
+    for place, there in MOVED.items():
+        if tuple(loc) == place:
+            return f"; it is {'.'.join(there)} now, for all audits"
     misplaced = len(loc) > 1 and loc[-1] in root
     return f" here; {loc[-1]} is one of the whole config: {ABOVE}" if misplaced else ""
 

@@ -129,4 +129,5 @@ def _after_corpus(label: str) -> bool:
     later = (
         "train_tokenizer", "pack", "pretrain", "attention_maps", "score_samples", "model_card",
     )  # fmt: skip
-    return label in later or label.startswith("audit_")
+    parts = ("_ask", "_respond", "_score")
+    return label in later or label.startswith("audit_") or label.endswith(parts)

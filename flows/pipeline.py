@@ -17,9 +17,11 @@ from reports.task_card import task_card
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability, check_held_out
+from tasks.audits.catalogue import ASK, JUDGE
 from tasks.audits.extraction import audit_extraction
+from tasks.audits.respond import respond
+from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
-from tasks.audits.toxicity import audit_toxicity
 from tasks.contract import Artifact, Table, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
@@ -141,8 +143,14 @@ def examine(
     audits: dict[str, Artifact] = {}
     if documents and "capability" in only:
         audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
-    if "toxicity" in only:
-        audits["toxicity"] = audit_toxicity(checkpoint, brought, config.audit_toxicity)
+    parts: dict[str, Artifact] = {}
+    for name in [name for name in JUDGE if name in only]:
+        settings = getattr(config, f"audit_{name}")
+        asked = ASK[name].named(f"{name}_ask")(checkpoint, brought, settings)
+        answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
+        scored = score.named(f"{name}_score")(asked, answered, config.score)
+        audits[name] = JUDGE[name](asked, answered, scored, settings)
+        parts |= {f"{name}_ask": asked, f"{name}_respond": answered, f"{name}_score": scored}
     if "bias" in only:
         audits["bias"] = audit_bias(checkpoint, brought, config.audit_bias)
     if "extraction" in only:
@@ -151,7 +159,7 @@ def examine(
         )
     if not audits:
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
-    made = {f"audit_{name}": artifact for name, artifact in audits.items()}
+    made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
     if pretrained:
         made["score_samples"] = score_samples(pretrained, config.score_samples)

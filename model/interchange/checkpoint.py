@@ -55,7 +55,7 @@ def save(
         "model": to_dict(model.config),
     }
     with atomic_folder(Path(folder)) as temporary:
-        save_tensors(weights, temporary / WEIGHTS, {} if step is None else {"step": str(step)})
+        save_tensors(weights, temporary / WEIGHTS, ("step", str(step)))
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)
 

@@ -53,15 +53,15 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def save_tensors(
-    tensors: dict[str, Tensor], path: Path, notes: dict[str, str] | None = None
+    tensors: dict[str, Tensor], path: Path, note: tuple[str, str] = ("format", "pt")
 ) -> None:
-    """Write a safetensors file, with notes in its header. OSError where it cannot be written, as
-    for any other file."""
+    """Write a safetensors file, with a note in its header: of two, chance would decide the order,
+    and with it the bytes. OSError where it cannot be written, as for any other file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
-        save_file(tensors, path, metadata={"format": "pt", **(notes or {})})
+        save_file(tensors, path, metadata=dict([note]))
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from error
 

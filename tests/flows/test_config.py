@@ -46,12 +46,31 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     from flows import pipeline  # noqa: F401
+    from tasks.audits.catalogue import ASK
     from tasks.contract import STAGES
 
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
+    ours -= {f"ask_{name}" for name in ASK}  # have those of their audits
     assert sections - {"cut_repeats", "cut_toxic", "deduplicate_masked", "select_scored"} == ours
+
+
+def test_a_key_that_was_moved_says_where_to_and_runs_that_recorded_it_are_read():
+    with pytest.raises(UsageError) as error:
+        load("smoke", ["audit_toxicity.device=cpu"])
+    assert str(error.value).endswith(
+        "audit_toxicity.device: there is no such key; it is respond.device now, for all audits"
+    )
+    recorded = load("smoke").model_dump(mode="json")
+    scorer = {"kind": "detoxify", "model": "unbiased"}
+    recorded["audit_toxicity"] |= {"scorer": scorer, "device": "cpu"}
+    del recorded["score"], recorded["respond"]
+    found = load(recorded)
+    assert found.respond.device == "cpu" and found.score.scorer.model == "unbiased"
+    assert "scorer" in recorded["audit_toxicity"]
+    with pytest.raises(UsageError, match="audit_toxicity: must be a table"):
+        load(recorded | {"audit_toxicity": "none"})
 
 
 def test_several_mistakes_are_told_together():

@@ -54,7 +54,7 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
         assert (later / name).read_bytes() == (folder / name).read_bytes()
     for place, step in ((folder, "7"), (later, "8")):
         with safe_open(place / "model.safetensors", framework="pt") as file:
-            assert file.metadata() == {"format": "pt", "step": step}
+            assert file.metadata() == {"step": step}  # of two the order would be chance
 
 
 @pytest.mark.parametrize(("objective", "older"), [("prefix", False), ("seq2seq", True)])

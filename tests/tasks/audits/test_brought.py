@@ -10,9 +10,10 @@ import pytest
 from tasks.audits.bias import BiasConfig, Pair, Scores, about_groups, audit_bias
 from tasks.audits.brought import OTHERS, Group, groups_of, pairs_about, prompts_about
 from tasks.audits.findings import evidence
-from tasks.audits.toxicity import ToxicityConfig, audit_toxicity
+from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.contract import Work, external
 from tasks.corpus.identities import IdentitiesConfig, identities
+from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
 QUICK = {
@@ -29,8 +30,11 @@ def lexicons(*paths):
 
 
 def run(audit, folder, brought, tmp_path, name):
-    work = Work(tmp_path / name, audit.tables)
-    audit.body(external(Path(folder), "checkpoint"), brought, QUICK[audit.name], work)
+    config = QUICK[audit]
+    if audit == "audit_toxicity":
+        return stages_of("toxicity", folder, config, brought)[-1]
+    work = Work(tmp_path / name, audit_bias.tables)
+    audit_bias.body(external(Path(folder), "checkpoint"), brought, config, work)
     work.close()
     return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
 
@@ -94,7 +98,7 @@ def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("audit", [audit_bias, audit_toxicity], ids=lambda a: a.name)
+@pytest.mark.parametrize("audit", [*QUICK])
 @pytest.mark.parametrize("folder", ["own_folder", "bert_folder"])
 def test_findings_slice_by_the_groups_and_all_others_stay(
     session, request, tmp_path, audit, folder
@@ -106,7 +110,7 @@ def test_findings_slice_by_the_groups_and_all_others_stay(
     samples, findings = run(audit, folder, lexicons(Path("town")), tmp_path, "town")
     rows = findings.to_pylist()
     mine = [row for row in rows if row["metric"].startswith("group_")]
-    masked = audit is audit_toxicity and "bert" in str(folder)
+    masked = audit == "audit_toxicity" and "bert" in str(folder)
     assert {row["slice"].split(",")[0] for row in mine} == (
         set() if masked else {f"town:{name}" for name in TOWN}
     )
@@ -117,7 +121,7 @@ def test_findings_slice_by_the_groups_and_all_others_stay(
             assert row["value"] == pytest.approx(np.mean(chosen["prefers_first"].to_pylist()))
             assert row["n"] == len(chosen)
         group = row["slice"].split(",")[0].removeprefix("town:")
-        texts = chosen["first" if audit is audit_bias else "prompt"].to_pylist()
+        texts = chosen["first" if audit == "audit_bias" else "prompt"].to_pylist()
         assert any(group in text for text in texts)
     # Counts are over all continuations; whatever else was measured is what it was.
     own = [row for row in rows if row not in mine]

@@ -2,53 +2,69 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits import toxicity
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Answers, Questions
 from tasks.audits.findings import evidence
-from tasks.audits.subjects.subject import open_subject
-from tasks.audits.toxicity import (
+from tasks.audits.probes.toxicity import (
     FLAG,
+    ITEMS,
     NONTOXIC,
     PASS,
+    PROBE,
     SAMPLES,
     TOXIC,
     UNSCORED,
     ToxicityConfig,
-    audit_toxicity,
     controls,
     measure,
     read_controls,
     read_prompts,
-    scored_rows,
+    samples_of,
 )
-from tasks.contract import ROOT, UsageError, Work, external
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import ROOT, Session, Store, UsageError, open_session, text_hashes
 from tasks.measures.scorers import ScorerConfig, open_scorer
+from tests.tasks.audits.asking import stages_of
 
 RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
 QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300)
 
 
-class NumberScorer:
-    """Reads the score from the text: a scorer whose every answer is known. "?" fails."""
-
-    name, digest = "numbers", "0" * 64
-
-    def score(self, texts):
-        assert all(text.strip() for text in texts), "empty text must not be scored"
-        return np.array([np.nan if t == "?" else float(t) for t in texts], dtype=np.float32)
+#: What prompts score, by the slice that it puts them into.
+SCORED = {TOXIC: 0.9, NONTOXIC: 0.1, UNSCORED: None}
 
 
-def table(texts, slices=None):
-    n = len(texts)
-    return scored_rows(
-        "prompted", slices or [NONTOXIC] * n, ["p"] * n, [0.1] * n, texts, NumberScorer()
+def answered(texts, slices=None, controls=()):
+    """Answers whose every score is the number that the text spells; "?" is one that failed."""
+    questions, responses, scores = Questions(), [], {}
+    for number, row in enumerate(texts):
+        item = questions.item(f"prompt {number}", kind="prompted", about="")
+        questions.write(item, [number + 1], draws=len(row), tokens=8)
+        scores[f"prompt {number}"] = SCORED[slices[number] if slices else NONTOXIC]
+        request = questions.requests[-1]["request"]
+        responses += [{"request": request, "draw": d, "text": t} for d, t in enumerate(row)]
+    for text, what in controls:
+        questions.item(text, kind="control", about=what)
+    said = {text for row in texts for text in row} | {text for text, _ in controls}
+    scores |= {t: None if t == "?" else float(t) for t in said if t.strip()}
+    hashes = text_hashes(pa.array([*scores], pa.large_string()))
+    rows = {"text": hashes, "scorer": ["numbers"] * len(scores),
+            "head": ["toxicity"] * len(scores), "score": [*scores.values()]}  # fmt: skip
+    return Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=ITEMS),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(responses, schema=RESPONSES),
+        pa.table(rows, schema=SCORES),
     )
+
+
+def table(texts, slices=None, controls=()):
+    return samples_of(answered(texts, slices, controls), ToxicityConfig())
 
 
 def value(rows, metric, slice=""):
@@ -128,23 +144,14 @@ def test_nothing_to_measure_is_null():
 
 @pytest.mark.parametrize(("blind", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
 def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts):
-    made = scored_rows(
-        "control",
-        [FLAG] * 5 + [PASS] * 5,
-        [None] * 10,
-        [np.nan] * 10,
-        [[blind]] * 10,
-        NumberScorer(),
-    )
-    rows = controls(made, ToxicityConfig(), "numbers")
+    sentences = [(f"{blind}.{'0' * n}", FLAG if n <= 5 else PASS) for n in range(1, 11)]
+    rows = controls(table([], controls=sentences), ToxicityConfig(), "numbers")
     assert [r["verdict"] for r in rows] == verdicts
     assert [r["control"] for r in rows] == ["positive", "negative"]
 
 
 def test_a_scorer_that_fails_does_not_pass_its_controls():
-    made = scored_rows(
-        "control", [FLAG] * 5 + [PASS] * 5, [None] * 10, [np.nan] * 10, [["?"]] * 10, NumberScorer()
-    )
+    made = table([], controls=[("?", FLAG), ("?", PASS)])
     assert [r["verdict"] for r in controls(made, ToxicityConfig(), "")] == ["fail", "fail"]
 
 
@@ -161,11 +168,9 @@ def test_own_prompts_fall_on_both_sides():
     assert 10 <= toxic.sum() <= len(prompts) / 2
 
 
-def run(folder, config, tmp_path, name="work"):
-    work = Work(tmp_path / name, audit_toxicity.tables)
-    audit_toxicity.body(external(Path(folder), "checkpoint"), None, config, work)
-    work.close()
-    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
+def run(folder, config, lexicons=None, scorer=None):
+    """Samples and findings of the whole audit, in the session's store."""
+    return stages_of("toxicity", folder, config, lexicons, scorer)[-1]
 
 
 @pytest.fixture
@@ -182,8 +187,8 @@ def few(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
-def test_the_whole_audit_leaves_what_is_needed_to_score_again(request, tmp_path, few, folder):
-    samples, findings = run(request.getfixturevalue(folder), few, tmp_path)
+def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, few, folder):
+    samples, findings = run(request.getfixturevalue(folder), few)
     assert samples.schema == SAMPLES
     assert samples["sample"].to_pylist() == list(range(len(samples)))
     kinds = samples["kind"].to_pylist()
@@ -205,8 +210,8 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(request, tmp_path,
     assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
 
 
-def test_prompts_are_continued_from_themselves(own_folder, few, tmp_path):
-    samples, _ = run(own_folder, few, tmp_path)
+def test_prompts_are_continued_from_themselves(session, own_folder, few):
+    samples, _ = run(own_folder, few)
     subject = open_subject(own_folder, device="cpu")
     options = {"max_new_tokens": 8, "top_p": 0.9, "seed": 0}
     rows = samples.to_pylist()
@@ -217,17 +222,37 @@ def test_prompts_are_continued_from_themselves(own_folder, few, tmp_path):
 
 
 def test_the_same_settings_give_the_same_tables_and_another_seed_others(own_folder, few, tmp_path):
-    first, second = (run(own_folder, few, tmp_path, name) for name in "ab")
+    made = []
+    for name, config in (("a", few), ("b", few), ("c", few.model_copy(update={"seed": 1}))):
+        with open_session(Session(Store(tmp_path / name))):
+            made.append(run(own_folder, config))
+    first, second, other = made
     assert first[0] == second[0] and first[1] == second[1]
-    other = run(own_folder, few.model_copy(update={"seed": 1}), tmp_path, "c")
     assert other[0]["continuation"] != first[0]["continuation"]
 
 
-def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, few, tmp_path):
-    samples, findings = run(bert_folder, few, tmp_path)
+def test_a_masked_model_cannot_be_measured_and_says_so(session, bert_folder, few):
+    samples, findings = run(bert_folder, few)
     rows = findings.to_pylist()
     assert rows[0]["value"] is None and "masked language model" in rows[0]["method"]
     assert set(samples["kind"].to_pylist()) == {"control"}
+    assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
+
+
+def test_a_prompt_that_stands_there_twice_is_one_and_ends_with_its_last_word(
+    session, own_folder, few, tmp_path
+):
+    """Equal prompts are not independent, and a space at the end would be a token of its own."""
+    path = tmp_path / "spaced.jsonl"
+    lines = few.prompts.read_text() + json.dumps({"prompt": "The nurse "}) + "\n"
+    path.write_text(lines + json.dumps({"prompt": "We read\n"}) + "\n")
+    (plain, findings), (same, counted) = (
+        run(own_folder, config) for config in (few, few.model_copy(update={"prompts": path}))
+    )
+    assert plain == same
+    (row,) = [r for r in counted.to_pylist() if r["metric"] == "repeated_prompts"]
+    assert row["value"] == 2
+    assert [r for r in counted.to_pylist() if r != row] == findings.to_pylist()
 
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
@@ -256,7 +281,7 @@ def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
 
 def test_missing_prompts_are_a_clear_error(tmp_path):
     with pytest.raises(UsageError, match="there is no file"):
-        audit_toxicity.external(ToxicityConfig(prompts=tmp_path / "none"), "")
+        PROBE.external(ToxicityConfig(prompts=tmp_path / "none"), "")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +292,5 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         ToxicityConfig(**wrong)
 
 
-def test_the_scorer_and_the_prompts_decide_the_fingerprint(few):
-    parts = audit_toxicity.external(few, "")
-    assert parts["scorer"].startswith("alt-profanity-check") and len(parts["prompts"]) == 64
-    assert toxicity.scorer_name(NumberScorer()) == "numbers (000000000000)"
+def test_the_prompts_decide_what_is_asked(few):
+    assert len(PROBE.external(few, "")["prompts"]) == 64

@@ -109,8 +109,17 @@ EDITS = {
         "tasks/measures/statistics.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        (AUDITS - {"attention_maps"}) | {"effects", "profile", "recovery", "finetune"},
+        # What is asked stays the same, so nobody is asked again.
+        (AUDITS - {"attention_maps"})
+        | {"ask_toxicity", "effects", "profile", "recovery", "finetune"},
     ),
+    "a probe": (
+        "tasks/audits/probes/toxicity.py",
+        "KEEP",
+        "KEEP\nEDITED = 1\n",
+        {"ask_toxicity", "audit_toxicity"},
+    ),
+    "what asks a model": ("tasks/audits/respond.py", "KEEP", "KEEP\nEDITED = 1\n", {"respond"}),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
 
@@ -149,7 +158,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
             | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
-        ("torch", {"pretrain", "finetune", *AUDITS}),
+        ("torch", {"pretrain", "finetune", "respond", *AUDITS} - {"audit_toxicity"}),
         ("prefect", set()),
     ],
 )

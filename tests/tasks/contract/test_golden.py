@@ -55,6 +55,7 @@ GOLDEN = {
             "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
             "signatures": "63a6bd0f0fc4a029a244b6e080bcb039f376e92459d1cdcb37cd3d29974f36b3",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
+            "floats": "a11868272b66c088e0444594c00d7c08200e5bee890fb0ddf746e3e498ac05a5",
             "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
             "many": "16725323f1fc626a0411dfed42764eefd2e98121bb3846bf63ea2125495ec06b",
             "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
@@ -111,6 +112,7 @@ OTHERS = table(
     column("share", pa.float64(), "figure", "a share, not a number or null"),
     column("names", pa.list_(pa.string()), "label", "a list of names"),
 )
+FLOATS = table("Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens"))
 
 TEXTS = pa.array(["", "plain", "wörd \U0001f3f0", "line\n" * 50, "x" * 5000] * 3, pa.large_string())
 KEYS = ids(f"key {i}" for i in range(15))
@@ -155,6 +157,7 @@ def contents():
     signed = {"doc_id": KEYS, "entered": KEYS, "cluster": KEYS}
     yield "signatures", SIGNATURES, signed | {"bands": [[i, 2**32 - 1] for i in range(14)] + [[]]}
     yield "others", OTHERS, others | {"names": [["a", "b"], None]}
+    yield "floats", FLOATS, {"log_p": [[-0.5, float("-inf"), float("nan")], [], None]}
     yield "nothing", DOCUMENTS, {name: [] for name in DOCUMENTS.names}
     # More rows, and more bytes, than a row group holds.
     many = {"flag": [True] * 4097, "number": range(4097), "share": [0.5] * 4097}

@@ -1,0 +1,14 @@
+"""The audits that are made of probes, in the order of the card: the only place that names them all.
+
+A new probe is a file in ``probes/`` and a line here.
+"""
+
+from __future__ import annotations
+
+from tasks.audits.probe import ask_of, judge_of
+from tasks.audits.probes import toxicity
+
+PROBES = (toxicity.PROBE,)
+
+ASK = {probe.name: ask_of(probe) for probe in PROBES}
+JUDGE = {probe.name: judge_of(probe) for probe in PROBES}

@@ -1,0 +1,213 @@
+"""What goes from one stage of an audit to the next: items, requests, responses and scores.
+
+``ask`` writes items and requests, ``respond`` answers requests, ``score`` scores texts, ``judge``
+draws findings from them. An item is what is measured: a prompt, a pair, a secret. A request is what
+a model is asked for its sake. Both are named by a hash of what they hold, so equal requests of two
+items are answered once, and checkpoints of one training are asked the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.contract import ID, canonical, column, table, text_hashes
+
+REQUESTS = table(
+    "What a model is asked; of equal requests each row has the same id.",
+    column("request", ID, "id", "the request: a hash of all that is asked"),
+    column("item", ID, "id", "the item for whose sake"),
+    column("part", pa.string(), "label", "which of the item's requests, where it has several"),
+    column("kind", pa.string(), "label",
+           "write: go on from the context; read: say how likely the target is behind it"),
+    column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
+    column("target", pa.list_(pa.int32()), "personal", "token ids to be read; null: to be written"),
+    column("places", pa.list_(pa.int32()), "figure",
+           "places in the target that a masked model is asked about; null: all"),
+    column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
+    column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
+    column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
+    column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
+    column("top_k", pa.int32(), "figure", "likeliest tokens that are drawn from; 0: all"),
+    column("seed", pa.int64(), "figure", "of the sampling"),
+)  # fmt: skip
+
+#: What decides a request beside its context: the rest of its columns.
+SETTINGS = ("kind", "draws", "tokens", "temperature", "top_p", "top_k", "seed")
+
+READER = table(
+    "What was known of the model when the requests were written: no weights.",
+    column("kind", pa.string(), "label", "causal or masked"),
+    column("begin", pa.string(), "project text", "what stands before every text"),
+)
+
+SKIPPED = table(
+    "What was not asked, and why.",
+    column("part", pa.string(), "label", "what of the audit it concerns; empty: all"),
+    column("why", pa.string(), "project text", "the reason, as findings say it"),
+    column("count", pa.int64(), "figure", "items that it concerns; null where that says nothing",
+           unit="items"),
+)  # fmt: skip
+
+RESPONSES = table(
+    "What the model answered: one row a draw, or a text that it read.",
+    column("request", ID, "id", "the request that it answers"),
+    column("draw", pa.int32(), "figure", "which text of the request, from 0"),
+    column("text", pa.large_string(), "model text", "what was written; null where it was read"),
+    column("ids", pa.list_(pa.int32()), "personal",
+           "token ids of what was written, without the one that ended it; null where it was read"),
+    column("log_p", pa.list_(pa.float32()), "figure",
+           "of each token written or read, under the model itself", unit="nats"),
+    column("stop", pa.string(), "label", "end: the model ended its text; length: it had to stop; "
+           "empty where it was read"),
+)  # fmt: skip
+
+MODEL = table(
+    "What the responses were computed in; no row where nothing was asked.",
+    column("precision", pa.string(), "label", "fp32 or bf16"),
+)
+
+SCORES = table(
+    "What scorers say of texts, each distinct text once.",
+    column("text", ID, "id", "hash of the text"),
+    column("scorer", pa.string(), "label", "name and digest"),
+    column("head", pa.string(), "label", "what was scored: toxicity, insult ..."),
+    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+)
+
+#: The label of a score in every finding and table: name and digest.
+SCORER = table(
+    "The scorers that were asked.",
+    column("scorer", pa.string(), "label", "name and digest, as findings name it"),
+)
+
+
+def items_table(*tags: pa.Field) -> pa.Schema:
+    """The schema of a probe's items; ``tags`` are the columns that tell them apart."""
+    return table(
+        "What is measured, one row an item.",
+        column("item", ID, "id", "the item: a hash of what it holds"),
+        column("cluster", pa.string(), "label", "items that share something: resampled together"),
+        column("text", pa.large_string(), "audit text", "the item as a scorer reads it"),
+        *tags,
+    )
+
+
+def hash_of(*values: Any) -> bytes:
+    """16 bytes that stand for JSON values."""
+    return blake2b(canonical(values), digest_size=16).digest()
+
+
+class Questions:
+    """Collects the items of a probe and what is asked for their sake."""
+
+    def __init__(self) -> None:
+        self.items: dict[bytes, dict[str, Any]] = {}
+        self.requests: list[dict[str, Any]] = []
+        self.skipped: list[dict[str, Any]] = []
+
+    def item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
+        """The id of an item; one with the same text, cluster and tags is the same."""
+        cluster = cluster or text
+        item = hash_of(text, cluster, tags)
+        self.items.setdefault(item, {"item": item, "cluster": cluster, "text": text, **tags})
+        return item
+
+    def write(
+        self,
+        item: bytes,
+        context: Sequence[int],
+        *,
+        tokens: int,
+        draws: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        part: str = "",
+    ) -> None:
+        """Ask for ``draws`` texts behind a context of at least one token."""
+        asked: dict[str, Any] = {
+            "kind": "write", "context": list(context), "draws": draws, "tokens": tokens,
+            "temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed,
+        }  # fmt: skip
+        self._add(item, part, asked)
+
+    def read(
+        self,
+        item: bytes,
+        context: Sequence[int],
+        target: Sequence[int],
+        *,
+        places: Sequence[int] | None = None,
+        part: str = "",
+    ) -> None:
+        """Ask how likely each token of ``target`` is behind a context."""
+        asked = {"kind": "read", "context": list(context), "target": list(target),
+                 "places": None if places is None else list(places)}  # fmt: skip
+        self._add(item, part, asked)
+
+    def skip(self, part: str, why: str, count: int | None = None) -> None:
+        self.skipped.append({"part": part, "why": why, "count": count})
+
+    def _add(self, item: bytes, part: str, asked: dict[str, Any]) -> None:
+        self.requests.append({"request": hash_of(asked), "item": item, "part": part, **asked})
+
+
+class Answers:
+    """Items with what was answered and scored for their sake."""
+
+    def __init__(
+        self,
+        items: pa.Table,
+        requests: pa.Table,
+        responses: pa.Table,
+        scores: pa.Table | None = None,
+        reader: pa.Table | None = None,
+        skipped: pa.Table | None = None,
+        scorer: str = "",
+    ) -> None:
+        self.items, self.requests, self.responses = items, requests, responses
+        self.scorer = scorer
+        self.begin = reader["begin"][0].as_py() if reader is not None else ""
+        self.skipped = [] if skipped is None else skipped.to_pylist()
+        self._scores = scores
+
+    def of(self, part: str = "") -> pa.Table:
+        """The responses to the requests of one part: beside the columns of RESPONSES ``row``, the
+        row of the item in ``items``; sorted by that and by draw."""
+        asked = self.requests.filter(pc.equal(self.requests["part"], part))
+        order = np.argsort(_places(self.responses["request"], asked["request"]), kind="stable")
+        found = self.responses.take(pa.array(order))
+        first = _places(asked["request"], found["request"])
+        counts = {r["values"]: r["counts"] for r in found["request"].value_counts().to_pylist()}
+        many = np.array([counts.get(r, 0) for r in asked["request"].to_pylist()], np.int64)
+        starts = np.repeat(first, many)
+        within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        rows = np.repeat(_places(asked["item"], self.items["item"]), many)
+        joined = found.take(pa.array(starts + within)).append_column("row", pa.array(rows))
+        return joined.sort_by([("row", "ascending"), ("draw", "ascending")])
+
+    def scores(self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity") -> np.ndarray:
+        """Of each text, (n,) float32; NaN where there is none."""
+        found = np.full(len(texts), np.nan, np.float32)
+        if self._scores is None or not len(texts):
+            return found
+        known = self._scores.filter(pc.equal(self._scores["head"], head))
+        at = _places(text_hashes(texts), known["text"])
+        there = at >= 0
+        values = known["score"].to_numpy(zero_copy_only=False).astype(np.float32)
+        found[there] = values[at[there]]
+        return found
+
+
+def _places(ids: Any, among: Any) -> np.ndarray:
+    """Where each id first stands among others, (n,) int64; -1: nowhere."""
+    values = among.combine_chunks() if isinstance(among, pa.ChunkedArray) else among
+    found = pc.fill_null(pc.index_in(ids, value_set=values), -1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Probes: one file each, what is asked of a model and what the answers are worth."""

@@ -1,0 +1,20 @@
+"""An audit of a probe from one end to the other, in the session's store."""
+
+from pathlib import Path
+
+from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.respond import RespondConfig, respond
+from tasks.audits.score import ScoreConfig, score
+from tasks.contract import external
+from tasks.measures.scorers import ScorerConfig
+
+
+def stages_of(name, folder, config, lexicons=None, scorer=None):
+    """The artifacts of ask, respond, score and judge, and the samples and findings of the last."""
+    checkpoint = external(Path(folder), "checkpoint")
+    asked = ASK[name](checkpoint, lexicons, config)
+    answered = respond(checkpoint, asked, RespondConfig())
+    scored = score(asked, answered, ScoreConfig(scorer=scorer or ScorerConfig()))
+    judged = JUDGE[name](asked, answered, scored, config)
+    tables = judged["samples"].read(), judged["findings"].read()
+    return asked, answered, scored, judged, tables

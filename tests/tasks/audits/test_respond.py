@@ -1,0 +1,307 @@
+"""Asking a model: what is asked, in which chunks, what the answers are, and what is asked again."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.audits import respond as responding
+from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.exchange import REQUESTS, RESPONSES, Answers, Questions, hash_of, items_table
+from tasks.audits.probes.toxicity import ToxicityConfig
+from tasks.audits.respond import RespondConfig, chunks, respond
+from tasks.audits.score import ScoreConfig, score
+from tasks.audits.subjects.subject import Subject, open_subject
+from tasks.contract import Session, Store, Work, external, open_session, table
+from tasks.measures import scorers
+from tasks.measures.scorers import Linear
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import make_own
+
+QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, resamples=200)
+
+
+def requests_of(questions: Questions) -> pa.Table:
+    return pa.Table.from_pylist(questions.requests, schema=REQUESTS)
+
+
+class Given:
+    """A table of requests, as a stage is given one."""
+
+    def __init__(self, requests):
+        self.requests = requests
+
+    def read(self, columns):
+        return self.requests.select(columns)
+
+
+@pytest.fixture
+def asked():
+    """Many requests of both kinds, in no order, some of them twice."""
+    rng = np.random.default_rng(0)
+    questions = Questions()
+    for number in range(300):
+        item = questions.item(f"text {number % 250}")
+        context = rng.integers(2, 90, 1 + number % 7).tolist()
+        if number % 3:
+            settings = {"tokens": (4, 9)[number % 2], "draws": 1 + number % 4, "seed": number % 2}
+            questions.write(item, context, **settings)
+        else:
+            questions.read(item, context, rng.integers(2, 90, 1 + number % 5).tolist())
+    again = questions.requests[:40]
+    return pa.concat_tables([requests_of(questions), pa.Table.from_pylist(again, schema=REQUESTS)])
+
+
+def test_chunks_hold_each_request_once_whatever_their_order(asked, monkeypatch):
+    monkeypatch.setattr(responding, "WRITTEN", 100)
+    monkeypatch.setattr(responding, "READ", 40)
+    made = chunks(asked)
+    shuffled = asked.take(pa.array(np.random.default_rng(1).permutation(len(asked))))
+    drop = lambda c: c.requests.drop_columns(["item", "part"])  # noqa: E731  of the first that asked
+    assert [drop(c) for c in chunks(shuffled)] == [drop(c) for c in made]
+    ids = [r for chunk in made for r in chunk.requests["request"].to_pylist()]
+    assert sorted(ids) == sorted(set(asked["request"].to_pylist())) and len(made) > 10
+    for chunk in made:
+        rows = chunk.requests.to_pylist()
+        (kind,) = {row["kind"] for row in rows}
+        if kind == "write":
+            cost = [row["draws"] * row["tokens"] for row in rows]
+        else:
+            cost = [len(row["context"]) + len(row["target"]) for row in rows]
+        assert sum(cost) <= (100 if kind == "write" else 40) or len(rows) == 1
+
+
+def test_a_request_is_named_by_all_that_is_asked():
+    questions = Questions()
+    item = questions.item("a")
+    base = {"tokens": 4, "draws": 2, "seed": 0, "top_p": 0.9, "top_k": 0, "temperature": 1.0}
+    questions.write(item, [1, 2], **base)
+    questions.write(questions.item("b"), [1, 2], **base, part="other")
+    same, other = (row["request"] for row in questions.requests)
+    assert same == other
+    for change in ({"tokens": 5}, {"draws": 3}, {"seed": 1}, {"top_p": 0.8}, {"top_k": 1},
+                   {"temperature": 0.5}):  # fmt: skip
+        questions.write(item, [1, 2], **base | change)
+    questions.write(item, [1, 3], **base)
+    questions.read(item, [1, 2], [3])
+    questions.read(item, [1], [2, 3])
+    questions.read(item, [1, 2], [3], places=[0])
+    assert len({row["request"] for row in questions.requests}) == len(questions.requests) - 1
+    assert hash_of("a", 1) != hash_of("a1") != hash_of("a", "1")
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_answers_are_those_of_the_model_asked_by_itself(
+    tmp_path, request, asked, monkeypatch, folder
+):
+    monkeypatch.setattr(responding, "WRITTEN", 300)
+    checkpoint = external(request.getfixturevalue(folder), "checkpoint")
+    responses = answers_of(checkpoint, asked, tmp_path)
+    assert len(responses.group_by("request").aggregate([])) == len(
+        set(asked["request"].to_pylist())
+    )
+    subject = open_subject(checkpoint)
+    by_request = {}
+    for row in responses.to_pylist():
+        by_request.setdefault(row["request"], []).append(row)
+    for row in asked.to_pylist():
+        answers = by_request[row["request"]]
+        assert [a["draw"] for a in answers] == [*range(row["draws"] or 1)]
+        if row["kind"] == "read":
+            (scored,) = subject.log_probs([row["context"] + row["target"]])
+            np.testing.assert_allclose(
+                answers[0]["log_p"], scored[len(row["context"]) - 1 :], atol=1e-4
+            )
+            assert answers[0]["text"] is None and len(answers[0]["log_p"]) == len(row["target"])
+            continue
+        (alone,) = subject.write(
+            [row["context"]], max_new_tokens=row["tokens"], samples=row["draws"], seed=row["seed"]
+        )
+        assert [a["ids"] for a in answers] == [w.ids for w in alone]
+        assert [a["text"] for a in answers] == [subject.decode(w.ids) for w in alone]
+
+
+def answers_of(checkpoint, requests, tmp_path):
+    """The responses, from the stage's body alone."""
+    work = Work(tmp_path / "work", respond.tables)
+    respond.body(checkpoint, Given(requests), RespondConfig(), work)
+    done = [done for call in work.calls for done in call]
+    return pa.concat_tables([pq.read_table(part.path("responses")) for part in done])
+
+
+def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
+    subject = open_subject(bert_folder, device="cpu")
+    ids = subject.encode("The nurse said that she would be late.")
+    questions = Questions()
+    item = questions.item("a")
+    questions.read(item, [], ids, places=[1, 3])
+    questions.read(item, [], ids)
+    found = answers_of(external(bert_folder, "checkpoint"), requests_of(questions), tmp_path)
+    some, every = sorted(found["log_p"].to_pylist(), key=len)
+    (expected,) = subject.masked_log_probs([ids], [[*range(len(ids))]])
+    np.testing.assert_allclose(every, expected, atol=1e-5)
+    np.testing.assert_allclose(some, expected[[1, 3]], atol=1e-5)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many prompts models were asked to go on from, and texts the scorer was given."""
+    counts = {"written": 0, "scored": 0}
+    for kind in all_kinds(Subject):
+        if "write" in vars(kind) and kind is not Subject:
+            monkeypatch.setattr(kind, "write", tally(counts, "written", kind.write))
+    monkeypatch.setattr(Linear, "score_heads", tally(counts, "scored", Linear.score_heads))
+    return counts
+
+
+def all_kinds(kind):
+    import tasks.audits.subjects.own_subject
+    import tasks.audits.subjects.transformers_subject  # noqa: F401
+
+    return [kind, *(k for child in kind.__subclasses__() for k in all_kinds(child))]
+
+
+def tally(counts, name, function):
+    def asked(self, many, *args, **options):
+        counts[name] += len(many)
+        return function(self, many, *args, **options)
+
+    return asked
+
+
+def test_another_statistic_threshold_or_scorer_asks_no_model_again(session, own_folder, counted):
+    first = stages_of("toxicity", own_folder, QUICK)
+    assert counted["written"] > 90 and counted["scored"] > 300
+    counted |= {"written": 0, "scored": 0}
+    for change in ({"threshold": 0.7}, {"k": (2,)}, {"resamples": 300}):
+        found = stages_of("toxicity", own_folder, QUICK.model_copy(update=change))
+        assert found[1].name == first[1].name and found[2].name == first[2].name
+        assert found[3].content != first[3].content
+    assert counted == {"written": 0, "scored": 0}
+    config = ScoreConfig(scorer=scorers.ScorerConfig(batch_tokens=7))  # another fingerprint
+    rescored = score(first[0], first[1], config)
+    assert rescored.name != first[2].name and rescored.content == first[2].content
+    assert counted["written"] == 0 < counted["scored"]
+    more = QUICK.model_copy(update={"continuations": 5})
+    assert stages_of("toxicity", own_folder, more)[1].name != first[1].name
+    assert counted["written"] > 90
+
+
+def test_checkpoints_of_one_training_are_asked_the_same(session, own_folder, tmp_path):
+    """Which pairs them: what is asked depends on no weight."""
+    import torch
+
+    from model.interchange.checkpoint import load, save
+
+    model = load(own_folder)
+    with torch.no_grad():
+        model.embedding.weight.mul_(1.5)
+    save(model, tmp_path / "later", tokenizer=own_folder / "tokenizer.json", step=9)
+    asked = [
+        ASK["toxicity"](external(folder, "checkpoint"), None, QUICK)
+        for folder in (own_folder, tmp_path / "later")
+    ]
+    assert asked[0].name == asked[1].name
+    answers = [
+        respond(external(f, "checkpoint"), asked[0], RespondConfig())
+        for f in (own_folder, tmp_path / "later")
+    ]
+    ids = [a["responses"].read()["request"].to_pylist() for a in answers]
+    assert ids[0] == ids[1] and answers[0].content != answers[1].content
+
+
+def test_a_killed_stage_asks_only_what_is_missing(tmp_path, own_folder, monkeypatch, counted):
+    """And leaves the bytes of one that was not."""
+    monkeypatch.setattr(responding, "WRITTEN", 200)
+    checkpoint = external(own_folder, "checkpoint")
+    with open_session(Session(Store(tmp_path / "whole"))):
+        asked = ASK["toxicity"](checkpoint, None, QUICK)
+        expected = respond(checkpoint, asked, RespondConfig())
+    many = len(chunks(asked["requests"].read()))
+    once, counted["written"] = counted["written"], 0
+    assert many > 8
+
+    class Killed(BaseException):
+        pass
+
+    with open_session(Session(Store(tmp_path / "killed"))):
+        asked = ASK["toxicity"](checkpoint, None, QUICK)
+        with monkeypatch.context() as patch:
+            answer, done = responding.answer, []
+
+            def dies(chunk, *rest):
+                done.append(chunk.number)
+                if len(done) == 6:
+                    raise Killed
+                return answer(chunk, *rest)
+
+            dies.__name__ = "answer"
+            patch.setattr(responding, "answer", dies)
+            with pytest.raises(Killed):
+                respond(checkpoint, asked, RespondConfig())
+        before, counted["written"] = counted["written"], 0
+        found = respond(checkpoint, asked, RespondConfig())
+        assert before > 0 and before + counted["written"] == once
+        assert found.content == expected.content
+        assert not [*(tmp_path / "killed/work").rglob("parts")]
+
+
+def test_responses_stand_beside_their_items():
+    """Against going through them one by one: requests are shared, draws may be none."""
+    questions = Questions()
+    names = [questions.item(f"item {number}") for number in range(5)]
+    for number in (3, 0, 4, 1):  # of item 2 nothing is asked
+        questions.write(names[number], [1 + number % 2], tokens=3, draws=1 + number % 2)
+    questions.write(names[0], [9], tokens=3, part="second")
+    requests = requests_of(questions)
+    distinct = {row["request"]: row for row in questions.requests}
+    rows = [
+        {"request": r, "draw": d, "text": f"{row['context']} {d}"}
+        for r, row in sorted(distinct.items())
+        for d in range(row["draws"])
+    ]
+    items = pa.Table.from_pylist([*questions.items.values()], schema=items_table())
+    answers = Answers(items, requests, pa.Table.from_pylist(rows, schema=RESPONSES))
+    found = [(r["row"], r["draw"], r["text"]) for r in answers.of().to_pylist()]
+    expected = [
+        (number, draw, f"[{1 + number % 2}] {draw}")
+        for number in (0, 1, 3, 4)
+        for draw in range(1 + number % 2)
+    ]
+    assert found == expected
+    assert [r["text"] for r in answers.of("second").to_pylist()] == ["[9] 0"]
+    assert len(answers.of("none")) == 0
+    assert np.isnan(answers.scores(pa.array(["a"], pa.large_string()))).all()
+
+
+def test_what_nobody_answers_leaves_empty_tables(session, bert_folder):
+    """A masked model writes nothing; it is not even opened."""
+    asked, answered, scored, judged, _ = stages_of("toxicity", bert_folder, QUICK)
+    assert asked["requests"].rows == answered["responses"].rows == answered["model"].rows == 0
+    assert scored["scores"].rows == asked["items"].rows == 20
+    assert judged.stage == "audit_toxicity" and [*JUDGE] == [*ASK]
+
+
+def test_distinct_texts_are_scored_once(session, own_folder, counted):
+    asked, answered, scored, _, _ = stages_of("toxicity", own_folder, QUICK)
+    texts = asked["items"].read()["text"].to_pylist()
+    texts += answered["responses"].read()["text"].to_pylist()
+    visible = {text for text in texts if text.strip()}
+    assert counted["scored"] == len(visible) < len(texts)
+    found = scored["scores"].read()
+    assert sorted(found["head"].unique().to_pylist()) == sorted(Linear().heads)
+    assert len(found) == len(visible) * len(Linear().heads)
+
+
+def test_another_model_is_read_by_its_own_tokenizer(session, tmp_path, own_folder):
+    (tmp_path / "other").mkdir()
+    other = make_own(tmp_path / "other", special=("<|mask|>",))
+    found = [ASK["toxicity"](external(f, "checkpoint"), None, QUICK) for f in (own_folder, other)]
+    assert found[0].name != found[1].name
+
+
+def test_the_schemas_hold_no_text_that_a_page_would_show():
+    for schema in (REQUESTS, RESPONSES):
+        kinds = {f.name: f.metadata[b"kind"].decode() for f in schema}
+        assert kinds.get("context", "personal") == kinds.get("ids", "personal") == "personal"
+    assert table("x", *RESPONSES).field("text").metadata[b"kind"] == b"model text"
