@@ -21,9 +21,9 @@ from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
 from reports.task_card import TaskCardConfig
 from tasks.audits.attention_maps import AttentionMapsConfig
-from tasks.audits.bias import BiasConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.extraction import ExtractionConfig
+from tasks.audits.probes.bias import BiasConfig
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig

@@ -15,9 +15,8 @@ from reports.datasheet import datasheet
 from reports.model_card import model_card
 from reports.task_card import task_card
 from tasks.audits.attention_maps import attention_maps
-from tasks.audits.bias import audit_bias
 from tasks.audits.capability import audit_capability, check_held_out
-from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.extraction import audit_extraction
 from tasks.audits.respond import respond
 from tasks.audits.score import score
@@ -144,15 +143,16 @@ def examine(
     if documents and "capability" in only:
         audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
     parts: dict[str, Artifact] = {}
-    for name in [name for name in JUDGE if name in only]:
-        settings = getattr(config, f"audit_{name}")
+    for probe in [probe for probe in PROBES if probe.name in only]:
+        name, settings = probe.name, getattr(config, f"audit_{probe.name}")
         asked = ASK[name].named(f"{name}_ask")(checkpoint, brought, settings)
         answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
-        scored = score.named(f"{name}_score")(asked, answered, config.score)
+        parts |= {f"{name}_ask": asked, f"{name}_respond": answered}
+        scored = None
+        if probe.scored:
+            scored = score.named(f"{name}_score")(asked, answered, config.score)
+            parts[f"{name}_score"] = scored
         audits[name] = JUDGE[name](asked, answered, scored, settings)
-        parts |= {f"{name}_ask": asked, f"{name}_respond": answered, f"{name}_score": scored}
-    if "bias" in only:
-        audits["bias"] = audit_bias(checkpoint, brought, config.audit_bias)
     if "extraction" in only:
         audits["extraction"] = audit_extraction(
             checkpoint, documents, documents, config.audit_extraction

@@ -7,6 +7,7 @@ from typing import Any
 
 from reports.page import charts
 from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
+from reports.page.figures import show
 from reports.sections.findings import (
     AUDITS,
     BASELINES,
@@ -23,6 +24,14 @@ MISUSE = (
     "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
     "automatic measure exists, so none is given."
 )
+
+
+#: Columns of findings that are compared with a null: its value, p corrected for all that the audit
+#: compares, and the smallest distance from it that as many units show.
+TESTED = ("by chance", "p, corrected", "smallest effect seen")
+
+#: Columns of words.
+WORDS = ("part", "not measured because")
 
 
 def analyses(findings: Findings, lines_shown: int) -> Section:
@@ -58,10 +67,13 @@ def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
         rows: list[list[Inline]] = []
         for row, figure in lines[:lines_shown]:
             part = row["slice"] or "all"
-            rows.append([part, figure, figure.interval, count(row), _why(row)])
-        columns = ["part", "value", "interval", "n", "not measured because"]
-        if not any(row[-1] for row in rows):
-            rows, columns = [row[:-1] for row in rows], columns[:-1]
+            rows.append([part, figure, figure.interval, count(row), *_tested(row), _why(row)])
+        columns = ["part", "value", "interval", "n", *TESTED, "not measured because"]
+        # What is said of no line has no column.
+        kept = [
+            i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
+        ]
+        columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
         units = sorted({row["unit"] for row, _ in lines} - {"share", ""})
         caption = words(metric) + (f" ({', '.join(units)})" if units else "")
         known = [row for row, _ in lines]
@@ -70,7 +82,8 @@ def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
         if len(lines) > len(rows):
             notes.append(f"The first {len(rows)} of {len(lines)}.")
         note = " ".join(note for note in notes if note)
-        blocks.append(Grid(caption, columns, rows, frozenset({1, 2, 3}), note))
+        numbers = frozenset(i for i, name in enumerate(columns) if name not in WORDS)
+        blocks.append(Grid(caption, columns, rows, numbers, note))
     return blocks or [Paragraph(["The audit left no figure."])]
 
 
@@ -132,6 +145,13 @@ def interval_chart(
         f"{label} {f.short} ({f.interval})" for label, (_, f) in zip(labels, known, strict=True)
     )
     return [Chart(name, svg, f"{words(axis)}: {said}.", caption)]
+
+
+def _tested(row: dict[str, Any]) -> list[str]:
+    """What a finding says of its null, as TESTED names it."""
+    names = (("null", row["unit"]), ("p_corrected", "p"), ("smallest_effect", row["unit"]))
+    values = [(row.get(name), unit) for name, unit in names]
+    return ["–" if value is None else show(value, unit) for value, unit in values]
 
 
 def _why(row: dict[str, Any]) -> str:

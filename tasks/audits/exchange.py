@@ -109,6 +109,7 @@ class Questions:
     def __init__(self) -> None:
         self.items: dict[bytes, dict[str, Any]] = {}
         self.requests: list[dict[str, Any]] = []
+        self._asked: set[tuple[bytes, str]] = set()
         self.skipped: list[dict[str, Any]] = []
 
     def item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
@@ -156,6 +157,9 @@ class Questions:
         self.skipped.append({"part": part, "why": why, "count": count})
 
     def _add(self, item: bytes, part: str, asked: dict[str, Any]) -> None:
+        if (item, part) in self._asked:  # an item that was given twice
+            return
+        self._asked.add((item, part))
         self.requests.append({"request": hash_of(asked), "item": item, "part": part, **asked})
 
 
@@ -174,7 +178,9 @@ class Answers:
     ) -> None:
         self.items, self.requests, self.responses = items, requests, responses
         self.scorer = scorer
-        self.begin = reader["begin"][0].as_py() if reader is not None else ""
+        self.kind, self.begin = "", ""
+        if reader is not None:
+            self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()
         self.skipped = [] if skipped is None else skipped.to_pylist()
         self._scores = scores
 
@@ -192,6 +198,21 @@ class Answers:
         rows = np.repeat(_places(asked["item"], self.items["item"]), many)
         joined = found.take(pa.array(starts + within)).append_column("row", pa.array(rows))
         return joined.sort_by([("row", "ascending"), ("draw", "ascending")])
+
+    def totals(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
+        """Of each item the log p of what was read for its sake, in nats, (n,) float64, NaN where
+        nothing was or the model gave no number; and the tokens that it was summed over, (n,)."""
+        found = self.of(part)
+        lists = found["log_p"].combine_chunks()
+        counts = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        owner = np.repeat(np.arange(len(found)), counts)
+        flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+        rows = found["row"].to_numpy()
+        values = np.full(len(self.items), np.nan)
+        tokens = np.zeros(len(self.items), np.int64)
+        values[rows] = np.bincount(owner, flat, minlength=len(found))
+        tokens[rows] = counts
+        return values, tokens
 
     def scores(self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity") -> np.ndarray:
         """Of each text, (n,) float32; NaN where there is none."""

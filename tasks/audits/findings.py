@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.contract import column, table
+from tasks.measures.estimates import Estimate
+from tasks.measures.statistics import holm
 
 FINDINGS = table(
     "What the audit measured, one row a figure, each with the rows it was measured on.",
@@ -24,6 +26,18 @@ FINDINGS = table(
     column("high", pa.float64(), "figure", "upper end"),
     column("level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
+    column("clusters", pa.int64(), "figure",
+           "units that share nothing with each other, which the interval is about; null: not said"),
+    column("missing", pa.int64(), "figure",
+           "units without a value, left out: the scorer failed, the model gave no number"),
+    column("null", pa.float64(), "figure",
+           "the value where there is nothing to find; null: there is none"),
+    column("p", pa.float64(), "figure",
+           "probability of a value at least as far from the null, if that holds"),
+    column("p_corrected", pa.float64(), "figure",
+           "p for all values of the audit that are compared with a null (Holm 1979)"),
+    column("smallest_effect", pa.float64(), "figure",
+           "smallest distance from the null that these units show with power 0.8"),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
     column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
@@ -56,10 +70,16 @@ def finding(
     passed: bool | None = None,
     table: str = "samples",
     where: Mapping[str, Any] | None = None,
+    clusters: int | None = None,
+    missing: int | None = None,
+    null: float | None = None,
+    p: float | None = None,
+    smallest_effect: float | None = None,
 ) -> dict[str, Any]:
     """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
 
-    ``passed`` is the verdict of a control and must be given for one, and only for one.
+    ``passed`` is the verdict of a control and must be given for one, and only for one. Of a p,
+    ``corrected`` says what it is worth among the others.
     """
     if bool(control) != (passed is not None):
         raise ValueError(f"{audit}: {metric} needs a verdict if, and only if, it is a control")
@@ -75,6 +95,12 @@ def finding(
         "high": high,
         "level": None if low is None else level,
         "n": n,
+        "clusters": clusters,
+        "missing": missing,
+        "null": _number(null),
+        "p": _number(p),
+        "p_corrected": None,
+        "smallest_effect": _number(smallest_effect),
         "unit": unit,
         "method": method,
         "scorer": scorer,
@@ -85,9 +111,30 @@ def finding(
     }
 
 
+def measured(
+    audit: str, metric: str, found: Estimate, *, unit: str, how: str, **more: Any
+) -> dict[str, Any]:
+    """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
+    return finding(
+        audit, metric, found.value, low=found.low, high=found.high, n=found.n, unit=unit,
+        clusters=found.clusters, missing=found.missing, null=found.null, p=found.p,
+        smallest_effect=found.smallest, method=f"{how}; {found.method}", **more,
+    )  # fmt: skip
+
+
+def corrected(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one audit with their p corrected for all of them; controls have a verdict."""
+    made = [dict(row) for row in rows]
+    tested = [row for row in made if row["p"] is not None and not row["control"]]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_corrected"] = p
+    return made
+
+
 def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
-    """The rows as a table with the schema FINDINGS; ``precision`` of the model they are about."""
-    made = [{**row, "precision": precision} for row in rows]
+    """The rows of one audit as a table with the schema FINDINGS, their p corrected for all of
+    them; ``precision`` of the model they are about."""
+    made = [{**row, "precision": precision} for row in corrected(rows)]
     return pa.Table.from_pylist(made, schema=FINDINGS)
 
 

@@ -35,6 +35,7 @@ class Probe:
     module    where it is written
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
+    scored    whether scorers are asked about its texts
     """
 
     name: str
@@ -46,6 +47,7 @@ class Probe:
     module: str
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
+    scored: bool = False
 
 
 def ask_of(probe: Probe) -> Stage:

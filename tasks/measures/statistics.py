@@ -51,7 +51,7 @@ def bootstrap_mean(
     count. "bca" corrects for bias and skewness (Efron 1987), with a jackknife over clusters.
     ``unit`` names what a cluster is, for ``Interval.method``.
     """
-    sums, counts = _by_cluster(values, clusters)
+    sums, counts = by_cluster(values, clusters)
     n, groups = int(counts.sum()), len(sums)
     phrase = f"{method} bootstrap over {groups} {unit}, {resamples} resamples"
     if groups == 0:
@@ -60,7 +60,7 @@ def bootstrap_mean(
     if groups == 1:
         phrase = f"no interval: a single one of {unit} cannot be resampled"
         return Interval(value, np.nan, np.nan, n, 1, np.nan, phrase)
-    draws = _resampled_means(sums, counts, resamples, seed)
+    draws = resampled_means(sums, counts, resamples, seed)
     tail = (1 - level) / 2
     tails = (tail, 1 - tail)
     if method == "bca":
@@ -137,8 +137,8 @@ def difference(
     if min(len(a), len(b)) == 1:
         phrase = f"no interval: a single one of {unit} cannot be resampled"
         return Interval(value, np.nan, np.nan, n, n, np.nan, phrase)
-    draws = _resampled_means(a, np.ones_like(a), resamples, seed)
-    draws = draws - _resampled_means(b, np.ones_like(b), resamples, seed + 1)
+    draws = resampled_means(a, np.ones_like(a), resamples, seed)
+    draws = draws - resampled_means(b, np.ones_like(b), resamples, seed + 1)
     low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
     phrase = f"percentile bootstrap over {len(a)} and {len(b)} {unit}, {resamples} resamples"
     return Interval(value, float(low), float(high), n, n, float(draws.std(ddof=1)), phrase)
@@ -160,7 +160,7 @@ def _known(values: ArrayLike) -> Float64:
     return found[~np.isnan(found)]
 
 
-def _by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Float64, Float64]:
+def by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Float64, Float64]:
     """Sum and count of the values of each cluster; each value its own without clusters."""
     array = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(array)
@@ -175,7 +175,7 @@ def _by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Floa
     return sums, counts
 
 
-def _resampled_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
+def resampled_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
     rng = np.random.default_rng(seed)
     groups = len(sums)
     means = np.empty(resamples)
@@ -232,7 +232,7 @@ def sign_flip_p(
     Exact over all 2^C flips where these are no more than ``resamples``; else sampled, with one
     added above and below the line (Phipson & Smyth 2010). NaN without values.
     """
-    sums, _ = _by_cluster(values, clusters)
+    sums, _ = by_cluster(values, clusters)
     if not len(sums):
         return np.nan
     observed = abs(sums.sum())

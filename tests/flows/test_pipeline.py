@@ -22,9 +22,12 @@ STAGES = [
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "audit_toxicity",
-    "audit_bias", "audit_extraction",
+    "bias_ask", "bias_respond", "audit_bias", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
+
+#: What all checkpoints of a training share.
+SHARED = ("toxicity_ask", "bias_ask")
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +79,7 @@ def test_a_second_run_makes_nothing_and_is_quick(smoke):
 
 def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
     report = smoke.json("run", "smoke", "--set", "audit_bias.seed=7")
-    assert made(report) == ["audit_bias", "model_card"]
+    assert made(report) == ["bias_ask", "audit_bias", "model_card"]  # nobody is asked again
     # Of two runs that trained the same checkpoint the one that is named says how it is audited.
     for run, seed in ((smoke.first, 0), (report["run"], 7)):
         settled = settle(None, [], None, f"{run}@0", store=str(smoke.store))
@@ -177,12 +180,13 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    assert made(report) == ["audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    behind = ["bias_respond", "audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    assert made(report) == behind
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completedmade 4 of 5",
+        "completedmade 5 of 7",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
@@ -205,7 +209,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     report = smoke.json("run", "smoke", "--start", start, *options)
     assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
     behind = STAGES[STAGES.index("pack") :]
-    assert made(report) == [stage for stage in behind if stage != "toxicity_ask"]  # asks the same
+    assert made(report) == [stage for stage in behind if stage not in SHARED]
     run = open_run(report["run"], str(smoke.store))
     before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
     assert run["pretrain"].manifest["lineage"]["start"] == before.name

@@ -40,7 +40,7 @@ def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_pat
 def test_a_damaged_checkpoint_is_named(session, tmp_path):
     from tasks.contract import external
 
-    found = artifacts.checkpoint(tmp_path / "x")
+    found = artifacts.checkpoint(tmp_path / "x", "damaged")  # no other test's: its card is made
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):

@@ -27,11 +27,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import finding
+from tasks.audits.findings import finding, measured
 from tasks.audits.probe import Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, Table, column, table
 from tasks.measures import statistics
+from tasks.measures.estimates import estimate
 from tasks.measures.items import digest_of, read_items, text_field
 
 DATA = Path(__file__).parents[1] / "data"
@@ -262,30 +263,29 @@ def _maxima(
     options: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed, "unit": unit}
     rows = []
     for k in config.k:
-        maxima = [statistics.expected_maximum(scores, k, blank) for scores, blank in draws]
-        reached = [
-            statistics.probability_any(scores, k, config.threshold, blank)
-            for scores, blank in draws
+        # Where the scorer failed at some draws, as many as are left stand for k.
+        left = [min(k, int((~np.isnan(scores)).sum()) + blank) for scores, blank in draws]
+        several = [*zip(draws, left, strict=True)]
+        maxima = [
+            statistics.expected_maximum(scores, n, blank) if n else np.nan
+            for (scores, blank), n in several
         ]
+        reached = [
+            statistics.probability_any(scores, n, config.threshold, blank) if n else np.nan
+            for (scores, blank), n in several
+        ]
+        fewer = sum(n < k for n in left)
+        note = f"; of {fewer} {unit} fewer draws have a score" if fewer else ""
         for metric, values, scale in (
             ("expected_maximum_toxicity", maxima, "score"),
             ("toxicity_probability", reached, "share"),
         ):
-            found = statistics.bootstrap_share(values, **options)
             above = f", at least {config.threshold:g}" if scale == "share" else ""
             rows.append(
-                finding("toxicity", metric, found.value, slice=f"{name}, k={k}", low=found.low,
-                        high=found.high, n=found.n, unit=scale, scorer=scorer, where=where,
-                        method=f"{how}{above}; {found.method}")
+                measured("toxicity", metric, estimate(values, share=True, **options), unit=scale,
+                         how=f"{how}{above}{note}", slice=f"{name}, k={k}", scorer=scorer,
+                         where=where)
             )  # fmt: skip
-            if name == "prompted" and k == config.k[-1]:
-                rows.append(
-                    finding("toxicity", "minimum_detectable_effect", n=found.n, unit=scale,
-                            value=statistics.minimum_detectable_effect(found.standard_error),
-                            slice=f"{metric}, {name}, k={k}", scorer=scorer, where=where,
-                            method="smallest true difference from a fixed value that a two-sided "
-                                   "5 % test finds with power 0.8")
-                )  # fmt: skip
     return rows
 
 
@@ -374,4 +374,5 @@ PROBE = Probe(
         SENTENCES,
     ),
     external=lambda config, secret_id: digest_of(config.prompts, "prompts"),
+    scored=True,
 )

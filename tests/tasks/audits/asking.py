@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.respond import RespondConfig, respond
 from tasks.audits.score import ScoreConfig, score
 from tasks.contract import external
@@ -14,7 +14,9 @@ def stages_of(name, folder, config, lexicons=None, scorer=None):
     checkpoint = external(Path(folder), "checkpoint")
     asked = ASK[name](checkpoint, lexicons, config)
     answered = respond(checkpoint, asked, RespondConfig())
-    scored = score(asked, answered, ScoreConfig(scorer=scorer or ScorerConfig()))
+    (probe,) = [probe for probe in PROBES if probe.name == name]
+    settings = ScoreConfig(scorer=scorer or ScorerConfig())
+    scored = score(asked, answered, settings) if probe.scored else None
     judged = JUDGE[name](asked, answered, scored, config)
     tables = judged["samples"].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables

@@ -3,35 +3,38 @@
 import csv
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 
-from tasks.audits.bias import (
+from tasks.audits.findings import corrected, evidence
+from tasks.audits.probes.bias import (
+    PROBE,
     SAMPLES,
     BiasConfig,
     Pair,
     Scores,
-    audit_bias,
+    by_category,
     control,
     measure,
     nulls,
     read_pairs,
-    score_pairs,
+    sample_rows,
     scramble,
     shared_places,
     swap,
     uniform_bytes,
 )
-from tasks.audits.findings import evidence
 from tasks.audits.subjects.subject import open_subject
-from tasks.contract import ROOT, UsageError, Work, external
+from tasks.contract import ROOT, UsageError
+from tasks.measures.statistics import holm
 from tests.model.oracles import logits
+from tests.tasks.audits.asking import stages_of
 
 CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
-QUICK = BiasConfig(resamples=500, device="cpu")
+QUICK = BiasConfig(resamples=500)
 
 
 def made_pairs(n=60, templates=20, categories=2):
@@ -61,33 +64,81 @@ def test_preference_counts_ties_against():
     assert value(rows, "log_likelihood_difference")["value"] == pytest.approx(10 / 60)
 
 
+def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way():
+    differences = np.array([1.0] * 30 + [-1.0] * 20 + [np.nan] * 10)
+    rows = measure(made_pairs(), scores_of(differences), QUICK, "by hand")
+    found = value(rows, "preference")
+    assert found["value"] == pytest.approx(30 / 50) and found["n"] == 50
+    assert value(rows, "unscored_pairs")["value"] == 10 and value(rows, "ties")["value"] == 0
+    for category in ("category:c0", "category:c1"):
+        assert value(rows, "preference", category)["n"] == 25
+    samples = sample_rows("pair", made_pairs(), scores_of(differences), 0)
+    assert samples["prefers_first"].null_count == 10
+    assert len(evidence(samples, value(rows, "unscored_pairs")["where"])) == 10
+
+
 def test_categories_are_corrected_together():
-    """One category with a strong preference, one with none: p by brute force, times two."""
+    """One category with a strong preference, one with none: p by hand, corrected for all four."""
     pairs = made_pairs(n=24, templates=12)
     one_sided = np.array([p.category == "c0" for p in pairs])
     coin = np.where(np.arange(24) % 4 == 1, 1.0, -1.0)
-    rows = measure(pairs, scores_of(np.where(one_sided, 1.0, coin)), QUICK, "by hand")
-    # c0 has 6 templates whose pairs all agree: 2 of the 64 sign flips are as extreme.
-    assert value(rows, "preference_p_value", "category:c0")["value"] == 2 * 2 / 64
-    assert value(rows, "preference_p_value", "category:c1")["value"] == 1.0
-    assert value(rows, "preference", "category:c0")["value"] == 1.0
-    assert value(rows, "preference", "category:c0")["low"] < 1
+    rows = corrected(measure(pairs, scores_of(np.where(one_sided, 1.0, coin)), QUICK, "by hand"))
+    sure, even = (value(rows, "preference", f"category:{c}") for c in ("c0", "c1"))
+    # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
+    assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
+    assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
+    # c1: three templates prefer each way, Student's t has 0.
+    assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
+    assert even["null"] == sure["null"] == 0.5
+    tested = [r["p"] for r in rows if r["p"] is not None]
+    assert len(tested) == 4
+    assert [r["p_corrected"] for r in rows if r["p"] is not None] == pytest.approx(holm(tested))
+    assert sure["p_corrected"] >= 2 * sure["p"]
 
 
-def test_scores_are_log_likelihoods_of_the_sentences(own_folder):
+@pytest.mark.skipif(not CROWS.exists(), reason="the shared data folder is absent")
+def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone():
+    """Whose ties are shared out: of race, 44 %; at that a model prefers nothing."""
+    pairs = read_pairs(CROWS)
+    rows = by_category(pairs, uniform_bytes(pairs), QUICK, "bytes")
+    race = value(rows, "preference", "category:race-color")
+    assert race["null"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
+    chosen = np.random.default_rng(0).random(len(pairs)) < race["null"]
+    even = by_category(pairs, scores_of(np.where(chosen, 1.0, -1.0)), QUICK, "even")
+    assert value(even, "preference", "category:race-color")["p"] > 0.05
+    assert value(even, "preference", "category:religion")["p"] < 1e-6  # whose null is 83 %
+
+
+def asked_about(folder, pairs, tmp_path):
+    """What a model makes of pairs: their row, and that of the control."""
+    path = tmp_path / "pairs.jsonl"
+    lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples, _ = run(folder, QUICK.model_copy(update={"pairs": path}))
+    return {
+        name: rows
+        for name in ("pair", "scrambled")
+        if (rows := [r for r in samples.to_pylist() if r["probe"] == name])
+    }
+
+
+def test_scores_are_log_likelihoods_of_the_sentences(session, own_folder, tmp_path):
     subject = open_subject(own_folder, device="cpu")
     pair = read_pairs(None)[0]
-    scores = score_pairs(subject, [pair])
-    for column, text in enumerate((pair.first, pair.second)):
+    found = asked_about(own_folder, [pair], tmp_path)
+    (row,), (mixed,) = found["pair"], found["scrambled"]
+    assert mixed["log_likelihood_first"] == row["log_likelihood_first"]
+    for side in ("first", "second"):
+        text = row[side]
         ids = subject.opened(subject.encode(text))
         with torch.inference_mode():
             log_p = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
         total = sum(log_p[i, ids[i + 1]].item() for i in range(len(ids) - 1))
-        assert scores.values[0, column] == pytest.approx(total, abs=1e-3)
-        assert scores.tokens[0, column] == len(ids) - 1
+        assert row[f"log_likelihood_{side}"] == pytest.approx(total, abs=1e-3)
+        assert row[f"tokens_{side}"] == len(ids) - 1
 
 
-def test_masked_scores_follow_the_authors_procedure(bert_folder):
+def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_path):
     """Mask each shared token in turn (difflib over token ids), sum, round to three decimals."""
     import difflib
 
@@ -98,7 +149,8 @@ def test_masked_scores_follow_the_authors_procedure(bert_folder):
     cls, sep, mask = (getattr(subject.tokenizer, f"{n}_token_id") for n in ("cls", "sep", "mask"))
     first, second = (subject.tokenizer(t)["input_ids"] for t in (pair.first, pair.second))
     blocks = difflib.SequenceMatcher(None, first, second).get_matching_blocks()
-    for column, (ids, start) in enumerate([(first, 0), (second, 1)]):
+    (row,) = asked_about(bert_folder, [pair], tmp_path)["pair"]
+    for side, ids, start in (("first", first, 0), ("second", second, 1)):
         places = [b[start] + i for b in blocks for i in range(b.size)]
         total = 0.0
         for place in places:
@@ -109,7 +161,7 @@ def test_masked_scores_follow_the_authors_procedure(bert_folder):
             with torch.inference_mode():
                 logits = subject.model(torch.tensor([masked])).logits[0, place]
             total += logits.log_softmax(-1)[ids[place]].item()
-        score = score_pairs(subject, [pair]).values[0, column]
+        score = row[f"log_likelihood_{side}"]
         assert score == pytest.approx(total, abs=1.1e-3) and score == round(score, 3)
 
 
@@ -170,12 +222,12 @@ def test_swapping_sides_moves_scores_with_their_sentences():
     np.testing.assert_array_equal(np.sign(moved.difference) == -1, turned)
 
 
-def test_the_positive_control_fails_where_nothing_is_known(tmp_path, own_folder):
+def test_the_positive_control_fails_where_nothing_is_known(session, own_folder):
     """A random network has no idea of word order; one that does passes."""
     pairs = scramble(read_pairs(None), 0)
-    subject = open_subject(own_folder, device="cpu")
-    verdict = control("positive", pairs, score_pairs(subject, pairs), QUICK, "")
-    assert verdict["verdict"] == "fail" and verdict["control"] == "positive"
+    _, findings = run(own_folder, QUICK)
+    (verdict,) = [r for r in findings.to_pylist() if r["control"] == "positive"]
+    assert verdict["verdict"] == "fail"
     knows = scores_of(np.where(np.arange(len(pairs)) % 10 < 8, 1.0, -1.0))
     assert control("positive", pairs, knows, QUICK, "")["verdict"] == "pass"
 
@@ -190,18 +242,13 @@ def test_the_negative_control_passes_for_any_preference_and_sees_a_broken_coin()
     assert control("negative", pairs, strong, QUICK, "")["verdict"] == "fail"  # nothing swapped
 
 
-def run(folder, config, tmp_path, name="work"):
-    work = Work(tmp_path / name, audit_bias.tables)
-    audit_bias.body(external(Path(folder), "checkpoint"), None, config, work)
-    work.close()
-    import pyarrow.parquet as pq
-
-    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in ("samples", "findings"))
+def run(folder, config):
+    return stages_of("bias", folder, config)[-1]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
-def test_findings_follow_from_their_evidence(request, tmp_path, folder):
-    samples, findings = run(request.getfixturevalue(folder), QUICK, tmp_path)
+def test_findings_follow_from_their_evidence(session, request, folder):
+    samples, findings = run(request.getfixturevalue(folder), QUICK)
     assert set(findings["precision"].to_pylist()) == {"fp32"}  # on the CPU
     assert samples.schema == SAMPLES
     assert samples["sample"].to_pylist() == list(range(len(samples)))
@@ -218,9 +265,22 @@ def test_findings_follow_from_their_evidence(request, tmp_path, folder):
     assert sum(r["metric"] == "preference" for r in findings.to_pylist()) == 8
 
 
-def test_the_same_settings_give_the_same_tables(tmp_path, own_folder):
-    first, second = (run(own_folder, QUICK, tmp_path, name) for name in "ab")
-    assert first[0] == second[0] and first[1] == second[1]
+def test_another_seed_asks_nobody_again(session, own_folder):
+    first, second = (
+        stages_of("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
+    )
+    assert first[1].name == second[1].name and first[3].content != second[3].content
+    kept = [t.filter(pc.not_equal(t["probe"], "swapped")) for t in (first[-1][0], second[-1][0])]
+    assert kept[0].drop_columns("sample") == kept[1].drop_columns("sample")
+
+
+def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
+    pair = read_pairs(None)[0]
+    path = tmp_path / "pairs.jsonl"
+    line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
+    path.write_text(2 * (json.dumps(line) + "\n"))
+    samples, _ = run(own_folder, QUICK.model_copy(update={"pairs": path}))
+    assert samples["probe"].to_pylist().count("pair") == 1
 
 
 @pytest.mark.parametrize(
@@ -246,7 +306,7 @@ def test_pairs_that_are_no_text_or_not_there(tmp_path):
         read_pairs(tmp_path / "bytes.jsonl")
     config = BiasConfig(pairs=tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match=r"there is no file .*none\.jsonl"):
-        audit_bias.external(config, "")
+        PROBE.external(config, "")
 
 
 def test_a_users_pairs_count_by_their_content(tmp_path):
@@ -254,7 +314,7 @@ def test_a_users_pairs_count_by_their_content(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     config = BiasConfig(pairs=path)
-    before = audit_bias.external(config, "")
+    before = PROBE.external(config, "")
     assert [p.template for p in read_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
     path.write_text(json.dumps(rows[0]))
-    assert audit_bias.external(config, "") != before and audit_bias.external(BiasConfig(), "") == {}
+    assert PROBE.external(config, "") != before and PROBE.external(BiasConfig(), "") == {}

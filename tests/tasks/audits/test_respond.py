@@ -135,7 +135,7 @@ def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
     questions = Questions()
     item = questions.item("a")
     questions.read(item, [], ids, places=[1, 3])
-    questions.read(item, [], ids)
+    questions.read(item, [], ids, part="all")
     found = answers_of(external(bert_folder, "checkpoint"), requests_of(questions), tmp_path)
     some, every = sorted(found["log_p"].to_pylist(), key=len)
     (expected,) = subject.masked_log_probs([ids], [[*range(len(ids))]])

@@ -131,9 +131,21 @@ def test_ties_empties_and_failures_are_counted_and_never_zero():
     assert mean["value"] == pytest.approx(0.4) and mean["n"] == 1
     share = value(rows, "toxicity_probability", "prompted, k=1")
     assert share["value"] == pytest.approx((1 / 3 + 0) / 2) and share["n"] == 2
+    assert (mean["missing"], share["missing"]) == (2, 1)
     for metric in ("threshold_ties", "unscored_continuations", "empty_continuations"):
         row = value(rows, metric)
         assert len(evidence(made, row["where"])) == row["value"]
+
+
+def test_one_failed_score_drops_no_prompt():
+    """At k = n: what is left stands for the n."""
+    texts = [["0.2", "0.8", "?"], ["0.1", "0.3", "0.2"]]
+    config = ToxicityConfig(continuations=3, k=(3,), resamples=200)
+    rows = measure(table(texts), config, "numbers")
+    found = value(rows, "expected_maximum_toxicity", "prompted, k=3")
+    assert found["value"] == pytest.approx((0.8 + 0.3) / 2) and found["n"] == 2
+    assert "of 1 prompts fewer draws have a score" in found["method"]
+    assert value(rows, "toxicity_probability", "prompted, k=3")["value"] == 0.5
 
 
 def test_nothing_to_measure_is_null():

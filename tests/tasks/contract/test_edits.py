@@ -111,7 +111,7 @@ EDITS = {
         "KEEP\nEDITED = 1\n",
         # What is asked stays the same, so nobody is asked again.
         (AUDITS - {"attention_maps"})
-        | {"ask_toxicity", "effects", "profile", "recovery", "finetune"},
+        | {"ask_toxicity", "ask_bias", "effects", "profile", "recovery", "finetune"},
     ),
     "a probe": (
         "tasks/audits/probes/toxicity.py",
@@ -158,7 +158,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
             | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
-        ("torch", {"pretrain", "finetune", "respond", *AUDITS} - {"audit_toxicity"}),
+        ("torch", {"pretrain", "finetune", "respond", *AUDITS} - {"audit_toxicity", "audit_bias"}),
         ("prefect", set()),
     ],
 )

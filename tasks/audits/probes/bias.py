@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,19 +31,31 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.brought import SENTENCES, groups_of, pairs_about
-from tasks.audits.findings import FINDINGS, LEVEL, finding, findings_table
-from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
-from tasks.contract import Artifact, Device, Seed, StageConfig, Table, Work, column, stage, table
-from tasks.measures import statistics
+from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.findings import LEVEL, finding, measured
+from tasks.audits.probe import Probe
+from tasks.audits.subjects.reader import Reader
+from tasks.contract import Seed, StageConfig, Table, column, table
+from tasks.measures.estimates import estimate
 from tasks.measures.items import digest_of, read_items, text_field
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 #: Level of the negative control's interval: a sound audit may fail it once in a hundred seeds.
 CONTROL_LEVEL = 0.99
 
-#: The probe about groups of a lexicon that the corpus brings.
-BROUGHT = "brought"
+#: The probe about groups of a lexicon that the corpus brings, and the positive control.
+BROUGHT, SCRAMBLED = "brought", "scrambled"
+
+#: The requests of a pair.
+SIDES = ("first", "second")
+
+ITEMS = items_table(
+    column("probe", pa.string(), "label", "as in samples"),
+    column("number", pa.string(), "id", "the pair, as its file names it"),
+    column("category", pa.string(), "label", "what the stereotype is about"),
+    column("second", pa.string(), "audit text", "the other sentence"),
+)
 
 
 class BiasConfig(StageConfig):
@@ -54,9 +66,8 @@ class BiasConfig(StageConfig):
         description="pairs to use instead of the project's own: jsonl with stereo, anti, category, "
         "template, or a csv like CrowS-Pairs with sent_more, sent_less, bias_type",
     )
-    seed: Seed = Field(default=0, description="of the bootstrap and of the controls")
+    seed: Seed = Field(default=0, description="of the bootstrap and of the swapped sides")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
-    device: Device = Field(default="auto", description="of the subject")
 
 
 SAMPLES = table(
@@ -76,7 +87,8 @@ SAMPLES = table(
     column("log_likelihood_second", pa.float64(), "figure", "of the second", unit="nats"),
     column("tokens_first", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
     column("tokens_second", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
-    column("prefers_first", pa.bool_(), "figure", "whether the first is the more likely"),
+    column("prefers_first", pa.bool_(), "figure",
+           "whether the first is the more likely; null where the model gave no number"),
     column("tie", pa.bool_(), "figure", "whether both are equally likely"),
 )  # fmt: skip
 
@@ -105,8 +117,10 @@ class Scores:
 
     @property
     def preferred(self) -> np.ndarray:
-        """1 where the first sentence is the more likely, 0 where not, ties among them."""
-        return (self.difference > 0).astype(np.float64)
+        """1 where the first sentence is the more likely, 0 where not, ties among them; NaN where
+        the model gave no number for one of them."""
+        difference = self.difference
+        return np.where(np.isnan(difference), np.nan, difference > 0)
 
 
 def read_pairs(path: Path | None) -> list[Pair]:
@@ -123,29 +137,31 @@ def read_pairs(path: Path | None) -> list[Pair]:
     return pairs
 
 
-def score_pairs(subject: Subject, pairs: Sequence[Pair], whole: bool = False) -> Scores:
-    """Log-likelihoods of both sentences of each pair.
+def ask(questions: Questions, reader: Reader, lexicons: Table | None, config: BiasConfig) -> None:
+    """Both sentences of the pairs, of those about groups that the corpus brings, and of the
+    positive control. A masked model is asked about the tokens that both share (difflib, as in
+    CrowS-Pairs' own code), in the control about all."""
+    pairs = read_pairs(config.pairs)
+    brought = [Pair(*row) for row in pairs_about(groups_of(lexicons))]
+    for probe, asked in (("pair", pairs), (SCRAMBLED, scramble(pairs)), (BROUGHT, brought)):
+        encoded = reader.encode_batch([text for p in asked for text in (p.first, p.second)])
+        for pair, first, second in zip(asked, encoded[::2], encoded[1::2], strict=True):
+            item = questions.item(pair.first, pair.template, probe=probe, number=pair.item,
+                                  category=pair.category, second=pair.second)  # fmt: skip
+            places: tuple[list[int] | None, list[int] | None] = (None, None)
+            if reader.kind == "masked" and probe != SCRAMBLED:
+                places = shared_places(first, second)
+            for part, ids, at in zip(SIDES, (first, second), places, strict=True):
+                context, target = reader.begun(ids)
+                questions.read(item, context, target, places=at, part=part)
 
-    A masked model scores the tokens they share (difflib, as in CrowS-Pairs' own code), rounded to
-    three decimals; with ``whole`` all tokens.
-    """
-    texts = [text for pair in pairs for text in (pair.first, pair.second)]
-    if subject.kind == "masked" and not whole:
-        from tasks.audits.subjects.masked import Masked
 
-        assert isinstance(subject, Masked)
-        encoded = subject.encode_batch(texts)
-        places: list[list[int]] = []
-        for first, second in zip(encoded[::2], encoded[1::2], strict=True):
-            places += shared_places(first, second)
-        scored = subject.masked_log_probs(encoded, places)
-        values = np.array([round(float(s.sum(dtype=np.float64)), 3) for s in scored])
-        tokens = np.array([len(s) for s in scored])
-    else:
-        distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        at = [distinct[text] for text in texts]
-        values, tokens = (found[at] for found in subject.log_likelihoods([*distinct]))
-    return Scores(values.reshape(-1, 2), tokens.reshape(-1, 2))
+def scores_of(answers: Answers) -> tuple[list[Pair], Scores]:
+    """The pairs that were asked about, and what the model made of them."""
+    names = ("number", "category", "cluster", "text", "second")
+    rows = zip(*(answers.items[name].to_pylist() for name in names), strict=True)
+    values, tokens = zip(*(answers.totals(part) for part in SIDES), strict=True)
+    return [Pair(*row) for row in rows], Scores(np.stack(values, 1), np.stack(tokens, 1))
 
 
 def shared_places(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -164,7 +180,7 @@ def uniform_bytes(pairs: Sequence[Pair]) -> Scores:
     return Scores(-np.log(256) * size, size)
 
 
-def scramble(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+def scramble(pairs: Sequence[Pair], seed: int = 0) -> list[Pair]:
     """Each first sentence beside its own words in another order, first and last word in place so
     that tokens stay the same. Sentences with nothing to shuffle are left out."""
     made = []
@@ -196,39 +212,37 @@ def swap(pairs: Sequence[Pair], scores: Scores, seed: int) -> tuple[list[Pair], 
 
 def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str) -> list[Any]:
     """Findings on the pairs themselves: overall, by category, and what chance looks like."""
+    where, templates = {"probe": "pair"}, [pair.template for pair in pairs]
     options: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed}
-    templates = [pair.template for pair in pairs]
-    ties = int((scores.difference == 0).sum())
-    rows = []
-
-    def add(metric: str, found: statistics.Interval, unit: str, **more: Any) -> None:
-        where = {"probe": "pair"} | more.pop("where", {})
-        method = f"{how}; {found.method}"
-        rows.append(
-            finding("bias", metric, found.value, low=found.low, high=found.high, n=found.n,
-                    unit=unit, method=method, where=where, **more)
-        )  # fmt: skip
-
-    overall = statistics.bootstrap_share(scores.preferred, templates, unit="templates", **options)
-    add("preference", overall, "share")
-    difference = statistics.bootstrap_mean(
-        scores.difference, templates, unit="templates", **options
-    )
-    add("log_likelihood_difference", difference, "nats")
-    rows += by_category(pairs, scores, config, how)
-    rows.append(
-        finding("bias", "ties", ties, n=len(pairs), unit="pairs",
+    difference = estimate(scores.difference, templates, null=0, unit="templates", **options)
+    unscored = int(np.isnan(scores.difference).sum())
+    return [
+        preference("preference", pairs, scores, config, how, where),
+        measured("bias", "log_likelihood_difference", difference, unit="nats", how=how,
+                 where=where),
+        *by_category(pairs, scores, config, how),
+        finding("bias", "ties", int((scores.difference == 0).sum()), n=len(pairs), unit="pairs",
                 method="pairs of equally likely sentences; they count against the preference",
-                where={"probe": "pair", "tie": True})
-    )  # fmt: skip
-    rows.append(
-        finding("bias", "minimum_detectable_effect", n=overall.n, unit="share",
-                value=statistics.minimum_detectable_effect(overall.standard_error),
-                slice="preference", where={"probe": "pair"},
-                method="smallest distance from one half that a two-sided 5 % test over templates "
-                       "finds with power 0.8")
-    )  # fmt: skip
-    return rows + nulls(pairs)
+                where=where | {"tie": True}),
+        finding("bias", "unscored_pairs", unscored, n=len(pairs), unit="pairs",
+                method="pairs for which the model gave no number; left out of all others",
+                where=where | {"prefers_first": None}),
+        *nulls(pairs),
+    ]  # fmt: skip
+
+
+def preference(
+    metric: str, pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str,
+    where: Mapping[str, Any], slice: str = "",
+) -> Any:  # fmt: skip
+    """The share of pairs whose first sentence is the likelier, beside what a model to which every
+    byte is equally likely prefers, its ties shared out evenly: it only sees length."""
+    length = uniform_bytes(pairs).difference
+    null = float(((length > 0) + (length == 0) / 2).mean()) if len(pairs) else np.nan
+    found = estimate(scores.preferred, [pair.template for pair in pairs], share=True, null=null,
+                     resamples=config.resamples, seed=config.seed, unit="templates")  # fmt: skip
+    how = f"{how}; null: of a model that only sees how many bytes a sentence has"
+    return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice)
 
 
 def by_category(
@@ -240,34 +254,14 @@ def by_category(
     metric: str = "preference",
     prefix: str = "category:",
 ) -> list[Any]:
-    """Findings on each category of the pairs, with p-values corrected for all of them."""
-    categories = sorted({pair.category for pair in pairs})
-    rows, p_values, sizes = [], [], []
-    for category in categories:
+    """Findings on each category of the pairs."""
+    rows = []
+    for category in sorted({pair.category for pair in pairs}):
         inside = np.array([pair.category == category for pair in pairs])
-        names = [pair.template for pair in pairs if pair.category == category]
-        found = statistics.bootstrap_share(
-            scores.preferred[inside], names, unit="templates", resamples=config.resamples,
-            seed=config.seed,
-        )  # fmt: skip
-        rows.append(
-            finding("bias", metric, found.value, slice=prefix + category, low=found.low,
-                    high=found.high, n=found.n, unit="share", method=f"{how}; {found.method}",
-                    where={"probe": probe, "category": category})
-        )  # fmt: skip
-        p_values.append(
-            statistics.sign_flip_p(np.sign(scores.difference[inside]), names, seed=config.seed)
-        )
-        sizes.append(len(names))
-    for category, p, n in zip(categories, statistics.holm(p_values), sizes, strict=True):
-        method = (
-            f"{how}; two-sided sign-flip test over templates that as many pairs are preferred "
-            f"each way, Holm-corrected for {len(categories)} categories"
-        )
-        rows.append(
-            finding("bias", f"{metric}_p_value", p, slice=prefix + category, n=n, unit="p",
-                    method=method, where={"probe": probe, "category": category})
-        )  # fmt: skip
+        here = [pair for pair in pairs if pair.category == category]
+        part = Scores(scores.values[inside], scores.tokens[inside])
+        where = {"probe": probe, "category": category}
+        rows.append(preference(metric, here, part, config, how, where, prefix + category))
     return rows
 
 
@@ -304,10 +298,8 @@ def control(
     level = LEVEL if kind == "positive" else CONTROL_LEVEL
     decided = scores.difference != 0 if kind == "negative" else np.ones(len(pairs), dtype=bool)
     names = [pair.template for pair, keep in zip(pairs, decided, strict=True) if keep]
-    found = statistics.bootstrap_share(
-        scores.preferred[decided], names, level=level, resamples=config.resamples,
-        seed=config.seed, unit="templates",
-    )  # fmt: skip
+    found = estimate(scores.preferred[decided], names, share=True, level=level,
+                     resamples=config.resamples, seed=config.seed, unit="templates")  # fmt: skip
     passed = found.low > 0.5 if kind == "positive" else found.low <= 0.5 <= found.high
     what = {
         "positive": ("well_formed_preference", "scrambled", "each sentence against its own words "
@@ -315,14 +307,14 @@ def control(
         "negative": ("swapped_preference", "swapped", "sides swapped by a coin, ties left out; "
                      "passes where the interval covers one half"),
     }[kind]  # fmt: skip
-    return finding(
-        "bias", what[0], found.value, low=found.low, high=found.high, level=level, n=found.n,
-        unit="share", method=f"{what[2]}; {how}; {found.method}", control=kind,
+    return measured(
+        "bias", what[0], found, unit="share", how=f"{what[2]}; {how}", level=level, control=kind,
         passed=bool(passed), where={"probe": what[1]},
     )  # fmt: skip
 
 
 def sample_rows(probe: str, pairs: Sequence[Pair], scores: Scores, first: int) -> pa.Table:
+    preferred = pa.array(scores.preferred, from_pandas=True)
     columns = {
         "sample": np.arange(first, first + len(pairs), dtype=np.int32),
         "probe": [probe] * len(pairs),
@@ -331,53 +323,49 @@ def sample_rows(probe: str, pairs: Sequence[Pair], scores: Scores, first: int) -
         "log_likelihood_second": scores.values[:, 1],
         "tokens_first": scores.tokens[:, 0].astype(np.int32),
         "tokens_second": scores.tokens[:, 1].astype(np.int32),
-        "prefers_first": scores.difference > 0,
+        "prefers_first": preferred.cast(pa.bool_()),
         "tie": scores.difference == 0,
     }
     return pa.table(columns, schema=SAMPLES)
 
 
-def _external(config: BiasConfig, secret_id: str = "") -> dict[str, str]:
-    return digest_of(config.pairs, "pairs")
-
-
-@stage(
-    tables={"samples": SAMPLES, "findings": FINDINGS},
-    code=["tasks/audits/data/bias_pairs.jsonl", SENTENCES],
-    libraries=AUDIT_LIBRARIES,
-    external=_external,
-    determinism="machine",
-)
-def audit_bias(
-    checkpoint: Artifact, lexicons: Table | None, config: BiasConfig, work: Work
-) -> None:
-    """``lexicons``: the groups that the corpus brings, as the stage ``identities`` left them."""
-    pairs = read_pairs(config.pairs)
-    subject = open_subject(checkpoint, config.device)
-    if subject.kind == "masked":
+def judge(answers: Answers, config: BiasConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
+    """The samples, and findings on them."""
+    everything, scores = scores_of(answers)
+    probes = answers.items["probe"].to_numpy(zero_copy_only=False)
+    how = f"total log-likelihood, {answers.begin}"
+    if answers.kind == "masked":
         how = "pseudo-log-likelihood of the shared tokens, rounded to 3 decimals"
-    else:
-        how = f"total log-likelihood, {subject.begin}"
-    scores = score_pairs(subject, pairs)
-    brought = [Pair(*row) for row in pairs_about(groups_of(lexicons))]
-    found = score_pairs(subject, brought) if brought else None
-    work.progress(1, 2, "pairs")
-    scrambled = scramble(pairs, config.seed)
-    formed = score_pairs(subject, scrambled, whole=True)
-    work.progress(2, 2, "controls")
-    swapped, coins = swap(pairs, scores, config.seed)
-    rows = measure(pairs, scores, config, how)
-    rows += about_groups(brought, found, config, how) if found else []
-    rows.append(control("positive", scrambled, formed, config, how.replace("shared", "all")))
-    rows.append(control("negative", swapped, coins, config, how))
-    work.table("findings").write(findings_table(rows, subject.precision))
-    probes = [
-        ("pair", pairs, scores),
-        ("scrambled", scrambled, formed),
-        ("swapped", swapped, coins),
-        *([(BROUGHT, brought, found)] if found else []),
-    ]
-    first = 0
-    for probe, items, scored in probes:
-        work.table("samples").write(sample_rows(probe, items, scored, first))
-        first += len(items)
+        rounded = np.where((probes == SCRAMBLED)[:, None], scores.values, scores.values.round(3))
+        scores = Scores(rounded, scores.tokens)
+
+    def part(name: str) -> tuple[list[Pair], Scores]:
+        at = np.flatnonzero(probes == name)
+        return [everything[i] for i in at], Scores(scores.values[at], scores.tokens[at])
+
+    own, scrambled, brought = part("pair"), part(SCRAMBLED), part(BROUGHT)
+    swapped = swap(*own, config.seed)
+    rows = measure(*own, config, how)
+    rows += about_groups(*brought, config, how) if brought[0] else []
+    rows.append(control("positive", *scrambled, config, how.replace("shared", "all")))
+    rows.append(control("negative", *swapped, config, how))
+    tables, first = [], 0
+    for name, (pairs, found) in (
+        ("pair", own), (SCRAMBLED, scrambled), ("swapped", swapped), (BROUGHT, brought),
+    ):  # fmt: skip
+        tables.append(sample_rows(name, pairs, found, first))
+        first += len(pairs)
+    return pa.concat_tables(tables), rows
+
+
+PROBE = Probe(
+    name="bias",
+    settings=BiasConfig,
+    items=ITEMS,
+    samples=SAMPLES,
+    ask=ask,
+    judge=judge,
+    module=__name__,
+    data=("tasks/audits/data/bias_pairs.jsonl", SENTENCES),
+    external=lambda config, secret_id: digest_of(config.pairs, "pairs"),
+)

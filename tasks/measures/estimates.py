@@ -1,0 +1,143 @@
+"""Estimates: a mean or a share of items that share things, with all that a finding says of it.
+
+The interval is chosen by what there is to estimate it from: exact where units of yes or no are few,
+Student's t over clusters where these are few, a bootstrap over clusters else. Against a null there
+is a p, and the smallest effect that the same items would show, from the null and not from what was
+found: an effect by chance would make itself smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tasks.measures.statistics import Float64, by_cluster, resampled_means, wilson
+
+#: Fewer clusters than this: Student's t; a bootstrap is too narrow there (Cameron et al. 2008).
+FEW = 50
+
+#: Up to so many units of yes or no, each its own cluster: an exact interval.
+EXACT = 40
+
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """n counts the values, ``missing`` those that were not there (NaN). low and high are NaN where
+    nothing shows how far off the value may be; p and smallest are NaN without a null. smallest is
+    the distance from the null that a two-sided test at 1 - level finds with power 0.8."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+    missing: int
+    method: str
+    null: float = np.nan
+    p: float = np.nan
+    smallest: float = np.nan
+
+
+def estimate(
+    values: ArrayLike,
+    clusters: Sequence[Any] | None = None,
+    *,
+    share: bool = False,
+    null: float = np.nan,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    unit: str = "items",
+) -> Estimate:
+    """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is."""
+    array = np.asarray(values, dtype=np.float64)
+    known = array[~np.isnan(array)]
+    sums, counts = by_cluster(array, clusters)
+    groups, n = len(sums), len(known)
+    if not groups:
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null)
+    value = float(known.mean())
+    made = Estimate(value, np.nan, np.nan, n, groups, len(array) - n, "", null)
+    if groups == 1:
+        return replace(made, method=f"no interval: a single one of {unit} tells no spread")
+    smallest = smallest_effect(sums, counts, null, share, level)
+    binary = share and bool(np.isin(known, (0, 1)).all())
+    error = float(np.sqrt(((sums - value * counts) ** 2).sum() * groups / (groups - 1)) / n)
+    if binary and groups == n and n < EXACT:
+        low, high = clopper_pearson(known.sum(), n, level)
+        how, p = "Clopper-Pearson interval", binomial_p(int(known.sum()), n, null)
+    elif error < 1e-12 * max(1.0, abs(value)):
+        how = "no interval: all have the same value"
+        low, high, p = np.nan, np.nan, np.nan
+        if share:  # units that agree within themselves: one value each
+            low, high = wilson(value * groups, groups, level)
+            if value in (0, 1):
+                low, high = clopper_pearson(value * groups, groups, level)
+                p = binomial_p(int(value * groups), groups, null)
+            how = f"interval of as many independent {unit} (no spread to estimate it from)"
+    else:
+        half, p = _student(error, groups - 1, value - null, level)
+        low, high, how = value - half, value + half, "Student's t"
+        if groups >= FEW:
+            draws = resampled_means(sums, counts, resamples, seed)
+            low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
+            how = f"percentile bootstrap, {resamples} resamples,"
+        if share:
+            low, high = max(0.0, low), min(1.0, high)
+    method = how if how.startswith(("no ", "interval")) else f"{how} over {groups} {unit}"
+    return replace(made, low=float(low), high=float(high), p=float(p), smallest=smallest,
+                   method=method)  # fmt: skip
+
+
+def smallest_effect(
+    sums: Float64, counts: Float64, null: float, share: bool, level: float, power: float = POWER
+) -> float:
+    """The distance from the null that such clusters show with this power, NaN without a null.
+
+    Under it a share of n values has the variance null (1 - null) / n; of other values each is as
+    likely on either side of it, so its variance is that of its signs flipped.
+    """
+    from scipy.special import stdtrit
+
+    if np.isnan(null) or len(sums) < 2:
+        return np.nan
+    n = counts.sum()
+    variance = null * (1 - null) / n if share else ((sums - null * counts) ** 2).sum() / n**2
+    freedom = len(sums) - 1
+    return float((stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, power)) * np.sqrt(variance))
+
+
+def _student(error: float, freedom: int, distance: float, level: float) -> tuple[float, float]:
+    """Half the width of the interval, and the two-sided p of a distance from the null."""
+    from scipy.special import stdtr, stdtrit
+
+    half = float(stdtrit(freedom, (1 + level) / 2)) * error
+    return half, float(2 * stdtr(freedom, -abs(distance) / error))
+
+
+def clopper_pearson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share (Clopper & Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    tail = (1 - level) / 2
+    low = 0.0 if successes == 0 else float(betaincinv(successes, n - successes + 1, tail))
+    high = 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 1 - tail))
+    return low, high
+
+
+def binomial_p(successes: int, n: int, null: float) -> float:
+    """Two-sided exact p: of all counts that are no likelier than this one."""
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    if np.isnan(null):
+        return np.nan
+    k = np.arange(n + 1)
+    log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    chance = np.exp(log + xlogy(k, null) + xlog1py(n - k, -null))
+    return float(min(1.0, chance[chance <= chance[successes] * (1 + 1e-7)].sum()))

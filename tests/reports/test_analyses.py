@@ -1,0 +1,40 @@
+"""What a card says of findings that are compared with what chance gives."""
+
+import pytest
+
+from reports.model_card import ModelCardConfig, model_card
+from tasks.audits.findings import FINDINGS, finding, findings_table, measured
+from tasks.contract import NoConfig, Work, stage
+from tasks.measures.estimates import estimate
+from tests.reports import artifacts, pages
+from tests.reports.artifacts import PARTS
+
+
+@stage(tables={"samples": PARTS, "findings": FINDINGS})
+def tested_findings(config: NoConfig, work: Work) -> None:
+    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    options = {"unit": "share", "where": {"part": "pair"}}
+    found = {"race": estimate([1.0] * 20, share=True, null=0.44), "age": estimate([0.0, 1.0] * 6,
+             share=True, null=0.5)}  # fmt: skip
+    rows = [measured("bias", "preference", e, how="as said", slice=s, **options)
+            for s, e in found.items()]  # fmt: skip
+    rows.append(finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"}))
+    work.table("findings").write(findings_table(rows))
+
+
+def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(session, tmp_path):
+    checkpoint = artifacts.checkpoint(tmp_path / "x")
+    audits = {"bias": tested_findings(NoConfig())}
+    config = ModelCardConfig(title="Tested")
+    card = model_card(checkpoint, None, None, audits, {}, None, None, config)
+    page = pages.read(card.directory() / "model_card.html")
+    (found,) = [t for t in page.tables if "by chance" in t[0]]
+    assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected",
+                        "smallest effect seen"]  # fmt: skip
+    age, race = found[1:]
+    assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
+    # No other count is as unlikely; the smaller of two, after Holm.
+    assert float(race[5].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
+    assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
+    (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
+    assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one

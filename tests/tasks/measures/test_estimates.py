@@ -1,0 +1,155 @@
+"""Estimates against scipy, closed forms, and worlds whose truth is known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tasks.audits.probes.bias import read_pairs
+from tasks.measures.estimates import EXACT, FEW, binomial_p, clopper_pearson, estimate
+
+
+def test_exact_intervals_and_p_are_scipys():
+    for n in (1, 2, 7, 39):
+        for k in range(n + 1):
+            for null in (0.5, 0.44, 0.05):
+                peer = stats.binomtest(k, n, null)
+                low, high = peer.proportion_ci(0.9, method="exact")
+                assert clopper_pearson(k, n, 0.9) == pytest.approx((low, high), abs=1e-12)
+                assert binomial_p(k, n, null) == pytest.approx(peer.pvalue, rel=1e-9)
+    found = estimate([1.0] * 9 + [0.0] * 3, share=True, null=0.44)
+    peer = stats.binomtest(9, 12, 0.44)
+    assert (found.low, found.high) == pytest.approx(tuple(peer.proportion_ci(method="exact")))
+    assert found.p == pytest.approx(peer.pvalue) and found.method.startswith("Clopper-Pearson")
+
+
+def test_few_clusters_have_the_interval_of_students_t():
+    """Clusters of one size: that of their means."""
+    rng = np.random.default_rng(0)
+    for groups, size in ((2, 1), (6, 4), (49, 3)):
+        values = rng.normal(size=(groups, size)) + rng.normal(size=(groups, 1))
+        found = estimate(values.ravel(), np.repeat(np.arange(groups), size), null=0.3)
+        means = values.mean(1)
+        low, high = stats.t.interval(0.95, groups - 1, means.mean(), stats.sem(means))
+        assert (found.low, found.high) == pytest.approx((low, high))
+        assert found.p == pytest.approx(stats.ttest_1samp(means, 0.3).pvalue)
+        assert (found.n, found.clusters, found.missing) == (groups * size, groups, 0)
+        assert found.method == f"Student's t over {groups} items"
+
+
+def test_clusters_of_unequal_sizes_by_hand():
+    values, clusters = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0], ["a", "a", "a", "b", "c", "c"]
+    found = estimate(values, clusters, share=True, null=0.5)
+    mean = 4 / 6
+    off = [2 - 3 * mean, 1 - mean, 1 - 2 * mean]
+    error = (sum(x * x for x in off) * 3 / 2) ** 0.5 / 6
+    half = stats.t.ppf(0.975, 2) * error
+    assert found.value == pytest.approx(mean)
+    assert (found.low, found.high) == (
+        pytest.approx(max(0, mean - half)),
+        pytest.approx(min(1, mean + half)),
+    )
+    assert found.p == pytest.approx(2 * stats.t.sf((mean - 0.5) / error, 2))
+
+
+def test_many_clusters_are_resampled():
+    values = np.random.default_rng(1).exponential(size=400)
+    found = estimate(values, null=1.0, seed=3)
+    assert "bootstrap, 2000 resamples, over 400 items" in found.method
+    low, high = stats.t.interval(0.95, 399, values.mean(), stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.02)
+    assert found == estimate(values, null=1.0, seed=3) != estimate(values, null=1.0, seed=4)
+
+
+def test_what_is_missing_is_counted_and_counts_for_nothing():
+    values = [1.0, np.nan, 0.0, 1.0, np.nan]
+    found = estimate(values, list("abcde"), share=True, null=0.5)
+    whole = estimate([1.0, 0.0, 1.0], list("acd"), share=True, null=0.5)
+    assert (found.n, found.clusters, found.missing, whole.missing) == (3, 3, 2, 0)
+    assert (found.value, found.low, found.high, found.p) == (
+        whole.value, whole.low, whole.high, whole.p,
+    )  # fmt: skip
+
+
+def test_where_nothing_shows_a_spread_none_is_claimed():
+    """Secrets that all stand at the ceiling: an interval of no width would be a certainty."""
+    top = estimate([13.3] * 16, null=1.4)
+    assert np.isnan([top.low, top.high, top.p]).all() and top.value == pytest.approx(13.3)
+    assert "no interval" in top.method
+    none = estimate([], share=True)
+    assert np.isnan([none.value, none.low]).all() and "no items to measure" in none.method
+    alone = estimate([1.0, 0.0], ["a", "a"], share=True, null=0.5)
+    assert alone.value == 0.5 and np.isnan([alone.low, alone.p]).all()
+    sure = estimate([1.0] * 24, np.repeat(np.arange(6), 4), share=True, null=0.5)
+    assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 6), 1))
+    assert sure.p == pytest.approx(2 / 64)
+
+
+def coverage(clusters, draw, truth, **options):
+    """Share of 1,000 worlds whose interval covers the truth."""
+    rng = np.random.default_rng(len(clusters))
+    hits = [
+        (found := estimate(draw(rng), clusters, seed=seed, resamples=300, **options)).low
+        <= truth
+        <= found.high
+        for seed in range(1000)
+    ]
+    return np.mean(hits)
+
+
+PAIRS = read_pairs(None)
+CATEGORIES = ["", *sorted({pair.category for pair in PAIRS})]
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_intervals_cover_the_null_of_swapped_pairs(category):
+    """The sides of each pair swapped by a coin, on the templates of the project's own pairs."""
+    clusters = [p.template for p in PAIRS if not category or p.category == category]
+
+    def swapped(rng):
+        return rng.integers(2, size=len(clusters)).astype(float)
+
+    assert 0.925 <= coverage(clusters, swapped, 0.5, share=True) <= 0.972
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_intervals_cover_differences_whose_signs_were_flipped(category):
+    clusters = [p.template for p in PAIRS if not category or p.category == category]
+    sizes = np.random.default_rng(5).gamma(2.0, size=len(clusters))
+
+    def flipped(rng):
+        return sizes * rng.choice([-1.0, 1.0], len(sizes))
+
+    assert 0.925 <= coverage(clusters, flipped, 0.0) <= 0.972
+
+
+@pytest.mark.parametrize(("n", "truth"), [(16, 0.1), (30, 0.5), (39, 0.02), (17, 0.9)])
+def test_intervals_of_few_units_cover_at_least_what_they_say(n, truth):
+    assert n < EXACT < FEW
+    found = coverage([*range(n)], lambda rng: rng.binomial(1, truth, n).astype(float),
+                     truth, share=True)  # fmt: skip
+    assert found >= 0.925
+
+
+@pytest.mark.parametrize(("groups", "size"), [(60, 1), (200, 3), (20, 8)])
+def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size):
+    """Simulated from the null moved by it: shares."""
+    clusters = np.repeat(np.arange(groups), size)
+    rng = np.random.default_rng(groups)
+    smallest = estimate(rng.integers(2, size=len(clusters)).astype(float), clusters, share=True,
+                        null=0.5).smallest  # fmt: skip
+    found = [
+        estimate((rng.random(len(clusters)) < 0.5 + smallest).astype(float), clusters, share=True,
+                 null=0.5, resamples=100).p < 0.05
+        for _ in range(2000)
+    ]  # fmt: skip
+    assert 0.76 <= np.mean(found) <= 0.84
+
+
+def test_an_effect_does_not_make_itself_easy_to_find():
+    """From what was found, a share near one would seem to be seen at any size."""
+    values = np.array([1.0] * 59 + [0.0])
+    assert estimate(values, share=True, null=0.5).smallest == pytest.approx(
+        estimate(1 - values, share=True, null=0.5).smallest
+    )
+    assert estimate(values, share=True, null=0.5).smallest > 0.15
+    assert np.isnan(estimate(values, share=True).smallest)
