@@ -32,6 +32,9 @@ TEXT, BYTES = ("string", "large_string"), ("binary", "large_binary")
 #: Lists of hashes of stretches of a text.
 HASHES = pa.list_(pa.uint32())
 
+#: Lists of token ids: a text, to whoever has the tokenizer.
+TOKENS = pa.list_(pa.int32())
+
 #: What stands in a page where a document was quoted.
 NOTICE = "[purged]"
 
@@ -194,11 +197,12 @@ def emptied(
 ) -> pa.Table | None:
     """The rows without what they hold of the documents; None where they hold nothing.
 
-    In rows about a document every quoting column and list of hashes is emptied, and each of its
-    ``hashes`` is zeros. A row is about its ``doc_id``, whatever stands beside it (its cluster is
-    named after another document); where there is none, about all that it names. With ``quotations``
-    so are the quoting columns of all rows that quote the documents, and what else may and does; of
-    a table of documents only those that are named. Labels stay: they are no text of a document.
+    In rows about a document every quoting column and list of hashes or tokens is emptied, and each
+    of its ``hashes`` is zeros. A row is about its ``doc_id``, whatever stands beside it (its
+    cluster is named after another document); where there is none, about all that it names. With
+    ``quotations`` so are the quoting columns of all rows that quote the documents, and what else
+    may and does; of a table of documents only those that are named. Labels stay: they are no text
+    of a document.
     """
     about = ["doc_id"] if "doc_id" in naming(columns) else naming(columns)
     mine = named(rows, about, documents)
@@ -215,7 +219,7 @@ def emptied(
             gone = mine
         elif name in found:
             gone = found[name]
-        elif values.type == HASHES and columns[name].kind == "id":
+        elif (values.type, columns[name].kind) in ((HASHES, "id"), (TOKENS, "personal")):
             gone = mine
         elif values.type == ID:
             gone = pc.and_(mine, pc.is_in(values, value_set=hashes))
@@ -242,7 +246,7 @@ NOBODY = bytes(16)
 
 
 def _empty(kind: pa.DataType) -> str | bytes | list[int]:
-    if kind == HASHES:
+    if kind in (HASHES, TOKENS):
         return []
     if kind == ID:
         return NOBODY

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from flows.redaction import Quotations, emptied, hashes_of, without_quotations
+from tasks.audits.exchange import RESPONSES
 from tasks.contract import DOCUMENTS, ID, as_documents, described, ids, text_hashes
 from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
@@ -72,3 +73,19 @@ def test_nothing_of_its_signature_is_left():
         left = emptied(rows, described_by(schema), keys[:1], pa.array(found, ID), None)
         assert left[name].to_pylist() == [gone, rows[name][1].as_py()]
         assert left.drop_columns(name).equals(rows.drop_columns(name))
+
+
+def test_what_a_model_wrote_goes_with_its_tokens():
+    """Whoever has the tokenizer reads them."""
+    tokens = [[5, 6, 7], [8, 9], []]
+    rows = pa.table(
+        {"request": ids("abc"), "draw": [0, 0, 0], "ids": tokens, "stop": ["end"] * 3,
+         "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]]},
+        schema=RESPONSES,
+    )  # fmt: skip
+    columns, none = described_by(RESPONSES), pa.array([], ID)
+    left = emptied(rows, columns, none, none, Quotations([SECRET]))
+    assert left["text"].to_pylist() == ["", OTHER, None]
+    assert left["ids"].to_pylist() == [[], [8, 9], []]
+    assert left.drop_columns(["text", "ids"]).equals(rows.drop_columns(["text", "ids"]))
+    assert emptied(left, columns, none, none, Quotations([SECRET])) is None
