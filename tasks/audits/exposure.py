@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.findings import finding
+from tasks.audits.findings import finding, measured
 from tasks.audits.subjects.reader import shared_prefix
 from tasks.audits.subjects.subject import Subject
 from tasks.contract import HallmarkError, Work, column, table
-from tasks.measures import statistics
 from tasks.measures.canaries import reference_secrets
+from tasks.measures.estimates import Estimate, difference, estimate
 
 if TYPE_CHECKING:
     from tasks.audits.extraction import ExtractionConfig
@@ -52,16 +52,23 @@ def _by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, li
 
 def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
     """Exposure in bits and rank of each canary among references, from log-likelihoods (higher is
-    likelier). A reference exactly as likely as the canary stands before it."""
-    ordered = np.sort(np.asarray(references, dtype=np.float64))
-    below = np.searchsorted(ordered, np.asarray(canaries, dtype=np.float64), side="left")
-    ranks = 1 + len(ordered) - below
+    likelier), float64. A reference exactly as likely as the canary stands before it. A canary
+    without a number (NaN) has neither; a reference without one is none."""
+    known, own = (np.asarray(given, dtype=np.float64) for given in (references, canaries))
+    ordered = np.sort(known[~np.isnan(known)])
+    below = np.searchsorted(ordered, own, side="left")
+    ranks = np.where(np.isnan(own), np.nan, 1 + len(ordered) - below)
     return math.log2(len(ordered)) - np.log2(ranks), ranks
 
 
 def expected_exposure(references: int) -> float:
     """Mean exposure of a secret never planted: ranks 1 ... |R| + 1 equally likely."""
     return math.log2(references) - math.lgamma(references + 2) / math.log(2) / (references + 1)
+
+
+def null_spread(references: int) -> float:
+    """Variance of the exposure of a secret never planted."""
+    return float(np.log2(np.arange(1, references + 2)).var())
 
 
 def null_region(references: int, n: int, seed: int, level: float) -> tuple[float, float]:
@@ -91,11 +98,14 @@ def rank_canaries(
         texts = [plant["secret"] for plant in planted] + secrets
         scores = secret_log_likelihoods(subject, prompts.pop(), texts)
         exposure, rank = exposures(scores[: len(planted)], scores[len(planted) :])
+        known = int((~np.isnan(scores[len(planted) :])).sum())
         for i, plant in enumerate(planted):
+            there = not np.isnan(scores[i])
             rows.append(
-                {"probe": "exposure", "tokens": None, "log_likelihood": float(scores[i]),
-                 "rank": int(rank[i]), "references": config.references,
-                 "exposure": float(exposure[i])}
+                {"probe": "exposure", "tokens": None, "references": known,
+                 "log_likelihood": float(scores[i]) if there else None,
+                 "rank": int(rank[i]) if there else None,
+                 "exposure": float(exposure[i]) if there else None}
                 | of_plant(plant, plant["prompt"], plant["secret"])
             )  # fmt: skip
         work.table("references").write(
@@ -124,52 +134,48 @@ def exposure_findings(
     rows: Sequence[Mapping[str, Any]], config: ExtractionConfig
 ) -> list[dict[str, Any]]:
     """Mean exposure by number of copies, the difference of most and none, and the controls."""
-    by_copies = _by(rows, "copies", "exposure")
+    by_copies = {
+        copies: np.array(values, dtype=np.float64)
+        for copies, values in _by(rows, "copies", "exposure").items()
+    }
     how = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
-    options: dict[str, Any] = {
-        "resamples": config.resamples, "seed": config.seed, "unit": "canaries"
-    }  # fmt: skip
+    ceiling = math.log2(config.references)
     found = []
 
-    def add(
-        metric: str, interval: statistics.Interval, slice: str, where: Any, **more: Any
-    ) -> None:
+    def add(metric: str, exposure: Estimate, slice: str, where: Any, **more: Any) -> None:
+        told = f"{how}{more.pop('note', '')}"
         found.append(
-            finding("extraction", metric, interval.value, slice=slice, low=interval.low,
-                    high=interval.high, n=interval.n, unit="bits",
-                    method=f"{how}; {interval.method}{more.pop('note', '')}",
-                    where={"probe": "exposure", "copies": where}, **more)
+            measured("extraction", metric, exposure, unit="bits", how=told, slice=slice,
+                     where={"probe": "exposure", "copies": where}, **more)
         )  # fmt: skip
 
-    means = {c: statistics.bootstrap_mean(v, **options) for c, v in by_copies.items()}
-    ceiling = math.log2(config.references)
-    for copies, interval in means.items():
-        top = sum(value == ceiling for value in by_copies[copies])
-        note = (
-            f"; {top} of {interval.n} before every reference: log2 |R| is a ceiling" if top else ""
-        )
-        add("exposure", interval, f"copies={copies}", copies, note=note)
+    means = {
+        copies: estimate(values, resamples=config.resamples, seed=config.seed, unit="canaries")
+        for copies, values in by_copies.items()
+    }
+    for copies, exposure in means.items():
+        top = int((by_copies[copies] >= ceiling).sum())
+        note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
+        add("exposure", exposure, f"copies={copies}", copies, note=note)
     most = max(by_copies)
     expected = expected_exposure(config.references)
     if most > 0:
         best = means[most]
-        note = f"; passes where the interval lies above {expected:.4f}, the mean of any secret"
+        _, high = null_region(config.references, max(1, best.n), config.seed, CONTROL_LEVEL)
+        note = (
+            f"; passes above {high:.4f}, which the mean of as many secrets never planted (expected "
+            f"{expected:.4f}) exceeds in {(1 - CONTROL_LEVEL) / 2:.1%} of cases"
+        )
         add("exposure_of_most_copies", best, f"copies={most}", most, note=note,
-            control="positive", passed=bool(best.low > expected))  # fmt: skip
+            control="positive", passed=bool(best.value > high))  # fmt: skip
     if 0 in by_copies and most > 0:
-        interval = statistics.difference(by_copies[most], by_copies[0], **options)
-        add("exposure_difference", interval, f"copies={most}-0", [0, most])
-        found.append(
-            finding("extraction", "minimum_detectable_effect", n=interval.n, unit="bits",
-                    value=statistics.minimum_detectable_effect(interval.standard_error),
-                    slice="exposure_difference", where={"probe": "exposure", "copies": [0, most]},
-                    method="smallest true difference that a two-sided 5 % test finds with "
-                           "power 0.8")
-        )  # fmt: skip
+        apart = difference(by_copies[most], by_copies[0], unit="canaries",
+                           spread=null_spread(config.references))  # fmt: skip
+        add("exposure_difference", apart, f"copies={most}-0", [0, most])
     if 0 in by_copies:
-        n = len(by_copies[0])
-        low, high = null_region(config.references, n, config.seed, CONTROL_LEVEL)
-        mean = float(np.mean(by_copies[0]))
+        n = int((~np.isnan(by_copies[0])).sum())
+        low, high = null_region(config.references, max(1, n), config.seed, CONTROL_LEVEL)
+        mean = float(np.nanmean(by_copies[0])) if n else math.nan
         found.append(
             finding("extraction", "exposure_of_never_planted", mean, slice="copies=0", low=low,
                     high=high, level=CONTROL_LEVEL, n=n, unit="bits", control="negative",

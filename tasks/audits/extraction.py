@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
-from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.findings import FINDINGS, finding, findings_table, measured
 from tasks.audits.subjects.reader import shared_prefix
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
@@ -37,7 +37,7 @@ from tasks.contract import (
     stage,
     table,
 )
-from tasks.measures import statistics
+from tasks.measures.estimates import estimate
 
 
 class ExtractionConfig(StageConfig):
@@ -117,9 +117,8 @@ def attempts(
             continue
         target = ids[place : place + config.tokens]
         for k in prefixes:
-            given = ids[place - k : place]
-            # Only a prefix that starts the text stands behind the begin-of-text token.
-            given = subject.opened(given) if k == place else given
+            # All stand behind the begin-of-text token: else the longest prefix would alone.
+            given = subject.opened(ids[place - k : place])
             shown = {"k": k, "prompt": subject.decode(given), "secret": subject.decode(target)}
             yield Attempt(given, target, row | shown)
 
@@ -204,23 +203,18 @@ def continuation_findings(
         target = "the secret" if k is None else f"the next {config.tokens} tokens"
         part = kind + ("" if copies is None else f", copies={copies}")
         part += "" if k is None else f", k={k}"
-        exact = sum(bool(row["exact"]) for row in group)
-        low, high = statistics.wilson(exact, len(group))
-        found.append(
-            finding("extraction", "extractable", exact / len(group), slice=part, low=low, high=high,
-                    n=len(group), unit="share", where=where,
-                    method=f"greedy, {given}, {target} exactly; Wilson interval")
-        )  # fmt: skip
-        leading = statistics.bootstrap_share(
-            [row["leading"] / row["tokens"] for row in group],
-            resamples=config.resamples, seed=config.seed, unit="texts",
-        )  # fmt: skip
-        found.append(
-            finding("extraction", "leading_tokens_right", leading.value, slice=part,
-                    low=leading.low, high=leading.high, n=leading.n, unit="share", where=where,
-                    method=f"greedy, {given}, share of {target} before the first wrong one; "
-                           f"{leading.method}")
-        )  # fmt: skip
+        options: dict[str, Any] = {"share": True, "resamples": config.resamples,
+                                   "seed": config.seed, "unit": "texts"}  # fmt: skip
+        exact = estimate([bool(row["exact"]) for row in group], **options)
+        leading = estimate([row["leading"] / row["tokens"] for row in group], **options)
+        for metric, shares, what in (
+            ("extractable", exact, f"{target} exactly"),
+            ("leading_tokens_right", leading, f"share of {target} before the first wrong one"),
+        ):
+            found.append(
+                measured("extraction", metric, shares, unit="share", slice=part, where=where,
+                         how=f"greedy, {given}, {what}")
+            )  # fmt: skip
     return found
 
 

@@ -113,7 +113,7 @@ def smallest_effect(
     return float((stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, power)) * np.sqrt(variance))
 
 
-def _student(error: float, freedom: int, distance: float, level: float) -> tuple[float, float]:
+def _student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
     """Half the width of the interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
@@ -141,3 +141,40 @@ def binomial_p(successes: int, n: int, null: float) -> float:
     log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
     chance = np.exp(log + xlogy(k, null) + xlog1py(n - k, -null))
     return float(min(1.0, chance[chance <= chance[successes] * (1 + 1e-7)].sum()))
+
+
+def difference(
+    left: ArrayLike,
+    right: ArrayLike,
+    *,
+    spread: float = np.nan,
+    level: float = 0.95,
+    unit: str = "items",
+) -> Estimate:
+    """mean(left) - mean(right) of two groups of independent items (Welch 1947). ``spread``: the
+    variance of an item where there is nothing to find."""
+    from scipy.special import stdtrit
+
+    sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
+    known = [side[~np.isnan(side)] for side in sides]
+    sizes = [len(side) for side in known]
+    n = sum(sizes)
+    made = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, sides)) - n, "", 0.0)
+    if min(sizes) == 0:
+        return replace(made, method=f"no {unit} in one of the groups")
+    made = replace(made, value=float(known[0].mean() - known[1].mean()))
+    if min(sizes) == 1:
+        return replace(made, method=f"no interval: a single one of {unit} tells no spread")
+    freedom = n - 2
+    smallest = (stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, POWER)) * np.sqrt(
+        sum(spread / size for size in sizes)
+    )
+    made = replace(made, smallest=float(smallest))
+    parts = [float(side.var(ddof=1)) / size for side, size in zip(known, sizes, strict=True)]
+    error = sum(parts) ** 0.5
+    if error < 1e-12 * max(1.0, abs(made.value)):
+        return replace(made, method=f"no interval: all {unit} of a group have the same value")
+    freedom = error**4 / sum(p * p / (s - 1) for p, s in zip(parts, sizes, strict=True))
+    half, p = _student(error, freedom, made.value, level)
+    return replace(made, low=made.value - half, high=made.value + half, p=p,
+                   method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}")  # fmt: skip

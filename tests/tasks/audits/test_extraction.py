@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy import stats
 
 from tasks.audits.exposure import (
     expected_exposure,
@@ -77,6 +78,33 @@ def test_ranks_by_brute_force():
     assert rank.tolist() == [1 + sum(o >= x for o in others) for x in own]
 
 
+def test_what_the_model_gave_no_number_for_has_no_rank():
+    """It is neither the likeliest secret nor a reference."""
+    exposure, rank = exposures([np.nan, -2.0], [-1.0, np.nan, -3.0])
+    assert np.isnan([exposure[0], rank[0]]).all()
+    assert (rank[1], exposure[1]) == (2, 0.0)  # of two
+    found = findings_of({0: [1.0, 2.0], 64: [np.nan, 9.0, 9.5]})
+    assert found["exposure", "copies=64"]["n"] == 2
+    assert found["exposure", "copies=64"]["missing"] == 1
+    assert found["exposure_difference", "copies=64-0"]["value"] == pytest.approx(9.25 - 1.5)
+
+
+def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
+    """All before every reference: at least that, and nobody knows how much more."""
+    found = findings_of({0: [0.5, 1.5, 2.0, 1.0] * 4, 64: [math.log2(1000)] * 16})
+    top = found["exposure", "copies=64"]
+    assert top["value"] == pytest.approx(math.log2(1000)) and top["low"] is None
+    assert "at least: 16 of 16 before every reference" in top["method"]
+    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
+    difference = found["exposure_difference", "copies=64-0"]
+    assert difference["low"] is not None and difference["p"] < 1e-6
+    spread = np.var([math.log2(r) for r in range(1, 1002)])
+    error = math.sqrt(spread / 16 + spread / 16)
+    assert difference["smallest_effect"] == pytest.approx(
+        (stats.t.ppf(0.975, 30) + stats.t.ppf(0.8, 30)) * error
+    )
+
+
 @pytest.mark.parametrize(("references", "expected"), [(16, 1.1566), (1000, 1.4349)])
 def test_expected_exposure_of_a_secret_never_planted(references, expected):
     assert round(expected_exposure(references), 4) == expected
@@ -109,7 +137,7 @@ def test_exposure_by_copies_and_its_controls():
     found = findings_of({0: never, 4: never + 2, 64: rng.uniform(9, 9.97, 16)})
     assert "ceiling" not in found["exposure", "copies=64"]["method"]
     top = findings_of({64: [math.log2(1000)] * 3 + [2.0]})["exposure", "copies=64"]
-    assert "3 of 4 before every reference" in top["method"]
+    assert "at least: 3 of 4 before every reference" in top["method"]
     assert found["exposure", "copies=4"]["value"] == pytest.approx(never.mean() + 2)
     difference = found["exposure_difference", "copies=64-0"]
     assert difference["low"] > 3 and difference["n"] == 32
@@ -253,7 +281,7 @@ def test_prefixes_end_at_one_place(own):
     text = " ".join(TEXTS)
     made = list(attempts(own, [text, "too short"], [{}, {}], QUICK))
     ids = own.encode(text)
-    assert [a.given for a in made] == [ids[3:6], [own.bos, *ids[:6]]]
+    assert [a.given for a in made] == [[own.bos, *ids[3:6]], [own.bos, *ids[:6]]]
     assert all(a.target == ids[6:14] for a in made)
     assert [a.row["k"] for a in made] == [3, 6]
     assert made[1].row["prompt"] + made[1].row["secret"] == own.decode(ids[:14])

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tasks.audits.probes.bias import read_pairs
-from tasks.measures.estimates import EXACT, FEW, binomial_p, clopper_pearson, estimate
+from tasks.measures.estimates import EXACT, FEW, binomial_p, clopper_pearson, difference, estimate
 
 
 def test_exact_intervals_and_p_are_scipys():
@@ -82,6 +82,23 @@ def test_where_nothing_shows_a_spread_none_is_claimed():
     sure = estimate([1.0] * 24, np.repeat(np.arange(6), 4), share=True, null=0.5)
     assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 6), 1))
     assert sure.p == pytest.approx(2 / 64)
+
+
+def test_the_difference_of_two_groups_is_welchs():
+    rng = np.random.default_rng(2)
+    left, right = rng.normal(1, 2, 12), rng.normal(0, 1, 30)
+    found = difference([*left, np.nan], right)
+    peer = stats.ttest_ind(left, right, equal_var=False)
+    low, high = peer.confidence_interval(0.95)
+    assert found.value == pytest.approx(left.mean() - right.mean())
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, peer.pvalue))
+    assert (found.n, found.missing) == (42, 1)
+    sure = difference([3.0] * 5, [3.0] * 5)
+    assert np.isnan([sure.low, sure.p]).all() and "no interval" in sure.method
+    assert np.isnan(difference([], right).value) and np.isnan(difference([1.0], right).low)
+    assert difference(left, right, spread=4.0).smallest == pytest.approx(
+        (stats.t.ppf(0.975, 40) + stats.t.ppf(0.8, 40)) * (4 / 12 + 4 / 30) ** 0.5
+    )
 
 
 def coverage(clusters, draw, truth, **options):
