@@ -32,16 +32,15 @@ def save(
     folder: str | Path,
     *,
     tokenizer: str | Path,
-    step: int | None = None,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
 
     It says what the model was trained for, ``model.objective`` and ``model.pairs``: they decide how
     a prompt is read. ``tokenizer`` is the path of a tokenizer.json, copied byte for byte.
-    ``step`` stands in the header of the weights: config.json and tokenizer.json are those of every
-    checkpoint of one training. ``weights`` are the whole tensors of a model that is cut into
-    shards, or that goes on being trained; default its own.
+    Of its step nothing is said: all checkpoints of one training have the same config.json and
+    tokenizer.json. ``weights`` are the whole tensors of a model that is cut into shards, or that
+    goes on being trained; default its own.
     """
     weights = model.state_dict() if weights is None else weights
     weights = {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -55,7 +54,7 @@ def save(
         "model": to_dict(model.config),
     }
     with atomic_folder(Path(folder)) as temporary:
-        save_tensors(weights, temporary / WEIGHTS, ("step", str(step)))
+        save_tensors(weights, temporary / WEIGHTS)
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(tokenizer, temporary / TOKENIZER)
 

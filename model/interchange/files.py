@@ -52,16 +52,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def save_tensors(
-    tensors: dict[str, Tensor], path: Path, note: tuple[str, str] = ("format", "pt")
-) -> None:
-    """Write a safetensors file, with a note in its header: of two, chance would decide the order,
-    and with it the bytes. OSError where it cannot be written, as for any other file."""
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file. OSError where it cannot be written, as for any other file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
-        save_file(tensors, path, metadata=dict([note]))
+        save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from error
 

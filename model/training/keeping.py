@@ -61,9 +61,7 @@ class Keeper:
     def _write(self, snapshot: Snapshot, tables: Rows, model: Transformer | None) -> None:
         step, folder = snapshot.step, self.work / "checkpoints" / step_name(snapshot.step)
         if model is not None:
-            checkpoint.save(
-                model, folder, tokenizer=self.tokenizer, step=step, weights=snapshot.weights
-            )
+            checkpoint.save(model, folder, tokenizer=self.tokenizer, weights=snapshot.weights)
         for name, rows in tables.items():
             if rows:
                 with atomic_file(self.work / name / f"part-{step:08d}.parquet") as path:

@@ -53,7 +53,7 @@ def make_own(base, special=(), objective=None, pairs=False, **model_config):
             if parameter.ndim > 1:
                 parameter.mul_(5)
     model.objective, model.pairs = objective or model.objective, pairs
-    save(model, base / "checkpoint", tokenizer=base / "tokenizer.json", step=3)
+    save(model, base / "checkpoint", tokenizer=base / "tokenizer.json")
     return base / "checkpoint"
 
 
