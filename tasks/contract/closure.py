@@ -35,22 +35,26 @@ def imports(path: Path) -> set[str]:
     return {*source.modules, *(name for name in source.members if source_of(name))}
 
 
-def closure(path: Path) -> dict[str, Path]:
+def closure(path: Path, module: str = "") -> dict[str, Path]:
     """The project's modules that a file imports, directly or through others, with their files.
 
-    The packages they lie in are among them, since importing a module runs its packages too.
+    The packages they lie in are among them, since importing a module runs its packages too; also
+    those of ``module``, which is the file's own name.
     """
     found: dict[str, Path] = {}
     todo = [path]
+    names = {module.rpartition(".")[0]}
     while todo:
-        for name in imports(todo.pop()):
+        names |= imports(todo.pop())
+        for name in names:
             parts = name.split(".")
-            for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
-                source = source_of(module)
-                if source is None or module in found or f"{module}.".startswith(f"{CONTRACT}."):
+            for package in (".".join(parts[: n + 1]) for n in range(len(parts))):
+                source = source_of(package)
+                if source is None or package in found or f"{package}.".startswith(f"{CONTRACT}."):
                     continue
-                found[module] = source
+                found[package] = source
                 todo.append(source)
+        names = set()
     return found
 
 
@@ -62,7 +66,7 @@ def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, s
     modules that run in another process ("model.training.run"), with all that those import.
     Modules that hold nothing but a docstring are left out.
     """
-    modules = {module: path, **closure(path)}
+    modules = {module: path, **closure(path, module)}
     files = {}
     for name in named:
         if "/" in name:
@@ -71,7 +75,7 @@ def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, s
         source = source_of(name)
         if source is None:
             raise ValueError(f"stage code names {name!r}, which is no module of the project")
-        modules |= {name: source, **closure(source)}
+        modules |= {name: source, **closure(source, name)}
     empty = tree_digest(ast.parse(""))
     digests = {name: read_source(path).digest for name, path in sorted(modules.items())}
     return files | {name: digest for name, digest in digests.items() if digest != empty}
