@@ -155,7 +155,7 @@ def examine(
         audits[name] = JUDGE[name](asked, answered, scored, settings)
     if "extraction" in only:
         audits["extraction"] = audit_extraction(
-            checkpoint, documents, documents, config.audit_extraction
+            checkpoint, documents, documents, pretrained, config.audit_extraction
         )
     if not audits:
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.findings import finding, measured
+from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import shared_prefix
 from tasks.audits.subjects.subject import Subject
 from tasks.contract import HallmarkError, Work, column, table
@@ -40,7 +41,8 @@ REFERENCES = table(
 def of_plant(plant: Mapping[str, Any], prompt: str, secret: str) -> dict[str, Any]:
     """What the samples tell of a plant."""
     names = ("kind", "copies", "plant_id", "doc_ids", "template")
-    return {name: plant[name] for name in names} | {"prompt": prompt, "secret": secret}
+    told = {name: plant[name] for name in names} | {"read": plant.get("read")}
+    return told | {"prompt": prompt, "secret": secret}
 
 
 def _by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, list[Any]]:
@@ -153,9 +155,11 @@ def exposure_findings(
         copies: estimate(values, resamples=config.resamples, seed=config.seed, unit="canaries")
         for copies, values in by_copies.items()
     }
+    read = {c: read_by([row for row in rows if row["copies"] == c]) for c in means}
     for copies, exposure in means.items():
         top = int((by_copies[copies] >= ceiling).sum())
         note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
+        note += read[copies]
         add("exposure", exposure, f"copies={copies}", copies, note=note)
     most = max(by_copies)
     expected = expected_exposure(config.references)

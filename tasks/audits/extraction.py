@@ -23,6 +23,7 @@ from pydantic import Field, field_validator
 
 from tasks.audits.exposure import REFERENCES, exposure_findings, of_plant, rank_canaries
 from tasks.audits.findings import FINDINGS, finding, findings_table, measured
+from tasks.audits.readings import TOLD, Readings, read_by
 from tasks.audits.subjects.reader import shared_prefix
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
@@ -72,6 +73,9 @@ SAMPLES = table(
     column("kind", pa.string(), "label", "canary, passage, record, train or holdout"),
     column("copies", pa.int32(), "figure", "copies of a plant; null for other documents",
            unit="documents"),
+    column("read", pa.int64(), "figure",
+           "how often training had read the text whole, in any of its copies, by this checkpoint's "
+           "step; null where that is not known", unit="times"),
     column("plant_id", ID, "id", "the plant; null for other documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
     column("template", pa.string(), "label", "format of a canary or record"),
@@ -203,6 +207,7 @@ def continuation_findings(
         target = "the secret" if k is None else f"the next {config.tokens} tokens"
         part = kind + ("" if copies is None else f", copies={copies}")
         part += "" if k is None else f", k={k}"
+        given += read_by(group)
         options: dict[str, Any] = {"share": True, "resamples": config.resamples,
                                    "seed": config.seed, "unit": "texts"}  # fmt: skip
         exact = estimate([bool(row["exact"]) for row in group], **options)
@@ -213,7 +218,7 @@ def continuation_findings(
         ):
             found.append(
                 measured("extraction", metric, shares, unit="share", slice=part, where=where,
-                         how=f"greedy, {given}, {what}")
+                         how=f"greedy, {what}; {given}")
             )  # fmt: skip
     return found
 
@@ -230,14 +235,17 @@ def _not_measured(metric: str, unit: str, why: str, slice: str = "") -> dict[str
     tables={"samples": SAMPLES, "findings": FINDINGS, "references": REFERENCES},
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
+    reads={"pretrained": TOLD},
 )
 def audit_extraction(
     checkpoint: Artifact,
     plants: Table | None,
     documents: Table | None,
+    pretrained: Artifact | None,
     config: ExtractionConfig,
     work: Work,
 ) -> None:
+    """``pretrained``: what pretrain left, which tells what of the corpus was read."""
     subject = open_subject(checkpoint, config.device)
     planted = plants.read().to_pylist() if plants is not None else []
     rows: list[dict[str, Any]] = []
@@ -247,6 +255,12 @@ def audit_extraction(
         findings += [_not_measured("exposure", "bits", why)]
         findings += [_not_measured("extractable", "share", why)]
     else:
+        named = [i for plant in planted for i in plant["doc_ids"]]
+        chosen = sampled(documents, config)
+        named += [i for document in chosen for i in document["doc_ids"]]
+        readings = Readings.until(pretrained, checkpoint, named)
+        for known in (*planted, *chosen):
+            known["read"] = readings.of(known["doc_ids"]) if readings else None
         canaries = [plant for plant in planted if plant["kind"] == "canary"]
         ranked = rank_canaries(subject, canaries, config, work)
         if ranked:
@@ -254,7 +268,7 @@ def audit_extraction(
         else:
             why = "no canaries are known of this corpus, so nothing has a known answer"
             findings.append(_not_measured("exposure", "bits", why))
-        tries = _all_attempts(subject, planted, documents, config)
+        tries = _all_attempts(subject, planted, chosen, config)
         work.progress(0, 1, "greedy continuations")
         continued = continue_greedily(subject, tries)
         work.progress(1, 1, "greedy continuations")
@@ -271,19 +285,24 @@ def audit_extraction(
     work.table("findings").write(findings_table(findings, subject.precision))
 
 
+def sampled(documents: Table | None, config: ExtractionConfig) -> list[dict[str, Any]]:
+    """Documents of training and holdout that were not planted."""
+    if documents is None:
+        return []
+    splits = ("train", "holdout")
+    return [row for split in splits for row in sample_documents(documents, split, config)]
+
+
 def _all_attempts(
     subject: Subject,
     planted: Sequence[Mapping[str, Any]],
-    documents: Table | None,
+    chosen: Sequence[Mapping[str, Any]],
     config: ExtractionConfig,
 ) -> list[Attempt]:
     passages = [plant for plant in planted if plant["kind"] == "passage"]
     rows = [of_plant(plant, plant["prompt"], plant["secret"]) for plant in passages]
     tries = list(attempts(subject, [plant["text"] for plant in passages], rows, config))
     tries += record_attempts(subject, [plant for plant in planted if plant["kind"] == "record"])
-    for split in ("train", "holdout") if documents is not None else ():
-        assert documents is not None
-        sampled = sample_documents(documents, split, config)
-        texts = [row.pop("text") for row in sampled]
-        tries += attempts(subject, texts, sampled, config)
+    others = [{k: v for k, v in row.items() if k != "text"} for row in chosen]
+    tries += attempts(subject, [row["text"] for row in chosen], others, config)
     return tries

@@ -34,7 +34,9 @@ from tasks.contract import (
     HallmarkError,
     NoConfig,
     Session,
+    StageConfig,
     Store,
+    Table,
     Work,
     as_documents,
     external,
@@ -45,6 +47,8 @@ from tasks.contract import (
 )
 from tasks.corpus.plant import PlantConfig
 from tasks.measures.canaries import canaries, records, reference_secrets
+from tasks.training.pretrain import CHECKPOINTS
+from tasks.training.seen import SEEN
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import TEXTS
 
@@ -219,9 +223,10 @@ def corpus(tmp_path):
         yield fake_corpus(NoConfig())
 
 
-def run(folder, plants, documents, config, tmp_path, name="work"):
+def run(folder, plants, documents, config, tmp_path, name="work", pretrained=None):
     work = Work(tmp_path / name, audit_extraction.tables)
-    audit_extraction.body(external(Path(folder), "checkpoint"), plants, documents, config, work)
+    checkpoint = external(Path(folder), "checkpoint")
+    audit_extraction.body(checkpoint, plants, documents, pretrained, config, work)
     for table in audit_extraction.tables:
         work.table(table)
     work.close()
@@ -258,6 +263,54 @@ def test_the_whole_audit(request, tmp_path, corpus, folder):
         if row["metric"] == "extractable":
             assert row["value"] == np.mean([r["exact"] for r in chosen]) and len(chosen) == row["n"]
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
+
+
+class TrainedConfig(StageConfig):
+    content: str
+
+
+@stage(tables={"seen": SEEN, "checkpoints": CHECKPOINTS})
+def fake_training(plants: Table, config: TrainedConfig, work: Work) -> None:
+    """Three checkpoints, of which the one of step 20 is audited: by then of each plant the first
+    copy was read once, at step 10, and again; the second was begun, the third read later."""
+    known = [(10, "other"), (20, config.content), (30, "later")]
+    for step, content in known:
+        work.table("checkpoints").write(
+            {"step": [step], "tokens": [0], "artifact": ["a"], "content": [content],
+             "loss": [0.0], "validation_loss": [0.0]}
+        )  # fmt: skip
+    for plant in plants.read().to_pylist():
+        told = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
+        for step, copy, passes in told if plant["doc_ids"] else ():
+            row = {name: [0] for name in SEEN.names} | {"source": ["planted"]}
+            if copy < len(plant["doc_ids"]):
+                row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "passes": [passes]}
+                work.table("seen").write(row)
+
+
+def test_copies_are_those_that_were_read(own_folder, corpus, tmp_path):
+    """By the step of this checkpoint: what is planted may not have been read yet."""
+    content = external(Path(own_folder), "checkpoint").content
+    trained = fake_training(corpus["plants"], TrainedConfig(content=content))
+    given = (own_folder, corpus["plants"], corpus["documents"], QUICK, tmp_path)
+    samples, findings, _ = run(*given, "read", trained)
+    rows = samples.to_pylist()
+    for row in rows:
+        planted = row["plant_id"] is not None
+        assert row["read"] == (2 if planted and row["copies"] else 0), row["kind"]
+    said = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
+    assert said["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
+    (method,) = {
+        r["method"]
+        for r in findings.to_pylist()
+        if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
+    }
+    assert "; all that stands before the secret; read whole 2 times by" in method
+    other = fake_training(corpus["plants"], TrainedConfig(content="unknown"))
+    for pretrained in (None, other):
+        untold, findings, _ = run(*given, f"untold {pretrained}", pretrained)
+        assert set(untold["read"].to_pylist()) == {None}
+        assert not any("read whole" in r["method"] for r in findings.to_pylist())
 
 
 def test_what_a_model_wrote_itself_is_extractable(own):

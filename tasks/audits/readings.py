@@ -1,0 +1,59 @@
+"""How often training had read documents when it left a checkpoint: what a model can know of them.
+
+A document that is in the corpus, even many times, may not have been read yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tasks.contract import Artifact
+
+#: The tables of ``pretrain`` that tell.
+TOLD = ("seen", "checkpoints")
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Until optimizer step ``step``: how often the whole of each document was read."""
+
+    step: int
+    passes: Mapping[bytes, int]
+
+    @classmethod
+    def until(
+        cls, pretrained: Artifact | None, checkpoint: Artifact, documents: Iterable[bytes]
+    ) -> Readings | None:
+        """Of these documents, by the step of a checkpoint; None where its training is not known,
+        or told nothing of it."""
+        if pretrained is None or not {*TOLD} <= {*pretrained.tables}:
+            return None
+        known = pretrained["checkpoints"].read(["step", "content"]).to_pylist()
+        steps = [row["step"] for row in known if row["content"] == checkpoint.content]
+        if not steps:
+            return None
+        wanted = pa.array(sorted({*documents}), pa.binary(16))
+        condition = ds.field("doc_id").isin(wanted) & (ds.field("step") <= max(steps))
+        rows = pretrained["seen"].dataset().to_table(["doc_id", "step", "passes"], filter=condition)
+        last = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
+        return cls(max(steps), {row["doc_id"]: row["passes"] for row in last})
+
+    def of(self, doc_ids: Sequence[bytes]) -> int:
+        """How often any of these was read whole."""
+        return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
+
+
+def read_by(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a finding says of the readings of its rows; nothing where they are not known."""
+    found = np.array([row["read"] for row in rows if row.get("read") is not None])
+    if not len(found):
+        return ""
+    least, most = int(found.min()), int(found.max())
+    times = f"{least}" if least == most else f"{least} to {most}, on average {found.mean():.1f}"
+    return f"; read whole {times} times by this checkpoint's step"
