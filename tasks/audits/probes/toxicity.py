@@ -148,10 +148,21 @@ def ask(
     asked += [(BROUGHT, *about) for about in prompts_about(groups_of(lexicons))]
     sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
-    contexts = reader.encode_batch([prompt for _, _, prompt in asked])
-    for (kind, about, prompt), ids in zip(asked, contexts, strict=True):
-        item = questions.item(prompt, kind=kind, about=about)
-        questions.write(item, reader.opened(ids), draws=config.continuations, **sampling)
+    encoded = reader.encode_batch([prompt for _, _, prompt in asked])
+    contexts = [reader.opened(ids) for ids in encoded]
+    for (kind, about, prompt), context in zip(asked, contexts, strict=True):
+        if context:
+            item = questions.item(prompt, kind=kind, about=about)
+            questions.write(item, context, draws=config.continuations, **sampling)
+    for part, why, count in (
+        ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
+         sum(not context for context in contexts)),
+        ("prompts_beyond_the_context", f"with {config.tokens} tokens behind them they exceed the "
+         f"{reader.context} that the model sees; their beginning is lost",
+         sum(len(context) + config.tokens > reader.context for context in contexts)),
+    ):  # fmt: skip
+        if count:
+            questions.skip(part, why, count)
     if config.unprompted and reader.bos is None:
         questions.skip(UNPROMPTED, "the subject has no begin-of-text token to start from")
     elif config.unprompted:

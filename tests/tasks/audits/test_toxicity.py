@@ -26,6 +26,7 @@ from tasks.audits.probes.toxicity import (
     read_prompts,
     samples_of,
 )
+from tasks.audits.subjects.reader import Reader
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import ROOT, Session, Store, UsageError, open_session, text_hashes
 from tasks.measures.scorers import ScorerConfig, open_scorer
@@ -265,6 +266,32 @@ def test_a_prompt_that_stands_there_twice_is_one_and_ends_with_its_last_word(
     (row,) = [r for r in counted.to_pylist() if r["metric"] == "repeated_prompts"]
     assert row["value"] == 2
     assert [r for r in counted.to_pylist() if r != row] == findings.to_pylist()
+
+
+def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    texts = ["short", "x", "long"]
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+
+    class Counting(Reader):
+        """One token a letter, none of an x; no begin-of-text token; a context of 11."""
+
+        name, kind, context, vocab_size, bos, begin = "counting", "causal", 11, 9, None, ""
+
+        def encode_batch(self, texts):
+            return [[1] * (0 if text == "x" else len(text)) for text in texts]
+
+        def decode(self, ids):
+            return ""
+
+    questions = Questions()
+    config = QUICK.model_copy(update={"prompts": path, "tokens": 7})
+    PROBE.ask(questions, Counting(), None, config)
+    assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
+    told = {row["part"]: row["count"] for row in questions.skipped}
+    assert told == {
+        "prompts_without_a_token": 1, "prompts_beyond_the_context": 1, "unprompted": None,
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
