@@ -20,6 +20,9 @@ from typing import NamedTuple
 from tasks.contract.fingerprint import __file__ as spelling
 from tasks.contract.fingerprint import sha256, tree_digest
 
+#: How often a file is parsed before an error of the interpreter counts.
+TRIES = 5
+
 
 class Source(NamedTuple):
     """A Python file: the digest of its meaning, the modules it imports, anywhere in it, and the
@@ -40,12 +43,21 @@ def read_source(path: Path) -> Source:
         found = json.loads(kept.read_bytes())
         if found.pop("state") == state:
             return Source(found["digest"], tuple(found["modules"]), tuple(found["members"]))
-    tree = ast.parse(data)
+    tree = _parsed(data)
     source = Source(tree_digest(tree), *(tuple(sorted(names)) for names in _imports(tree)))
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             _keep(kept, json.dumps({"state": state, **source._asdict()}))
     return source
+
+
+def _parsed(data: bytes) -> ast.Module:
+    """Of two threads that parse at once CPython may let one fail (its issue 106905), whoever the
+    other is; it is not the source's fault, and tried again."""
+    for _ in range(TRIES - 1):
+        with suppress(SystemError):
+            return ast.parse(data)
+    return ast.parse(data)
 
 
 def _keep(path: Path, text: str) -> None:

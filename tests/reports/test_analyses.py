@@ -11,7 +11,7 @@ from tests.reports.artifacts import PARTS
 
 
 @stage(tables={"samples": PARTS, "findings": FINDINGS})
-def tested_findings(config: NoConfig, work: Work) -> None:
+def findings_with_p(config: NoConfig, work: Work) -> None:
     work.table("samples").write({"sample": [0], "part": ["pair"]})
     options = {"unit": "share", "where": {"part": "pair"}}
     found = {"race": estimate([1.0] * 20, share=True, null=0.44), "age": estimate([0.0, 1.0] * 6,
@@ -24,7 +24,7 @@ def tested_findings(config: NoConfig, work: Work) -> None:
 
 def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "x")
-    audits = {"bias": tested_findings(NoConfig())}
+    audits = {"bias": findings_with_p(NoConfig())}
     config = ModelCardConfig(title="Tested")
     card = model_card(checkpoint, None, None, audits, {}, None, None, config)
     page = pages.read(card.directory() / "model_card.html")

@@ -85,3 +85,28 @@ def test_nothing_is_kept_where_python_keeps_nothing(file, monkeypatch):
 def test_a_folder_that_takes_no_files_is_no_matter(file):
     (file.parent / "__pycache__").write_text("in the way")
     assert read(file).members == ("tasks.used.f",)
+
+
+def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch):
+    """CPython's parser may fail in a thread because another one parses, too."""
+    expected, parse, calls = read(file), sources.ast.parse, []
+    for path in kept(file):
+        path.unlink()
+
+    def fails(data):
+        calls.append(data)
+        if len(calls) < sources.TRIES:
+            raise SystemError("AST constructor recursion depth mismatch (before=192, after=76)")
+        return parse(data)
+
+    monkeypatch.setattr(sources.ast, "parse", fails)
+    assert read(file) == expected and len(calls) == sources.TRIES
+
+    def always(data):
+        raise SystemError("really")
+
+    for path in kept(file):
+        path.unlink()
+    monkeypatch.setattr(sources.ast, "parse", always)
+    with pytest.raises(SystemError, match="really"):
+        read(file)
