@@ -7,12 +7,20 @@ import pytest
 
 from tasks.audits import respond as responding
 from tasks.audits.catalogue import ASK, JUDGE
-from tasks.audits.exchange import REQUESTS, RESPONSES, Answers, Questions, hash_of, items_table
+from tasks.audits.exchange import (
+    REQUESTS,
+    RESPONSES,
+    SCORES,
+    Answers,
+    Questions,
+    hash_of,
+    items_table,
+)
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.audits.respond import RespondConfig, chunks, respond
 from tasks.audits.score import ScoreConfig, score
 from tasks.audits.subjects.subject import Subject, open_subject
-from tasks.contract import Session, Store, Work, external, open_session, table
+from tasks.contract import Session, Store, Work, external, open_session, table, text_hashes
 from tasks.measures import scorers
 from tasks.measures.scorers import Linear
 from tests.tasks.audits.asking import stages_of
@@ -305,3 +313,27 @@ def test_the_schemas_hold_no_text_that_a_page_would_show():
         kinds = {f.name: f.metadata[b"kind"].decode() for f in schema}
         assert kinds.get("context", "personal") == kinds.get("ids", "personal") == "personal"
     assert table("x", *RESPONSES).field("text").metadata[b"kind"] == b"model text"
+
+
+def test_what_nobody_answered_or_scored_is_missing():
+    questions = Questions()
+    names = [questions.item(text, cluster) for text, cluster in (("a", ""), ("b", "both"))]
+    assert [row["cluster"] for row in questions.items.values()] == ["a", "both"]
+    for number, item in enumerate(names):
+        questions.read(item, [1], [2 + number])
+    responses = [{"request": questions.requests[1]["request"], "draw": 0, "log_p": [-1.5, -0.5]}]
+    scores = {"text": text_hashes(pa.array(["b"], pa.large_string())), "scorer": ["s"],
+              "head": ["toxicity"], "score": [0.75]}  # fmt: skip
+    answers = Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=items_table()),
+        requests_of(questions),
+        pa.Table.from_pylist(responses, schema=RESPONSES),
+        pa.table(scores, schema=SCORES),
+    )
+    assert answers.of()["row"].to_pylist() == [1]
+    values, tokens = answers.totals()
+    np.testing.assert_array_equal(values, [np.nan, -2.0])
+    assert tokens.tolist() == [0, 2]
+    found = answers.scores(pa.array(["a", "b", "c", "b"], pa.large_string()))
+    np.testing.assert_array_equal(found, np.array([np.nan, 0.75, np.nan, 0.75], np.float32))
+    assert np.isnan(answers.scores(pa.array(["b"], pa.large_string()), "insult")).all()

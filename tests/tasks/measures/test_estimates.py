@@ -170,3 +170,15 @@ def test_an_effect_does_not_make_itself_easy_to_find():
     )
     assert estimate(values, share=True, null=0.5).smallest > 0.15
     assert np.isnan(estimate(values, share=True).smallest)
+
+
+def test_the_smallest_difference_comes_from_signs_that_were_flipped():
+    """Of whole clusters, about a null that is not 0, by all flips there are."""
+    values, clusters = np.array([0.2, 1.4, -0.3, 2.0, 0.9, -1.1]), [0, 0, 1, 2, 2, 3]
+    null = 0.5
+    sums = np.array([values[np.array(clusters) == c].sum() for c in range(4)])
+    off = sums - null * np.array([2, 1, 2, 1])
+    flips = 1 - 2 * (np.arange(16)[:, None] >> np.arange(4) & 1)
+    spread = ((flips @ off) / 6).std()
+    expected = (stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * spread
+    assert estimate(values, clusters, null=null).smallest == pytest.approx(expected)
