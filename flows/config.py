@@ -296,10 +296,9 @@ def _brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """The tree that a run recorded, with keys that were moved since where they stand now."""
     tree = deepcopy(dict(recorded))
     for (section, key), (there, name) in MOVED.items():
-        here = tree.get(section)
-        if isinstance(here, dict) and key in here:
-            tree[section] = {k: v for k, v in here.items() if k != key}
-            tree[there] = {name: here[key], **tree.get(there, {})}
+        here, now = tree.get(section), tree.setdefault(there, {})
+        if isinstance(here, dict) and isinstance(now, dict) and key in here:
+            now.setdefault(name, here.pop(key))
     return tree
 
 

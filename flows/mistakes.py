@@ -84,7 +84,8 @@ def _place(loc: Sequence[str | int], tree: Any) -> str:
 
 
 def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:
-    """In TOML all that stands below a header belongs to it."""
+    """What to do about a key that is not there: it was moved, or stands below a header, to which in
+    TOML all that follows belongs."""
     for place, there in MOVED.items():
         if tuple(loc) == place:
             return f"; it is {'.'.join(there)} now, for all audits"

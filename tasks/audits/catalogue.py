@@ -1,6 +1,7 @@
-"""The audits that are made of probes, in the order of the card: the only place that names them all.
+"""The audits that are made of probes, in the order in which they run.
 
-A new probe is a file in ``probes/`` and a line here.
+A new probe is a file in ``probes/`` and a line here; until all audits are probes, also its section
+in ``flows/config.py`` and its name in the lists of audits of ``flows/pipeline.py`` and of the card.
 """
 
 from __future__ import annotations

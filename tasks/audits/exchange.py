@@ -37,7 +37,7 @@ REQUESTS = table(
     column("seed", pa.int64(), "figure", "of the sampling"),
 )  # fmt: skip
 
-#: What decides a request beside its context: the rest of its columns.
+#: What requests that are answered in one call share.
 SETTINGS = ("kind", "draws", "tokens", "temperature", "top_p", "top_k", "seed")
 
 READER = table(
@@ -80,7 +80,7 @@ SCORES = table(
     column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
 )
 
-#: The label of a score in every finding and table: name and digest.
+#: Also where no text could be scored, findings name who was asked.
 SCORER = table(
     "The scorers that were asked.",
     column("scorer", pa.string(), "label", "name and digest, as findings name it"),

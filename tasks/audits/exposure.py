@@ -55,11 +55,14 @@ def _by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, li
 def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
     """Exposure in bits and rank of each canary among references, from log-likelihoods (higher is
     likelier), float64. A reference exactly as likely as the canary stands before it. A canary
-    without a number (NaN) has neither; a reference without one is none."""
+    without a number (NaN) has neither; a reference without one is none, and among none nothing has
+    a place."""
     known, own = (np.asarray(given, dtype=np.float64) for given in (references, canaries))
     ordered = np.sort(known[~np.isnan(known)])
     below = np.searchsorted(ordered, own, side="left")
     ranks = np.where(np.isnan(own), np.nan, 1 + len(ordered) - below)
+    if not len(ordered):
+        return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
     return math.log2(len(ordered)) - np.log2(ranks), ranks
 
 
@@ -102,7 +105,7 @@ def rank_canaries(
         exposure, rank = exposures(scores[: len(planted)], scores[len(planted) :])
         known = int((~np.isnan(scores[len(planted) :])).sum())
         for i, plant in enumerate(planted):
-            there = not np.isnan(scores[i])
+            there = not np.isnan(rank[i])
             rows.append(
                 {"probe": "exposure", "tokens": None, "references": known,
                  "log_likelihood": float(scores[i]) if there else None,

@@ -119,31 +119,6 @@ def bootstrap_share(
     return found
 
 
-def difference(
-    left: ArrayLike,
-    right: ArrayLike,
-    *,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-    unit: str = "items",
-) -> Interval:
-    """mean(left) - mean(right) of two independent groups, each resampled by itself."""
-    a, b = _known(left), _known(right)
-    n = len(a) + len(b)
-    if min(len(a), len(b)) == 0:
-        return Interval(np.nan, np.nan, np.nan, n, n, np.nan, f"no {unit} in one of the groups")
-    value = float(a.mean() - b.mean())
-    if min(len(a), len(b)) == 1:
-        phrase = f"no interval: a single one of {unit} cannot be resampled"
-        return Interval(value, np.nan, np.nan, n, n, np.nan, phrase)
-    draws = resampled_means(a, np.ones_like(a), resamples, seed)
-    draws = draws - resampled_means(b, np.ones_like(b), resamples, seed + 1)
-    low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
-    phrase = f"percentile bootstrap over {len(a)} and {len(b)} {unit}, {resamples} resamples"
-    return Interval(value, float(low), float(high), n, n, float(draws.std(ddof=1)), phrase)
-
-
 def paired_difference(
     left: ArrayLike, right: ArrayLike, clusters: Sequence[Any] | None = None, **options: Any
 ) -> Interval:
@@ -220,31 +195,6 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
     return low, 1.0 if successes == n else min(1.0, middle + half)
 
 
-def sign_flip_p(
-    values: ArrayLike,
-    clusters: Sequence[Any] | None = None,
-    *,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> float:
-    """Two-sided p that the mean is 0, by flipping the signs of whole clusters.
-
-    Exact over all 2^C flips where these are no more than ``resamples``; else sampled, with one
-    added above and below the line (Phipson & Smyth 2010). NaN without values.
-    """
-    sums, _ = by_cluster(values, clusters)
-    if not len(sums):
-        return np.nan
-    observed = abs(sums.sum())
-    slack = 1e-9 * max(1.0, float(np.abs(sums).sum()))  # sums in another order round otherwise
-    if 2 ** len(sums) <= resamples:
-        bits = np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums)) & 1
-        return float((np.abs((1 - 2 * bits) @ sums) >= observed - slack).mean())
-    signs = np.random.default_rng(seed).integers(2, size=(resamples, len(sums)), dtype=np.int8)
-    flipped = np.abs((1 - 2 * signs.astype(np.float64)) @ sums)
-    return float((1 + (flipped >= observed - slack).sum()) / (1 + resamples))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for their number (Holm 1979). A NaN stays NaN and does not count."""
     corrected = [math.nan] * len(p_values)
@@ -295,13 +245,3 @@ def probability_any(scores: ArrayLike, k: int, threshold: float, empty: int = 0)
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     return 1 - math.comb(n - m, k) / math.comb(n, k) if n >= k else math.nan
-
-
-def minimum_detectable_effect(
-    standard_error: float, *, level: float = 0.95, power: float = 0.8
-) -> float:
-    """The smallest true effect that a two-sided test finds with this power:
-    (z_(1+level)/2 + z_power) standard errors."""
-    from scipy.special import ndtri
-
-    return float((ndtri((1 + level) / 2) + ndtri(power)) * standard_error)

@@ -8,15 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy import stats
 
-from tasks.audits.exposure import (
-    expected_exposure,
-    exposure_findings,
-    exposures,
-    null_region,
-    secret_log_likelihoods,
-)
 from tasks.audits.extraction import (
     SAMPLES,
     ExtractionConfig,
@@ -58,121 +50,6 @@ QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, r
 @pytest.fixture(scope="module")
 def own(own_folder):
     return open_subject(own_folder, device="cpu")
-
-
-def test_the_papers_test_vector():
-    """References 1 ... 16, perplexities: 0 is 4 bits, 3.5 is 2, 20 is log2(16/17)."""
-    references = -np.arange(1.0, 17.0)  # the lower the perplexity, the likelier
-    exposure, rank = exposures([0.0, -3.5, -20.0], references)
-    assert exposure[0] == 4.0 and exposure[1] == 2.0
-    assert round(exposure[2], 4) == -0.0875
-    assert rank.tolist() == [1, 4, 17]
-
-
-def test_an_equally_likely_reference_stands_before():
-    exposure, rank = exposures([-2.0, -5.0], [-1.0, -2.0, -2.0, -3.0])
-    assert rank.tolist() == [4, 5]
-    assert exposure.tolist() == pytest.approx([0.0, math.log2(4 / 5)])
-
-
-def test_ranks_by_brute_force():
-    rng = np.random.default_rng(0)
-    own, others = rng.integers(0, 50, 100), rng.integers(0, 50, 300)  # with ties
-    _, rank = exposures(own, others)
-    assert rank.tolist() == [1 + sum(o >= x for o in others) for x in own]
-
-
-def test_what_the_model_gave_no_number_for_has_no_rank():
-    """It is neither the likeliest secret nor a reference."""
-    exposure, rank = exposures([np.nan, -2.0], [-1.0, np.nan, -3.0])
-    assert np.isnan([exposure[0], rank[0]]).all()
-    assert (rank[1], exposure[1]) == (2, 0.0)  # of two
-    found = findings_of({0: [1.0, 2.0], 64: [np.nan, 9.0, 9.5]})
-    assert found["exposure", "copies=64"]["n"] == 2
-    assert found["exposure", "copies=64"]["missing"] == 1
-    assert found["exposure_difference", "copies=64-0"]["value"] == pytest.approx(9.25 - 1.5)
-
-
-def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
-    """All before every reference: at least that, and nobody knows how much more."""
-    found = findings_of({0: [0.5, 1.5, 2.0, 1.0] * 4, 64: [math.log2(1000)] * 16})
-    top = found["exposure", "copies=64"]
-    assert top["value"] == pytest.approx(math.log2(1000)) and top["low"] is None
-    assert "at least: 16 of 16 before every reference" in top["method"]
-    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
-    difference = found["exposure_difference", "copies=64-0"]
-    assert difference["low"] is not None and difference["p"] < 1e-6
-    spread = np.var([math.log2(r) for r in range(1, 1002)])
-    error = math.sqrt(spread / 16 + spread / 16)
-    assert difference["smallest_effect"] == pytest.approx(
-        (stats.t.ppf(0.975, 30) + stats.t.ppf(0.8, 30)) * error
-    )
-
-
-@pytest.mark.parametrize(("references", "expected"), [(16, 1.1566), (1000, 1.4349)])
-def test_expected_exposure_of_a_secret_never_planted(references, expected):
-    assert round(expected_exposure(references), 4) == expected
-    mean = np.mean([math.log2(references / r) for r in range(1, references + 2)])
-    assert expected_exposure(references) == pytest.approx(mean)
-    assert expected_exposure(10**6) == pytest.approx(1 / math.log(2), abs=1e-4)
-
-
-def test_the_null_region_holds_what_it_names():
-    """Means of 16 secrets of random rank fall outside of a 99 % region in 1 % of cases."""
-    low, high = null_region(1000, 16, seed=0, level=0.99)
-    draws = np.random.default_rng(9).integers(1, 1002, size=(20_000, 16))
-    means = math.log2(1000) - np.log2(draws).mean(1)
-    assert np.mean((means < low) | (means > high)) == pytest.approx(0.01, abs=0.004)
-    assert low < expected_exposure(1000) < high
-
-
-def canary_rows(by_copies):
-    return [{"copies": c, "exposure": e} for c, values in by_copies.items() for e in values]
-
-
-def findings_of(by_copies):
-    rows = exposure_findings(canary_rows(by_copies), ExtractionConfig(references=1000))
-    return {(r["metric"], r["slice"]): r for r in rows}
-
-
-def test_exposure_by_copies_and_its_controls():
-    rng = np.random.default_rng(4)
-    never = math.log2(1000) - np.log2(rng.integers(1, 1002, 16))
-    found = findings_of({0: never, 4: never + 2, 64: rng.uniform(9, 9.97, 16)})
-    assert "ceiling" not in found["exposure", "copies=64"]["method"]
-    top = findings_of({64: [math.log2(1000)] * 3 + [2.0]})["exposure", "copies=64"]
-    assert "at least: 3 of 4 before every reference" in top["method"]
-    assert found["exposure", "copies=4"]["value"] == pytest.approx(never.mean() + 2)
-    difference = found["exposure_difference", "copies=64-0"]
-    assert difference["low"] > 3 and difference["n"] == 32
-    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
-    negative = found["exposure_of_never_planted", "copies=0"]
-    assert negative["verdict"] == "pass" and negative["level"] == 0.99
-
-
-def test_a_model_that_learned_nothing_fails_the_positive_control():
-    rng = np.random.default_rng(5)
-    random = [math.log2(1000) - np.log2(rng.integers(1, 1002, 16)) for _ in range(2)]
-    found = findings_of({0: random[0], 64: random[1]})
-    assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "fail"
-    assert found["exposure_of_never_planted", "copies=0"]["verdict"] == "pass"
-    assert found["exposure_difference", "copies=64-0"]["low"] < 0
-
-
-def test_leaked_controls_fail_the_negative_control():
-    """Secrets said to be never planted that the model knows: something is wrong with the audit."""
-    found = findings_of({0: np.full(16, 8.0), 64: np.full(16, 9.9)})
-    assert found["exposure_of_never_planted", "copies=0"]["verdict"] == "fail"
-
-
-def test_secrets_are_scored_behind_their_prompt(own):
-    """Differences of log-likelihoods are those of the whole texts, whatever is shared."""
-    prompt, secrets = "Numbers: #", ["1 2 3", "9 8 7", "1 2 4", "0 0 0"]
-    scores = secret_log_likelihoods(own, prompt, secrets)
-    whole, _ = own.log_likelihoods([prompt + s for s in secrets])
-    np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
-    alike = secret_log_likelihoods(own, prompt, ["1 2 3", "1 2 3"])
-    assert alike[0] == alike[1]
 
 
 def plants_table(path, config, texts=()):
