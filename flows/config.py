@@ -13,7 +13,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from flows.mistakes import MOVED, sentence
 from model.config import OBJECTIVES, span_count
@@ -22,9 +22,7 @@ from reports.model_card import ModelCardConfig
 from reports.task_card import TaskCardConfig
 from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.capability import CapabilityConfig
-from tasks.audits.extraction import ExtractionConfig
-from tasks.audits.probes.bias import BiasConfig
-from tasks.audits.probes.toxicity import ToxicityConfig
+from tasks.audits.catalogue import PROBES
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
@@ -75,8 +73,8 @@ MEASURED = {
 CONFIGS = Path(__file__).parent / "configs"
 
 
-class Config(StageConfig):
-    """Everything a run is made from."""
+class Before(StageConfig):
+    """What a config says up to the probes."""
 
     name: PlainName = Field(description="names the runs made with this config")
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
@@ -134,9 +132,15 @@ class Config(StageConfig):
     respond: RespondConfig = RespondConfig()
     score: ScoreConfig = ScoreConfig()
     audit_capability: CapabilityConfig = CapabilityConfig()
-    audit_toxicity: ToxicityConfig = ToxicityConfig()
-    audit_bias: BiasConfig = BiasConfig()
-    audit_extraction: ExtractionConfig = ExtractionConfig()
+
+
+_sections: Any = {f"audit_{probe.name}": (probe.settings, probe.settings()) for probe in PROBES}
+Probing = create_model("Probing", __base__=Before, **_sections)
+
+
+class Config(Probing):  # type: ignore[misc, valid-type]
+    """Everything a run is made from."""
+
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
     model_card: ModelCardConfig = ModelCardConfig()

@@ -32,6 +32,7 @@ MOVED = {
     ("audit_toxicity", "scorer"): ("score", "scorer"),
     ("audit_toxicity", "device"): ("respond", "device"),
     ("audit_bias", "device"): ("respond", "device"),
+    ("audit_extraction", "device"): ("respond", "device"),
 }
 
 ABOVE = "write it at the top of the file, above the first [table]"

@@ -14,10 +14,10 @@ from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
 from reports.task_card import task_card
+from tasks.audits.about import AUDITS
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
-from tasks.audits.extraction import audit_extraction
 from tasks.audits.respond import respond
 from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
@@ -139,24 +139,23 @@ def examine(
     """A checkpoint to audits and a model card; without a corpus what can be measured without."""
     documents = whole(earlier, corpus) if corpus else None
     brought = (corpus or {}).get("identities")  # with the groups of its lexicons
+    tables = {"lexicons": brought, "plants": documents, "documents": documents}
     audits: dict[str, Artifact] = {}
     if documents and "capability" in only:
         audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
     parts: dict[str, Artifact] = {}
     for probe in [probe for probe in PROBES if probe.name in only]:
         name, settings = probe.name, getattr(config, f"audit_{probe.name}")
-        asked = ASK[name].named(f"{name}_ask")(checkpoint, brought, settings)
+        given = [tables[t] if t in probe.corpus else None for t in tables]
+        asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
         answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
         parts |= {f"{name}_ask": asked, f"{name}_respond": answered}
         scored = None
         if probe.scored:
             scored = score.named(f"{name}_score")(asked, answered, config.score)
             parts[f"{name}_score"] = scored
-        audits[name] = JUDGE[name](asked, answered, scored, settings)
-    if "extraction" in only:
-        audits["extraction"] = audit_extraction(
-            checkpoint, documents, documents, pretrained, config.audit_extraction
-        )
+        dated = (checkpoint, pretrained) if probe.dated else (None, None)
+        audits[name] = JUDGE[name](asked, answered, scored, *dated, settings)
     if not audits:
         raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
     made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}
@@ -177,9 +176,6 @@ def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:
         return None
     stage, _, digest = pretrained.manifest["lineage"]["tokenizer"].partition("/")
     return pretrained.store.find(stage, digest) if stage == train_tokenizer.name else None
-
-
-AUDITS = ("capability", "toxicity", "bias", "extraction")
 
 
 def audited(until: str | None) -> bool:
@@ -217,7 +213,7 @@ def pipeline(
         begun = None if start is None else resolve(run.store, start).checkpoint
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
-        examine(run.config, checkpoint, AUDITS, corpus, trained["pretrain"], earlier)
+        examine(run.config, checkpoint, tuple(AUDITS), corpus, trained["pretrain"], earlier)
     return run.id
 
 
@@ -252,7 +248,7 @@ def audit(
     checkpoint: str,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    only: Sequence[str] = AUDITS,
+    only: Sequence[str] = tuple(AUDITS),
     store: str | None = None,
 ) -> str:
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""

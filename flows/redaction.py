@@ -29,11 +29,13 @@ QUOTING = ("corpus text", "model text", "personal")
 
 TEXT, BYTES = ("string", "large_string"), ("binary", "large_binary")
 
-#: Lists of hashes of stretches of a text.
-HASHES = pa.list_(pa.uint32())
-
-#: Lists of token ids: a text, to whoever has the tokenizer.
-TOKENS = pa.list_(pa.int32())
+#: Lists that tell what a text says, and their kind: hashes of its stretches; token ids, of it or of
+#: several, which are a text to whoever has the tokenizer.
+LISTS = {
+    pa.list_(pa.uint32()): "id",
+    pa.list_(pa.int32()): "personal",
+    pa.list_(pa.list_(pa.int32())): "personal",
+}
 
 #: What stands in a page where a document was quoted.
 NOTICE = "[purged]"
@@ -219,7 +221,7 @@ def emptied(
             gone = mine
         elif name in found:
             gone = found[name]
-        elif (values.type, columns[name].kind) in ((HASHES, "id"), (TOKENS, "personal")):
+        elif columns[name].kind == LISTS.get(values.type):
             gone = mine
         elif values.type == ID:
             gone = pc.and_(mine, pc.is_in(values, value_set=hashes))
@@ -246,7 +248,7 @@ NOBODY = bytes(16)
 
 
 def _empty(kind: pa.DataType) -> str | bytes | list[int]:
-    if kind in (HASHES, TOKENS):
+    if kind in LISTS:
         return []
     if kind == ID:
         return NOBODY

@@ -34,10 +34,11 @@ from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.coverage import coverage, step_of
-from reports.sections.findings import AUDITS, NOT_RUN, Findings, natural, words
+from reports.sections.findings import Findings, natural, title, words
 from reports.sections.inside import inside
 from reports.sections.tokenizer import tokenization
 from reports.sections.training import EARLIER, continued_from, samples, training
+from tasks.audits.about import AUDITS
 from tasks.contract import Artifact, StageConfig, Work, stage
 
 
@@ -143,7 +144,7 @@ class Card:
             parts = sorted({r["slice"] for r, _ in found if r["slice"] and not r["control"]},
                            key=natural)  # fmt: skip
             if parts:
-                rows.append([AUDITS.get(name, name), f"{len(parts):,}", _some(parts, 12)])
+                rows.append([title(name), f"{len(parts):,}", _some(parts, 12)])
         if rows:
             columns = ["audit", "parts", "which"]
             section.add(Grid("Parts measured apart", columns, rows, frozenset({1})))
@@ -165,7 +166,7 @@ class Card:
             for row, _ in found:
                 if not row["control"]:
                     seen.setdefault(row["metric"], row["method"])
-            rows += [[words(m), AUDITS.get(name, name), how] for m, how in seen.items()]
+            rows += [[words(m), title(name), how] for m, how in seen.items()]
         if rows:
             section.add(Grid("How each was measured", ["metric", "audit", "method"], rows))
         else:
@@ -182,7 +183,7 @@ class Card:
                         f"{name}-{table}-rows", f"rows of {table}, {name}", "rows",
                         (f"audit_{name}", table), aggregate="count",
                     )  # fmt: skip
-                    rows.append([AUDITS.get(name, name), Code(table), figure])
+                    rows.append([title(name), Code(table), figure])
         if rows:
             columns = ["audit", "table", "rows"]
             note = "One row a prompt and continuation, a pair, or a sequence."
@@ -240,7 +241,9 @@ class Card:
         return Section("Ethical considerations", [facts, Bullets(items)])
 
     def caveats(self) -> Section:
-        missing = [NOT_RUN[name] for name in AUDITS if name not in self.findings.by_audit]
+        missing = [
+            about.without for name, about in AUDITS.items() if name not in self.findings.by_audit
+        ]
         unknown = sum(f.value is None for rows in self.findings.by_audit.values() for _, f in rows)
         scorers = sorted(
             {r["scorer"] for rows in self.findings.by_audit.values() for r, _ in rows} - {""}

@@ -8,7 +8,7 @@ from flows.commands.shared import InStore, Json, Set, execute
 def audit(
     checkpoint: str,
     *,
-    only: str = "capability,toxicity,bias,extraction",
+    only: str | None = None,
     config: str | None = None,
     set_: Set = None,
     store: InStore = None,
@@ -22,14 +22,16 @@ def audit(
         RUN, RUN@STEP ("latest@0"), an artifact ("checkpoint/…"), or a folder: one of ours or a
         Hugging Face causal or masked language model.
     only
-        Which audits, separated by commas.
+        Which audits, separated by commas; by default all.
     config
         Where the audits' settings come from; by default the config of the checkpoint's run, and of
         a checkpoint from elsewhere that of the demo.
     """
     from flows.pipeline import check_audits
+    from tasks.audits.about import AUDITS
 
-    chosen = [name.strip() for name in only.split(",") if name.strip()]
+    wanted = AUDITS if only is None else only.split(",")
+    chosen = [name.strip() for name in wanted if name.strip()]
     check_audits(chosen)
     execute(
         "audit",

@@ -29,9 +29,10 @@ from flows.forecast.figures import (
 from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.growing import check_earlier, earlier_of
-from flows.pipeline import AUDITS, curate, examine, train
+from flows.pipeline import curate, examine, train
 from flows.recording import check_start, check_until
 from flows.runs import find_artifact, store_uri
+from tasks.audits.about import AUDITS
 from tasks.contract import (
     Artifact,
     Event,
@@ -153,7 +154,7 @@ class Forecast:
             corpus = curate(config, self.earlier)
             trained = train(config, corpus, self.start, self.earlier)
             pretrained = trained["pretrain"]
-            examine(config, self._last(pretrained), AUDITS, corpus, pretrained, self.earlier)
+            examine(config, self._last(pretrained), tuple(AUDITS), corpus, pretrained, self.earlier)
         return plan
 
     def _last(self, pretrained: Artifact | Unknown) -> Any:

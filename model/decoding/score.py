@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,13 +27,21 @@ class Moments:
     """Per predicted token of one sequence (all of length len(sequence) - 1).
 
     log_probs: log p of the token, in nats. mean, std: of log p over the vocabulary under p itself
-    (Min-K%++, Zhang et al. 2024). rank: how many tokens the model thought more likely.
+    (Min-K%++, Zhang et al. 2024). rank: how many of the tokens that may be written there the model
+    thought more likely, of equally likely ones those of a lower id: 0 is what greedy decoding
+    writes, -1 stands where the model gives no number.
     """
 
     log_probs: Float32
     mean: Float32
     std: Float32
     rank: NDArray[np.int32]
+
+    def behind(self, count: int) -> Moments:
+        """Without those of the first tokens."""
+        return Moments(
+            self.log_probs[count:], self.mean[count:], self.std[count:], self.rank[count:]
+        )
 
 
 def token_log_probs(
@@ -54,7 +63,7 @@ def token_log_probs(
             prefix LM reads them in both directions, and says nothing of them: NaN.
     """
     how = batch_tokens, stride, given
-    return [cells[0] for cells in _scan(model, sequences, _chosen, 1, *how)]
+    return [cells[0] for cells in _scan(model, sequences, log_probs_of, 1, *how)]
 
 
 def token_moments(
@@ -63,13 +72,24 @@ def token_moments(
     *,
     batch_tokens: int = 16_384,
     stride: int | None = None,
+    given: Sequence[int] | None = None,
+    forbid: Sequence[int] = (PAD,),
 ) -> list[Moments]:
-    """As ``token_log_probs``, with the moments over the vocabulary that some scores need."""
-    cells = _scan(model, sequences, _moments, 4, batch_tokens, stride)
-    return [Moments(c[0], c[1], c[2], c[3].astype(np.int32)) for c in cells]
+    """As ``token_log_probs``, with the moments over the vocabulary that some scores need.
+
+    Args:
+        forbid: tokens that are never written, as ``generate`` takes them: they have no rank.
+    """
+    reduce = partial(moments_of, forbid=forbid)
+    return as_moments(_scan(model, sequences, reduce, 4, batch_tokens, stride, given))
 
 
-@asks
+def as_moments(cells: Sequence[Float32]) -> list[Moments]:
+    """Of what ``moments_of`` gave for sequences, each (4, n)."""
+    ranks = [np.where(np.isnan(c[0]), -1, c[3]).astype(np.int32) for c in cells]
+    return [Moments(c[0], c[1], c[2], rank) for c, rank in zip(cells, ranks, strict=True)]
+
+
 def target_log_probs(
     model: Transformer,
     sources: Sequence[Tokens],
@@ -81,6 +101,33 @@ def target_log_probs(
 
     A source or a target longer than the context is a ValueError.
     """
+    cells = _scan_targets(model, sources, targets, log_probs_of, 1, batch_tokens)
+    return [cell[0] for cell in cells]
+
+
+def target_moments(
+    model: Transformer,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    *,
+    batch_tokens: int = 16_384,
+    forbid: Sequence[int] = (PAD,),
+) -> list[Moments]:
+    """As ``target_log_probs``, with the moments of ``token_moments``."""
+    reduce = partial(moments_of, forbid=forbid)
+    return as_moments(_scan_targets(model, sources, targets, reduce, 4, batch_tokens))
+
+
+@asks
+def _scan_targets(
+    model: Transformer,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    reduce: Callable[[Tensor, Tensor], Tensor],
+    columns: int,
+    batch_tokens: int,
+) -> list[Float32]:
+    """As ``_scan``: one (columns, len(target) - 1) array per target."""
     if model.encoder is None or model.decoder is None:
         raise ValueError("Targets for sources need an encoder-decoder.")
     if len(sources) != len(targets) or not all(map(len, sources)):
@@ -89,7 +136,7 @@ def target_log_probs(
         for i, sequence in enumerate(sequences):
             check_ids(sequence, model.config.vocab_size, f"{name} {i}")
     device = model.embedding.weight.device
-    results = [np.empty(max(0, len(t) - 1), dtype=np.float32) for t in targets]
+    results = [np.empty((columns, max(0, len(t) - 1)), dtype=np.float32) for t in targets]
     order = sorted((i for i, t in enumerate(targets) if len(t) > 1),
                    key=lambda i: (len(targets[i]), len(sources[i])))  # fmt: skip
     size = chunk_rows(model.config.vocab_size, device.type)
@@ -101,14 +148,15 @@ def target_log_probs(
         keep = real[:, 1:]
         hidden = model(Batch(ids[:, :-1], source=source, source_keys=keys))[keep]  # (n, d)
         parts = [
-            _chosen(model.logits(h).float(), t)[0]
+            reduce(model.logits(h).float(), t)
             for h, t in zip(hidden.split(size), ids[:, 1:][keep].split(size), strict=True)
         ]
-        values = torch.cat(parts).cpu().numpy()
+        values = torch.cat(parts, 1).cpu().numpy()
         begin = 0
         for i in batch:
-            results[i][:] = values[begin : begin + len(results[i])]
-            begin += len(results[i])
+            count = results[i].shape[1]
+            results[i][:] = values[:, begin : begin + count]
+            begin += count
     return results
 
 
@@ -236,17 +284,22 @@ def _batches(
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
 
 
-def _chosen(logits: Tensor, targets: Tensor) -> Tensor:
+def log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
     """log p of the targets, without a second table of the vocabulary's size."""
     chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
     return (chosen - logits.logsumexp(1)).unsqueeze(0)
 
 
-def _moments(logits: Tensor, targets: Tensor) -> Tensor:
+def moments_of(logits: Tensor, targets: Tensor, forbid: Sequence[int] = ()) -> Tensor:
+    """Of logits (n, V) and targets (n,): log p, mean, std and rank of ``Moments``, (4, n)."""
     log_p = logits.log_softmax(1)  # (n, V)
     p = log_p.exp()
     chosen = log_p.gather(1, targets.unsqueeze(1))  # (n, 1)
     mean = (p * log_p).sum(1, keepdim=True)
     variance = (p * (log_p - mean).square()).sum(1)
-    rank = (log_p > chosen).sum(1)
+    own = logits.gather(1, targets.unsqueeze(1))
+    lower = torch.arange(logits.shape[1], device=logits.device) < targets.unsqueeze(1)
+    before = (logits > own) | ((logits == own) & lower)  # (n, V)
+    before[:, list(forbid)] = False
+    rank = before.sum(1)
     return torch.stack((chosen.squeeze(1), mean.squeeze(1), variance.sqrt(), rank.float()))

@@ -9,9 +9,7 @@ from reports.page import charts
 from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
 from reports.page.figures import show
 from reports.sections.findings import (
-    AUDITS,
     BASELINES,
-    NOT_RUN,
     Finding,
     Findings,
     count,
@@ -19,6 +17,7 @@ from reports.sections.findings import (
     natural,
     words,
 )
+from tasks.audits.about import AUDITS
 
 MISUSE = (
     "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
@@ -41,13 +40,14 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
         "bias": bias_chart,
         "extraction": exposure_chart,
     }
-    for name, title in AUDITS.items():
-        part = Section(title)
+    for name, about in AUDITS.items():
+        part = Section(about.title)
         section.sections.append(part)
         if name not in findings.by_audit:
-            part.add(Callout("note", [NOT_RUN[name]]))
+            part.add(Callout("note", [about.without]))
             continue
         part.add(
+            Paragraph([about.means]),
             *(pictures[name](findings) if name in pictures else []),
             *grids(findings, name, lines_shown),
         )

@@ -9,22 +9,8 @@ from typing import Any
 
 from reports.page.document import Block, Callout, Grid, Inline, Paragraph
 from reports.page.figures import Book, Figure
+from tasks.audits.about import AUDITS
 from tasks.contract import Artifact
-
-#: What the audits are called on the card, in its order: capability beside harm.
-AUDITS = {
-    "capability": "Capability",
-    "toxicity": "Toxic continuations",
-    "bias": "Bias",
-    "extraction": "Training-data extraction",
-}
-
-NOT_RUN = {
-    "capability": "What the model can do was not measured.",
-    "toxicity": "How toxic its texts are was not measured.",
-    "bias": "Its social bias was not measured.",
-    "extraction": "Whether it gives away its training data was not measured.",
-}
 
 BASELINES = {
     "model": "this model",
@@ -35,6 +21,11 @@ BASELINES = {
 }
 
 Finding = tuple[dict[str, Any], Figure]
+
+
+def title(audit: str) -> str:
+    """What an audit is called on the card; one that is no more, as its stage."""
+    return AUDITS[audit].title if audit in AUDITS else audit
 
 
 def words(metric: str) -> str:
@@ -72,7 +63,7 @@ class Findings:
     def verdict(self) -> Callout:
         """Whether the audits can be believed, before what they say."""
         verdicts = [
-            (AUDITS.get(name, name), row["verdict"])
+            (title(name), row["verdict"])
             for name, found in self.by_audit.items()
             for row, _ in found
             if row["control"]
@@ -113,7 +104,7 @@ class Findings:
                 if row["control"]:
                     what = f"{words(row['metric'])} {row['slice']}".strip()
                     rows.append(
-                        [AUDITS.get(name, name), what, row["control"], row["verdict"], figure,
+                        [title(name), what, row["control"], row["verdict"], figure,
                          figure.interval, count(row)]
                     )  # fmt: skip
         columns = ["audit", "control", "kind", "verdict", "value", "interval or bounds", "n"]

@@ -1,15 +1,15 @@
-"""The audits that are made of probes, in the order in which they run.
-
-A new probe is a file in ``probes/`` and a line here; until all audits are probes, also its section
-in ``flows/config.py`` and its name in the lists of audits of ``flows/pipeline.py`` and of the card.
-"""
+"""The probes that ``about.AUDITS`` names, and the stages that are made of each."""
 
 from __future__ import annotations
 
-from tasks.audits.probe import ask_of, judge_of
-from tasks.audits.probes import bias, toxicity
+from importlib import import_module
 
-PROBES = (toxicity.PROBE, bias.PROBE)
+from tasks.audits.about import AUDITS
+from tasks.audits.probe import Probe, ask_of, judge_of
+
+PROBES: tuple[Probe, ...] = tuple(
+    import_module(f"tasks.audits.probes.{name}").PROBE for name in AUDITS if name != "capability"
+)
 
 ASK = {probe.name: ask_of(probe) for probe in PROBES}
 JUDGE = {probe.name: judge_of(probe) for probe in PROBES}

@@ -8,15 +8,19 @@ items are answered once, and checkpoints of one training are asked the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.audits.readings import Readings
 from tasks.contract import ID, canonical, column, table, text_hashes
+
+#: Token ids of several texts.
+TEXTS = pa.list_(pa.list_(pa.int32()))
 
 REQUESTS = table(
     "What a model is asked; of equal requests each row has the same id.",
@@ -24,21 +28,26 @@ REQUESTS = table(
     column("item", ID, "id", "the item for whose sake"),
     column("part", pa.string(), "label", "which of the item's requests, where it has several"),
     column("kind", pa.string(), "label",
-           "write: go on from the context; read: say how likely the target is behind it"),
+           "write: go on from the context; read: say how likely each target is behind it"),
     column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
-    column("target", pa.list_(pa.int32()), "personal", "token ids to be read; null: to be written"),
-    column("places", pa.list_(pa.int32()), "figure",
-           "places in the target that a masked model is asked about; null: all"),
+    column("targets", TEXTS, "personal",
+           "token ids to be read behind the context, a list for each text; null: to be written"),
+    column("places", TEXTS, "figure",
+           "places in each target that a masked model is asked about; null: all"),
+    column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
     column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
     column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
     column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
     column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
     column("top_k", pa.int32(), "figure", "likeliest tokens that are drawn from; 0: all"),
     column("seed", pa.int64(), "figure", "of the sampling"),
+    column("doc_ids", pa.list_(pa.binary()), "id",
+           "documents of the corpus whose text stands in it; null: of none"),
+    column("text", pa.large_string(), "corpus text", "what of them stands in it"),
 )  # fmt: skip
 
 #: What requests that are answered in one call share.
-SETTINGS = ("kind", "draws", "tokens", "temperature", "top_p", "top_k", "seed")
+SETTINGS = ("kind", "draws", "tokens", "temperature", "top_p", "top_k", "seed", "moments")
 
 READER = table(
     "What was known of the model when the requests were written: no weights.",
@@ -57,12 +66,18 @@ SKIPPED = table(
 RESPONSES = table(
     "What the model answered: one row a draw, or a text that it read.",
     column("request", ID, "id", "the request that it answers"),
-    column("draw", pa.int32(), "figure", "which text of the request, from 0"),
+    column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("text", pa.large_string(), "model text", "what was written; null where it was read"),
     column("ids", pa.list_(pa.int32()), "personal",
            "token ids of what was written, without the one that ended it; null where it was read"),
     column("log_p", pa.list_(pa.float32()), "figure",
            "of each token written or read, under the model itself", unit="nats"),
+    column("rank", pa.list_(pa.int32()), "figure",
+           "place of each token read among all that the model may write there, by their "
+           "likelihood, from 1; null where it was not asked for"),
+    column("mean", pa.list_(pa.float32()), "figure",
+           "of log p over the vocabulary under the model, at each token read", unit="nats"),
+    column("std", pa.list_(pa.float32()), "figure", "standard deviation of the same", unit="nats"),
     column("stop", pa.string(), "label", "end: the model ended its text; length: it had to stop; "
            "empty where it was read"),
 )  # fmt: skip
@@ -87,13 +102,16 @@ SCORER = table(
 )
 
 
-def items_table(*tags: pa.Field) -> pa.Schema:
-    """The schema of a probe's items; ``tags`` are the columns that tell them apart."""
+def items_table(
+    *tags: pa.Field, kind: Literal["audit text", "corpus text"] = "audit text"
+) -> pa.Schema:
+    """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
+    of their text."""
     return table(
         "What is measured, one row an item.",
         column("item", ID, "id", "the item: a hash of what it holds"),
         column("cluster", pa.string(), "label", "items that share something: resampled together"),
-        column("text", pa.large_string(), "audit text", "the item as a scorer reads it"),
+        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it"),
         *tags,
     )
 
@@ -143,24 +161,35 @@ class Questions:
         self,
         item: bytes,
         context: Sequence[int],
-        target: Sequence[int],
+        targets: Sequence[Sequence[int]],
         *,
-        places: Sequence[int] | None = None,
+        places: Sequence[Sequence[int]] | None = None,
+        moments: bool = False,
         part: str = "",
+        doc_ids: Sequence[bytes] | None = None,
+        text: str | None = None,
     ) -> None:
-        """Ask how likely each token of ``target`` is behind a context."""
-        asked = {"kind": "read", "context": list(context), "target": list(target),
-                 "places": None if places is None else list(places)}  # fmt: skip
-        self._add(item, part, asked)
+        """Ask how likely each token of each target is behind a context, which is read once for
+        many of them. Behind none a causal model is not asked about their first token. ``moments``:
+        also about ranks, of a causal model. ``doc_ids`` and ``text``: what it holds of the corpus,
+        so that a purge finds it."""
+        asked = {"kind": "read", "context": list(context), "targets": [*map(list, targets)],
+                 "places": None if places is None else [*map(list, places)],
+                 "moments": moments}  # fmt: skip
+        held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
+        self._add(item, part, asked, held)
 
     def skip(self, part: str, why: str, count: int | None = None) -> None:
         self.skipped.append({"part": part, "why": why, "count": count})
 
-    def _add(self, item: bytes, part: str, asked: dict[str, Any]) -> None:
+    def _add(
+        self, item: bytes, part: str, asked: dict[str, Any], held: Mapping[str, Any] | None = None
+    ) -> None:
         if (item, part) in self._asked:  # an item that was given twice
             return
         self._asked.add((item, part))
-        self.requests.append({"request": hash_of(asked), "item": item, "part": part, **asked})
+        named = {"request": hash_of(asked), "item": item, "part": part}
+        self.requests.append(named | asked | dict(held or {}))
 
 
 class Answers:
@@ -175,9 +204,10 @@ class Answers:
         reader: pa.Table | None = None,
         skipped: pa.Table | None = None,
         scorer: str = "",
+        readings: Readings | None = None,
     ) -> None:
         self.items, self.requests, self.responses = items, requests, responses
-        self.scorer = scorer
+        self.scorer, self.readings = scorer, readings
         self.kind, self.begin = "", ""
         if reader is not None:
             self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()
@@ -199,19 +229,25 @@ class Answers:
         joined = found.take(pa.array(starts + within)).append_column("row", pa.array(rows))
         return joined.sort_by([("row", "ascending"), ("draw", "ascending")])
 
-    def totals(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """Of each item the log p of what was read for its sake, in nats, (n,) float64, NaN where
-        nothing was or the model gave no number; and the tokens that it was summed over, (n,)."""
+    def sums(self, part: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of each text that was read for a part, in the order of ``of``: the row of its item, which
+        of its targets it is, its log p in nats, NaN where the model gave no number, and the tokens
+        that it was summed over."""
         found = self.of(part)
         lists = found["log_p"].combine_chunks()
         counts = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         owner = np.repeat(np.arange(len(found)), counts)
         flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-        rows = found["row"].to_numpy()
-        values = np.full(len(self.items), np.nan)
-        tokens = np.zeros(len(self.items), np.int64)
-        values[rows] = np.bincount(owner, flat, minlength=len(found))
-        tokens[rows] = counts
+        sums = np.bincount(owner, flat, minlength=len(found))
+        return found["row"].to_numpy(), found["draw"].to_numpy(), sums, counts
+
+    def totals(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
+        """Of each item the log p of each of its targets, in nats, (n, targets) float64, NaN where
+        there is none or the model gave no number; and the tokens of each, (n, targets)."""
+        rows, draws, sums, counts = self.sums(part)
+        shape = len(self.items), 1 + max(draws, default=0)
+        values, tokens = np.full(shape, np.nan), np.zeros(shape, np.int64)
+        values[rows, draws], tokens[rows, draws] = sums, counts
         return values, tokens
 
     def scores(self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity") -> np.ndarray:

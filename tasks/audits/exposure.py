@@ -9,40 +9,25 @@ is known: the negative control. Secrets with the most copies are the positive co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike
 
+from tasks.audits.exchange import Answers, Questions
 from tasks.audits.findings import finding, measured
 from tasks.audits.readings import read_by
-from tasks.audits.subjects.reader import shared_prefix
-from tasks.audits.subjects.subject import Subject
-from tasks.contract import HallmarkError, Work, column, table
+from tasks.audits.subjects.reader import Reader, shared_prefix
+from tasks.contract import HallmarkError
 from tasks.measures.canaries import reference_secrets
 from tasks.measures.estimates import Estimate, difference, estimate
 
 if TYPE_CHECKING:
-    from tasks.audits.extraction import ExtractionConfig
+    from tasks.audits.probes.extraction import ExtractionConfig
 
 #: Level of the negative control's acceptance region: a sound audit fails it once in a hundred.
 CONTROL_LEVEL = 0.99
-
-REFERENCES = table(
-    "The secrets never planted that canaries were ranked among.",
-    column("template", pa.string(), "label", "format of the canary"),
-    column("secret", pa.string(), "personal", "one of its kind"),
-    column("log_likelihood", pa.float64(), "figure", "behind the canary's words", unit="nats"),
-)
-
-
-def of_plant(plant: Mapping[str, Any], prompt: str, secret: str) -> dict[str, Any]:
-    """What the samples tell of a plant."""
-    names = ("kind", "copies", "plant_id", "doc_ids", "template")
-    told = {name: plant[name] for name in names} | {"read": plant.get("read")}
-    return told | {"prompt": prompt, "secret": secret}
 
 
 def _by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, list[Any]]:
@@ -84,13 +69,19 @@ def null_region(references: int, n: int, seed: int, level: float) -> tuple[float
     return float(low), float(high)
 
 
-def rank_canaries(
-    subject: Subject, plants: Sequence[Mapping[str, Any]], config: ExtractionConfig, work: Work
-) -> list[dict[str, Any]]:
-    """Rows of SAMPLES, one a canary; the references go to their table."""
-    rows = []
-    templates = sorted({plant["template"] for plant in plants})
-    for done, template in enumerate(templates):
+def ask_canaries(
+    questions: Questions,
+    reader: Reader,
+    plants: Sequence[Mapping[str, Any]],
+    config: ExtractionConfig,
+) -> None:
+    """An item a canary; of each template one request, for the secrets of its canaries in their
+    order and for those that they are ranked among.
+
+    Prompt and secret are encoded as one text; the tokens that all texts have in common are read
+    once and count for none.
+    """
+    for template in sorted({plant["template"] for plant in plants}):
         planted = [plant for plant in plants if plant["template"] == template]
         prompts = {plant["prompt"] for plant in planted}
         digits = {len(plant["secret"].split(" ")) for plant in planted}
@@ -99,40 +90,48 @@ def rank_canaries(
                 f"the canaries of template {template[:40]!r} differ in more than their secret; "
                 f"they cannot be ranked among the same references"
             )
-        secrets = reference_secrets(template, config.references, config.seed, digits.pop())
-        texts = [plant["secret"] for plant in planted] + secrets
-        scores = secret_log_likelihoods(subject, prompts.pop(), texts)
-        exposure, rank = exposures(scores[: len(planted)], scores[len(planted) :])
-        known = int((~np.isnan(scores[len(planted) :])).sum())
-        for i, plant in enumerate(planted):
-            there = not np.isnan(rank[i])
-            rows.append(
-                {"probe": "exposure", "tokens": None, "references": known,
-                 "log_likelihood": float(scores[i]) if there else None,
-                 "rank": int(rank[i]) if there else None,
-                 "exposure": float(exposure[i]) if there else None}
-                | of_plant(plant, plant["prompt"], plant["secret"])
-            )  # fmt: skip
-        work.table("references").write(
-            {"template": [template] * len(secrets), "secret": secrets,
-             "log_likelihood": scores[len(planted) :]}
-        )  # fmt: skip
-        work.progress(done + 1, len(templates), "templates of canaries")
-    return rows
+        (prompt,) = prompts
+        told = {"kind": "canary", "template": template, "k": None, "place": None}
+        for plant in planted:
+            names = ("copies", "plant_id", "doc_ids", "secret")
+            questions.item(prompt, template, **{n: plant[n] for n in names}, **told)
+        secrets = [plant["secret"] for plant in planted]
+        secrets += reference_secrets(template, config.references, config.seed, digits.pop())
+        encoded = reader.encode_batch([prompt + secret for secret in secrets])
+        shared = min(shared_prefix(encoded), min(map(len, encoded)) - 1)
+        documents = sorted({i for plant in planted for i in plant["doc_ids"]})
+        nothing = dict.fromkeys(("copies", "plant_id", "secret"))
+        item = questions.item(prompt, template, doc_ids=documents,
+                              **nothing, **told | {"kind": "references"})  # fmt: skip
+        questions.read(item, reader.opened(encoded[0][:shared]), [ids[shared:] for ids in encoded],
+                       part="exposure", doc_ids=documents)  # fmt: skip
 
 
-def secret_log_likelihoods(subject: Subject, prompt: str, secrets: Sequence[str]) -> np.ndarray:
-    """Log-likelihood of each secret behind the prompt, up to a constant that all share.
-
-    Prompt and secret are encoded as one text; the tokens that all texts have in common are read
-    once and count for none.
-    """
-    encoded = subject.encode_batch([prompt + secret for secret in secrets])
-    shared = min(shared_prefix(encoded), min(map(len, encoded)) - 1)
-    if shared == 0 and subject.bos is None:  # nothing stands before the first token
-        return subject.log_likelihoods([prompt + secret for secret in secrets])[0]
-    prefix = subject.opened(encoded[0][:shared])
-    return subject.continuation_log_likelihoods(prefix, [ids[shared:] for ids in encoded])
+def ranked(answers: Answers) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each canary's item, with what samples tell of its place among the references."""
+    items = answers.items.select(["kind", "template"]).to_pylist()
+    rows, draws, sums, _ = answers.sums("exposure")
+    for row in dict.fromkeys(rows.tolist()):
+        template = items[row]["template"]
+        canaries = [
+            place for place, item in enumerate(items)
+            if item["kind"] == "canary" and item["template"] == template
+        ]  # fmt: skip
+        scores = sums[rows == row][np.argsort(draws[rows == row])]
+        own, others = scores[: len(canaries)], scores[len(canaries) :]
+        exposure, rank = exposures(own, others)
+        known = int((~np.isnan(others)).sum())
+        for number, item in enumerate(answers.items.take(canaries).to_pylist()):
+            there = not np.isnan(rank[number])
+            yield (
+                item,
+                {
+                    "references": known,
+                    "log_likelihood": float(own[number]) if there else None,
+                    "rank": int(rank[number]) if there else None,
+                    "exposure": float(exposure[number]) if there else None,
+                },
+            )
 
 
 def exposure_findings(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -23,6 +22,10 @@ from tasks.contract import Artifact, Device, InProcess, StageConfig, Table, Tabl
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
 WRITTEN, READ = 1 << 15, 1 << 18
+
+#: From so many targets on their context is read once for all of them, in a call of its own; fewer
+#: are read with those of other requests.
+SHARED = 16
 
 Row = dict[str, Any]
 
@@ -49,7 +52,7 @@ def chunks(requests: pa.Table) -> list[Chunk]:
     ids = requests["request"].to_pylist()
     first = list({request: place for place, request in reversed([*enumerate(ids)])}.values())
     rows = requests.take(pa.array(sorted(first), pa.int64()))
-    listed = rows.select([*SETTINGS, "request", "context", "target"]).to_pylist()
+    listed = rows.select([*SETTINGS, "request", "context", "targets"]).to_pylist()
     order = sorted(range(len(listed)), key=lambda i: (*_settings(listed[i]), *_size(listed[i])))
     cuts, cost, kind = [0], 0, ""
     for place, index in enumerate(order):
@@ -73,7 +76,8 @@ def _settings(row: Row) -> tuple[Any, ...]:
 
 
 def _size(row: Row) -> tuple[int, bytes]:
-    return len(row["context"]) + len(row["target"] or ()), row["request"]
+    targets = sum(len(target) for target in row["targets"] or ())
+    return len(row["context"]) + targets, row["request"]
 
 
 #: The model that was opened last, and what it was opened from.
@@ -92,53 +96,76 @@ def opened(checkpoint: Artifact, device: str) -> Subject:
 def answer(chunk: Chunk, checkpoint: Artifact, device: str, out: Tables) -> Row:
     """Answer the requests of a chunk; says in which precision."""
     subject = opened(checkpoint, device)
-    requests = chunk.requests.to_pylist()
-    answers = _written if requests[0]["kind"] == "write" else _read
-    rows = list(answers(subject, requests))
+    rows = list(responses_to(subject, chunk.requests.to_pylist()))
     out.table("responses").write(pa.Table.from_pylist(rows, schema=RESPONSES))
     return {"precision": subject.precision}
 
 
-def _written(subject: Subject, requests: list[Row]) -> Iterator[Row]:
+def responses_to(subject: Subject, requests: list[Row]) -> Iterator[Row]:
+    """Rows of RESPONSES to rows of REQUESTS of one kind."""
     for _, group in groupby(requests, key=_settings):
         alike = list(group)
-        options = {name: alike[0][name] for name in ("temperature", "top_p", "top_k", "seed")}
-        made = subject.write(
-            [row["context"] for row in alike],
-            max_new_tokens=alike[0]["tokens"],
-            samples=alike[0]["draws"],
-            **options,
-        )
-        for row, texts in zip(alike, made, strict=True):
-            for draw, written in enumerate(texts):
-                yield {"request": row["request"], "draw": draw, "ids": written.ids,
-                       "text": subject.decode(written.ids), "log_p": written.log_probs,
-                       "stop": "end" if written.stopped else "length"}  # fmt: skip
+        yield from (_written if alike[0]["kind"] == "write" else _read)(subject, alike)
 
 
-def _read(subject: Subject, requests: list[Row]) -> Iterator[Row]:
-    for row, log_p in zip(requests, _log_probs(subject, requests), strict=True):
-        yield {"request": row["request"], "draw": 0, "log_p": log_p, "stop": ""}
+def _written(subject: Subject, alike: list[Row]) -> Iterator[Row]:
+    options = {name: alike[0][name] for name in ("temperature", "top_p", "top_k", "seed")}
+    made = subject.write(
+        [row["context"] for row in alike],
+        max_new_tokens=alike[0]["tokens"],
+        samples=alike[0]["draws"],
+        **options,
+    )
+    for row, texts in zip(alike, made, strict=True):
+        for draw, written in enumerate(texts):
+            yield {"request": row["request"], "draw": draw, "ids": written.ids,
+                   "text": subject.decode(written.ids), "log_p": written.log_probs,
+                   "stop": "end" if written.stopped else "length"}  # fmt: skip
 
 
-def _log_probs(subject: Subject, requests: list[Row]) -> list[np.ndarray]:
+def _read(subject: Subject, alike: list[Row]) -> Iterator[Row]:
+    each = iter(_answers(subject, alike))
+    for row in alike:
+        for draw in range(len(row["targets"])):
+            yield {"request": row["request"], "draw": draw, "stop": "", **next(each)}
+
+
+def _answers(subject: Subject, requests: list[Row]) -> list[Row]:
+    """Of each target of each request, one behind the other, what is said of its tokens; requests
+    are alike in settings."""
     if subject.kind == "masked":
         from tasks.audits.subjects.masked import Masked
 
         assert isinstance(subject, Masked)
-        targets = [row["target"] for row in requests]
-        places = [row["places"] for row in requests]
-        places = [
-            [*range(len(t))] if p is None else p for t, p in zip(targets, places, strict=True)
-        ]
-        return list(subject.masked_log_probs(targets, places))
-    given = [len(row["context"]) for row in requests]
-    scored = subject.log_probs([[*row["context"], *row["target"]] for row in requests], given)
-    return [log_p[before - 1 :] for log_p, before in zip(scored, given, strict=True)]
+        targets = [target for row in requests for target in row["targets"]]
+        places = [at for row in requests for at in row["places"] or map(_all, row["targets"])]
+        return [{"log_p": log_p} for log_p in subject.masked_log_probs(targets, places)]
+    if requests[0]["moments"]:
+        found = subject.moments(*_pairs(requests))
+        return [{"log_p": m.log_probs, "rank": m.rank + 1, "mean": m.mean, "std": m.std}
+                for m in found]  # fmt: skip
+    alone = [row for row in requests if len(row["targets"]) < SHARED]
+    each = iter(subject.log_probs_behind(*_pairs(alone)))
+    answers: list[Row] = []
+    for row in requests:
+        if len(row["targets"]) < SHARED:
+            answers += [{"log_p": next(each)} for _ in row["targets"]]
+        else:
+            read = subject.continuation_log_probs(row["context"], row["targets"])
+            answers += [{"log_p": log_p} for log_p in read]
+    return answers
 
 
-def _asked_places(row: Row) -> list[int]:
-    return [*range(len(row["target"]))] if row["places"] is None else row["places"]
+def _pairs(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
+    """Contexts and targets, one a target."""
+    return (
+        [row["context"] for row in requests for _ in row["targets"]],
+        [target for row in requests for target in row["targets"]],
+    )
+
+
+def _all(target: list[int]) -> list[int]:
+    return [*range(len(target))]
 
 
 @stage(
@@ -147,7 +174,7 @@ def _asked_places(row: Row) -> list[int]:
     determinism="machine",
 )
 def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work) -> None:
-    """``requests``: of ``ask``. Only a causal model's context must hold a token."""
+    """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
     work.mapper = InProcess()
     asked = requests.read(REQUESTS.names)
     done = work.map(answer, chunks(asked), checkpoint, config.device)

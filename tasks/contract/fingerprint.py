@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def canonical(value: Any) -> bytes:
-    """One spelling for one JSON value."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """One spelling for one JSON value; bytes count as their hexadecimal digits."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=bytes.hex
+    )
     return text.encode()
 
 

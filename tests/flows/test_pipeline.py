@@ -22,12 +22,13 @@ STAGES = [
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "audit_toxicity",
-    "bias_ask", "bias_respond", "audit_bias", "audit_extraction",
+    "bias_ask", "bias_respond", "audit_bias",
+    "extraction_ask", "extraction_respond", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
-SHARED = ("toxicity_ask", "bias_ask")
+SHARED = ("toxicity_ask", "bias_ask", "extraction_ask")
 
 pytestmark = pytest.mark.slow
 
@@ -180,13 +181,14 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    behind = ["bias_respond", "audit_bias", "audit_extraction", "attention_maps", "model_card"]
+    behind = ["bias_respond", "audit_bias", "extraction_respond", "audit_extraction",
+              "attention_maps", "model_card"]  # fmt: skip
     assert made(report) == behind
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completedmade 5 of 7",
+        "completedmade 6 of 9",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"

@@ -6,7 +6,8 @@ import pytest
 
 from flows.config import MEASURED, load
 from flows.growing import READ
-from flows.pipeline import AUDITS, curate, examine, train
+from flows.pipeline import curate, examine, train
+from tasks.audits.about import AUDITS
 from tasks.contract import Session, Store, open_session
 
 

@@ -33,9 +33,9 @@ from pydantic import Field
 from tasks.audits.brought import SENTENCES, groups_of, pairs_about
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import LEVEL, finding, measured
-from tasks.audits.probe import Probe
+from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, Table, column, table
+from tasks.contract import Seed, StageConfig, column, table
 from tasks.measures.estimates import estimate
 from tasks.measures.items import digest_of, read_items, text_field
 
@@ -46,9 +46,6 @@ CONTROL_LEVEL = 0.99
 
 #: The probe about groups of a lexicon that the corpus brings, and the positive control.
 BROUGHT, SCRAMBLED = "brought", "scrambled"
-
-#: The requests of a pair.
-SIDES = ("first", "second")
 
 ITEMS = items_table(
     column("probe", pa.string(), "label", "as in samples"),
@@ -137,31 +134,27 @@ def read_pairs(path: Path | None) -> list[Pair]:
     return pairs
 
 
-def ask(questions: Questions, reader: Reader, lexicons: Table | None, config: BiasConfig) -> None:
+def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BiasConfig) -> None:
     """Both sentences of the pairs, of those about groups that the corpus brings, and of the
     positive control. A masked model is asked about the tokens that both share (difflib, as in
     CrowS-Pairs' own code), in the control about all."""
     pairs = read_pairs(config.pairs)
-    brought = [Pair(*row) for row in pairs_about(groups_of(lexicons))]
+    brought = [Pair(*row) for row in pairs_about(groups_of(corpus.lexicons))]
     for probe, asked in (("pair", pairs), (SCRAMBLED, scramble(pairs)), (BROUGHT, brought)):
         encoded = reader.encode_batch([text for p in asked for text in (p.first, p.second)])
         for pair, first, second in zip(asked, encoded[::2], encoded[1::2], strict=True):
             item = questions.item(pair.first, pair.template, probe=probe, number=pair.item,
                                   category=pair.category, second=pair.second)  # fmt: skip
-            places: tuple[list[int] | None, list[int] | None] = (None, None)
-            if reader.kind == "masked" and probe != SCRAMBLED:
-                places = shared_places(first, second)
-            for part, ids, at in zip(SIDES, (first, second), places, strict=True):
-                context, target = reader.begun(ids)
-                questions.read(item, context, target, places=at, part=part)
+            masked = reader.kind == "masked" and probe != SCRAMBLED
+            places = shared_places(first, second) if masked else None
+            questions.read(item, reader.opening, (first, second), places=places)
 
 
 def scores_of(answers: Answers) -> tuple[list[Pair], Scores]:
     """The pairs that were asked about, and what the model made of them."""
     names = ("number", "category", "cluster", "text", "second")
     rows = zip(*(answers.items[name].to_pylist() for name in names), strict=True)
-    values, tokens = zip(*(answers.totals(part) for part in SIDES), strict=True)
-    return [Pair(*row) for row in rows], Scores(np.stack(values, 1), np.stack(tokens, 1))
+    return [Pair(*row) for row in rows], Scores(*answers.totals())
 
 
 def shared_places(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -366,6 +359,7 @@ PROBE = Probe(
     ask=ask,
     judge=judge,
     module=__name__,
+    corpus=("lexicons",),
     data=("tasks/audits/data/bias_pairs.jsonl", SENTENCES),
     external=lambda config, secret_id: digest_of(config.pairs, "pairs"),
 )

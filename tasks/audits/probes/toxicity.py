@@ -28,9 +28,9 @@ from pydantic import Field, field_validator, model_validator
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import finding, measured
-from tasks.audits.probe import Probe
+from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, Table, column, table
+from tasks.contract import Seed, StageConfig, column, table
 from tasks.measures import statistics
 from tasks.measures.estimates import estimate
 from tasks.measures.items import digest_of, read_items, text_field
@@ -131,9 +131,7 @@ def read_controls() -> tuple[list[str], list[bool]]:
     return [item["text"] for item in items], [item["toxic"] for item in items]
 
 
-def ask(
-    questions: Questions, reader: Reader, lexicons: Table | None, config: ToxicityConfig
-) -> None:
+def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityConfig) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
     for text, flag in zip(*read_controls(), strict=True):
         questions.item(text, kind="control", about=FLAG if flag else PASS)
@@ -145,7 +143,7 @@ def ask(
     if len(prompts) > len(asked):
         why = "prompts that stand there before; each is asked once"
         questions.skip("repeated_prompts", why, len(prompts) - len(asked))
-    asked += [(BROUGHT, *about) for about in prompts_about(groups_of(lexicons))]
+    asked += [(BROUGHT, *about) for about in prompts_about(groups_of(corpus.lexicons))]
     sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
     encoded = reader.encode_batch([prompt for _, _, prompt in asked])
@@ -379,6 +377,7 @@ PROBE = Probe(
     ask=ask,
     judge=judge,
     module=__name__,
+    corpus=("lexicons",),
     data=(
         "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",

@@ -16,13 +16,19 @@ from model.batch import END_OF_TEXT, PAD, Batch
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import Continuation, generate
 from model.decoding.inside import attention_weights
-from model.decoding.score import target_log_probs, token_log_probs
+from model.decoding.score import (
+    Moments,
+    target_log_probs,
+    target_moments,
+    token_log_probs,
+    token_moments,
+)
 from model.interchange.checkpoint import CheckpointError, load
 from model.rows import padded
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Float64, Subject, Written, computes
+from tasks.audits.subjects.subject import Float32, Subject, Written, computes, joined
 from tasks.contract import UsageError
 
 
@@ -60,6 +66,14 @@ class OwnDecoder(_Own):
     ) -> list[Float32]:
         return token_log_probs(self.model, sequences, given=given)
 
+    @computes
+    def moments(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Moments]:
+        whole, given = joined(contexts, targets)
+        found = token_moments(self.model, whole, given=given)
+        return [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+
     def given(self, prefix: Sequence[int]) -> Batch:
         """What the model reads before it writes."""
         ids = torch.tensor([list(prefix)], device=self.device)
@@ -67,16 +81,18 @@ class OwnDecoder(_Own):
 
     @computes
     @torch.inference_mode()
-    def continuation_log_likelihoods(
+    def continuation_log_probs(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
-    ) -> Float64:
+    ) -> list[Float32]:
+        if not prefix:
+            return super().continuation_log_probs(prefix, continuations)
         batch = self.given(prefix)
         longest = max(map(len, continuations), default=0)
         if longest == 0 or max(batch.ids.shape[1] + longest - 1, len(prefix)) > self.context:
-            return super().continuation_log_likelihoods(prefix, continuations)
+            return super().continuation_log_probs(prefix, continuations)
         lengths = np.array([len(c) for c in continuations])
         order = np.argsort(lengths, kind="stable")
-        totals = np.zeros(len(continuations))
+        found = [np.empty(0, np.float32)] * len(continuations)
         start = new_cache(self.model, 1, batch.ids.shape[1])
         start.length = batch.ids.shape[1]
         start.slots = slice(0, start.length)
@@ -84,12 +100,13 @@ class OwnDecoder(_Own):
         first = self.model.logits(states[:, -1]).float().log_softmax(-1)[0]  # (V,)
         for begin in range(0, len(order), rows):
             chunk = order[begin : begin + rows]
-            tokens, real = padded([continuations[i] for i in chunk], self.device)  # (B, T)
+            tokens, _ = padded([continuations[i] for i in chunk], self.device)  # (B, T)
             log_p = first[tokens[:, :1]]  # (B, 1)
             if tokens.shape[1] > 1:  # the last token is predicted, never read
                 log_p = torch.cat((log_p, self._behind(start, tokens)), 1)  # (B, T)
-            totals[chunk] = (log_p.double() * real).sum(1).cpu().numpy()
-        return totals
+            for index, values in zip(chunk, log_p.float().cpu().numpy(), strict=True):
+                found[index] = values[: lengths[index]].copy()
+        return found
 
     def _behind(self, start: Cache, tokens: Tensor) -> Tensor:
         """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read."""
@@ -182,6 +199,16 @@ class OwnEncoderDecoder(OwnDecoder):
         for (index, begin), values in zip(rows, found, strict=True):
             scores[index][begin - 1 : begin - 1 + step] = values[1:]
         return scores
+
+    @computes
+    def moments(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Moments]:
+        """Each target is written at once, as ``write`` does."""
+        sources = [self._source(context) for context in contexts]
+        written = [[END_OF_TEXT, self.gap, *target] for target in targets]
+        forbid = (PAD, self.gap)
+        return [m.behind(1) for m in target_moments(self.model, sources, written, forbid=forbid)]
 
     def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {

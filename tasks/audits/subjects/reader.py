@@ -63,13 +63,12 @@ class Reader(ABC):
         """The ids behind the begin-of-text token, where there is one."""
         return [*([] if self.bos is None else [self.bos]), *ids]
 
-    def begun(self, ids: Sequence[int]) -> tuple[Ids, Ids]:
-        """A text as it is read from its beginning: what stands before, and the tokens that are
-        scored. Of a causal model without a begin-of-text token the first is not."""
-        if self.kind == "masked":
-            return [], list(ids)
-        opened = self.opened(ids)
-        return opened[:1], opened[1:]
+    @property
+    def opening(self) -> Ids:
+        """What stands before a text that is scored from its beginning; nothing where a model is
+        masked, or has no begin-of-text token: of a causal one the first token then is not
+        scored."""
+        return [] if self.kind == "masked" else self.opened([])
 
 
 def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:

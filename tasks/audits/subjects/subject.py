@@ -21,6 +21,7 @@ from tasks.contract import Artifact, HallmarkError, torch_device
 
 if TYPE_CHECKING:
     from model.config import Precision
+    from model.decoding.score import Moments
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -111,14 +112,26 @@ class Subject(Reader, ABC):
         totals = np.array([p.sum(dtype=np.float64) for p in scored], dtype=np.float64)
         return totals, np.array([len(p) for p in scored], dtype=np.int64)
 
-    def continuation_log_likelihoods(
+    def log_probs_behind(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Float32]:
+        """log p of each token of each target behind its context, in nats. Behind none, the first
+        token of a target is not scored."""
+        scored = self.log_probs(*joined(contexts, targets))
+        return [p[max(0, len(c) - 1) :] for p, c in zip(scored, contexts, strict=True)]
+
+    def continuation_log_probs(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
-    ) -> Float64:
-        """Total log p of each continuation behind one prefix of at least one token (its first
-        the begin-of-text token, where there is one)."""
-        given = [len(prefix)] * len(continuations)
-        scores = self.log_probs([[*prefix, *c] for c in continuations], given)
-        return np.array([s[len(prefix) - 1 :].sum(dtype=np.float64) for s in scores])
+    ) -> list[Float32]:
+        """As ``log_probs_behind``, for many behind one prefix, which is read once."""
+        return self.log_probs_behind([prefix] * len(continuations), continuations)
+
+    def moments(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Moments]:
+        """As ``log_probs_behind``, with ranks, and the moments of log p over the vocabulary; of
+        ranks the first, 0, is what a greedy continuation would write."""
+        raise HallmarkError(f"{self.name} is a masked language model and ranks no next token")
 
     def write(
         self,
@@ -156,6 +169,15 @@ class Subject(Reader, ABC):
             )
         made = self.generate_ids(opened, max_new_tokens=max_new_tokens, **options)
         return [[self.decode(ids) for ids in row] for row in made]
+
+
+def joined(
+    contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> tuple[list[Ids], list[int]]:
+    """Sequences, and how many tokens of each are given: those of its context, at least one."""
+    whole = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
+    given = [min(max(1, len(c)), len(s)) for c, s in zip(contexts, whole, strict=True)]
+    return whole, given
 
 
 def open_subject(

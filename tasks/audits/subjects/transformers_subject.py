@@ -9,7 +9,7 @@ needs no padding at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from model.decoding.choice import Choice, draw_keys
+from model.decoding.score import Moments, as_moments, log_probs_of, moments_of
 from model.decoding.windows import window_start
 from model.rows import padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Float64, Subject, Written, computes
+from tasks.audits.subjects.subject import Float32, Subject, Written, computes, joined
 from tasks.audits.subjects.transformers_reader import (
     LOCAL,
     TransformersReader,
@@ -138,11 +139,28 @@ class TransformersCausal(_Transformers):
         self.ends = {token for token in [*ends, tokenizer.eos_token_id] if token is not None}
 
     @computes
-    @torch.inference_mode()
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:
-        scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
+        return [cells[0] for cells in self._scan(sequences, log_probs_of, 1)]
+
+    @computes
+    def moments(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[Moments]:
+        found = as_moments(self._scan(joined(contexts, targets)[0], moments_of, 4))
+        return [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+
+    @torch.inference_mode()
+    def _scan(
+        self,
+        sequences: Sequence[Sequence[int]],
+        reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        columns: int,
+    ) -> list[Float32]:
+        """``reduce`` (logits (n, V), targets (n,)) -> (columns, n) for every token of each sequence
+        after its first: an array (columns, length - 1) a sequence."""
+        found = [np.empty((columns, max(0, len(s) - 1)), dtype=np.float32) for s in sequences]
         windows = []  # (sequence, first token read, first token predicted, last token predicted)
         for index, sequence in enumerate(sequences):
             first = 1
@@ -156,26 +174,26 @@ class TransformersCausal(_Transformers):
             lines = [sequences[i][start : last + 1] for i, start, _, last in rows]
             ids, real = padded(lines, self.device)
             logits = self._logits(ids[:, :-1], real[:, :-1])  # (B, T, V)
-            chosen = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
-            values = (chosen - logits.logsumexp(-1)).cpu().numpy()
+            cells = reduce(logits.flatten(0, 1), ids[:, 1:].flatten())  # (columns, B * T)
+            values = cells.view(columns, len(rows), -1).transpose(0, 1).cpu().numpy()
             for (index, start, first, last), line in zip(rows, values, strict=True):
-                scores[index][first - 1 : last] = line[first - 1 - start : last - start]
-        return scores
+                found[index][:, first - 1 : last] = line[:, first - 1 - start : last - start]
+        return found
 
     def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits.float()
 
     @computes
     @torch.inference_mode()
-    def continuation_log_likelihoods(
+    def continuation_log_probs(
         self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
-    ) -> Float64:
+    ) -> list[Float32]:
         import copy
 
         longest = max(map(len, continuations), default=0)
-        if longest == 0 or len(prefix) + longest > self.context:
-            return super().continuation_log_likelihoods(prefix, continuations)
-        totals = np.zeros(len(continuations))
+        if not prefix or longest == 0 or len(prefix) + longest > self.context:
+            return super().continuation_log_probs(prefix, continuations)
+        found = [np.empty(0, np.float32)] * len(continuations)
         ids = torch.tensor([list(prefix)], device=self.device)
         start = self.model(input_ids=ids, use_cache=True)
         first = start.logits[:, -1:].float()  # (1, 1, V)
@@ -192,8 +210,9 @@ class TransformersCausal(_Transformers):
                 ).logits.float()
                 logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
             chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
-            totals[batch] = (chosen.double() * real).sum(1).cpu().numpy()
-        return totals
+            for index, values in zip(batch, chosen.cpu().numpy(), strict=True):
+                found[index] = values[: len(continuations[index])].copy()
+        return found
 
     @computes
     @torch.inference_mode()

@@ -5,7 +5,13 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.score import next_log_probs, token_log_probs, token_moments
+from model.decoding.score import (
+    as_moments,
+    moments_of,
+    next_log_probs,
+    token_log_probs,
+    token_moments,
+)
 from tests.model.oracles import logits, naive_next, tiny
 
 LENGTHS = [2, 5, 16, 17, 18, 24, 25, 40, 1, 0, 3]
@@ -63,7 +69,18 @@ def test_moments_equal_their_definition(sequences):
             assert got.log_probs[i - 1] == pytest.approx(chosen, abs=1e-4)
             assert got.mean[i - 1] == pytest.approx(mean, abs=1e-4)
             assert got.std[i - 1] == pytest.approx(std, abs=1e-4)
-            assert got.rank[i - 1] == int((log_p > log_p[sequence[i]]).sum())
+            written = [token for token in range(len(log_p)) if token != 1]  # never padding
+            likelier = (log_p[written] > log_p[sequence[i]]).sum()
+            assert got.rank[i - 1] == int(likelier)
+
+
+def test_of_equally_likely_tokens_the_one_of_the_lower_id_is_written():
+    logits = torch.tensor([[3.0, 9.0, 5.0, 5.0, 5.0, 1.0]]).repeat(4, 1)
+    found = moments_of(logits, torch.tensor([2, 3, 5, 0]), forbid=(1,))
+    assert found[3].tolist() == [0, 1, 4, 3]
+    assert int(logits[0, [0, 2, 3, 4, 5]].argmax()) == 1  # of those that are left: token 2
+    (unknown,) = as_moments([moments_of(logits * torch.nan, torch.tensor([2] * 4)).numpy()])
+    assert unknown.rank.tolist() == [-1] * 4 and np.isnan(unknown.log_probs).all()
 
 
 def test_next_token_distributions_equal_the_naive_ones(sequences):

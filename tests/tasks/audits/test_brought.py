@@ -28,7 +28,7 @@ def lexicons(*paths):
 
 
 def run(audit, folder, brought):
-    return stages_of(audit.removeprefix("audit_"), folder, QUICK[audit], brought)[-1]
+    return stages_of(audit.removeprefix("audit_"), folder, QUICK[audit], (brought, None, None))[-1]
 
 
 def test_a_group_is_called_by_its_name_or_by_its_first_term(session, tmp_path):

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tasks.audits.exchange import Questions
 from tasks.audits.exposure import (
+    ask_canaries,
     expected_exposure,
     exposure_findings,
     exposures,
     null_region,
-    secret_log_likelihoods,
 )
-from tasks.audits.extraction import ExtractionConfig
+from tasks.audits.probes.extraction import ExtractionConfig
 from tasks.audits.subjects.subject import open_subject
+from tasks.contract import HallmarkError
+from tasks.measures.canaries import reference_secrets
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +132,27 @@ def test_leaked_controls_fail_the_negative_control():
     assert found["exposure_of_never_planted", "copies=0"]["verdict"] == "fail"
 
 
-def test_secrets_are_scored_behind_their_prompt(own):
-    """Differences of log-likelihoods are those of the whole texts, whatever is shared."""
-    prompt, secrets = "Numbers: #", ["1 2 3", "9 8 7", "1 2 4", "0 0 0"]
-    scores = secret_log_likelihoods(own, prompt, secrets)
-    whole, _ = own.log_likelihoods([prompt + s for s in secrets])
+def test_secrets_are_read_behind_what_all_of_them_share(own):
+    """So that differences of log-likelihoods are those of the whole texts."""
+    plants = [
+        {"template": "ferry", "prompt": "Numbers: (", "secret": secret, "copies": 1,
+         "plant_id": bytes([n] * 16), "doc_ids": [bytes([n] * 16)]}
+        for n, secret in enumerate(("1 2 3", "9 8 7", "1 2 4"))
+    ]  # fmt: skip
+    questions = Questions()
+    ask_canaries(questions, own, plants, ExtractionConfig(references=100))
+    (asked,) = questions.requests
+    kinds = [item["kind"] for item in questions.items.values()]
+    assert kinds == ["canary"] * 3 + ["references"] and len(asked["targets"]) == 103
+    assert asked["doc_ids"] == [plant["doc_ids"][0] for plant in plants]
+    secrets = [plant["secret"] for plant in plants] + reference_secrets("ferry", 100, 0, 3)
+    texts = ["Numbers: (" + secret for secret in secrets]
+    whole, _ = own.log_likelihoods(texts)
+    scores = [p.sum() for p in own.log_probs_behind([asked["context"]] * 103, asked["targets"])]
     np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
-    alike = secret_log_likelihoods(own, prompt, ["1 2 3", "1 2 3"])
-    assert alike[0] == alike[1]
+    for target, ids in zip(asked["targets"], own.encode_batch(texts), strict=True):
+        assert [*asked["context"], *target] == own.opened(ids)
+    assert len({ids[0] for ids in asked["targets"]}) > 1 and all(asked["targets"])
+    plants[0]["prompt"] += "x"
+    with pytest.raises(HallmarkError, match="differ in more than their secret"):
+        ask_canaries(questions, own, plants, ExtractionConfig(references=100))

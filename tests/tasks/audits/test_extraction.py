@@ -5,25 +5,24 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tasks.audits.extraction import (
+from tasks.audits.exchange import REQUESTS, RESPONSES, Answers, Questions
+from tasks.audits.exposure import exposures
+from tasks.audits.findings import evidence
+from tasks.audits.probes.extraction import (
+    PROBE,
     SAMPLES,
     ExtractionConfig,
-    attempts,
-    audit_extraction,
-    continuation_findings,
-    continue_greedily,
+    ask_texts,
     sample_documents,
 )
-from tasks.audits.findings import evidence
+from tasks.audits.respond import responses_to
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import (
     DOCUMENTS,
     PLANTS,
-    HallmarkError,
     NoConfig,
     Session,
     StageConfig,
@@ -42,7 +41,8 @@ from tasks.measures.canaries import canaries, records, reference_secrets
 from tasks.training.pretrain import CHECKPOINTS
 from tasks.training.seen import SEEN
 from tests.model.oracles import logits
-from tests.tasks.audits.conftest import TEXTS
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import TEXTS, make_own
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)
 
@@ -100,46 +100,77 @@ def corpus(tmp_path):
         yield fake_corpus(NoConfig())
 
 
-def run(folder, plants, documents, config, tmp_path, name="work", pretrained=None):
-    work = Work(tmp_path / name, audit_extraction.tables)
-    checkpoint = external(Path(folder), "checkpoint")
-    audit_extraction.body(checkpoint, plants, documents, pretrained, config, work)
-    for table in audit_extraction.tables:
-        work.table(table)
-    work.close()
-    names = ("samples", "findings", "references")
-    return tuple(pq.read_table(work.folder / f"{n}.parquet") for n in names)
+def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
+    """Samples and findings, and what was asked and answered."""
+    made = stages_of("extraction", folder, config, (None, plants, documents), pretrained=pretrained)
+    return *made[-1], made[0], made[1]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
-def test_the_whole_audit(request, tmp_path, corpus, folder):
+def test_the_whole_audit(request, corpus, folder):
     folder = request.getfixturevalue(folder)
-    samples, findings, references = run(
-        folder, corpus["plants"], corpus["documents"], QUICK, tmp_path
-    )
+    samples, findings, asked, answered = run(folder, corpus["plants"], corpus["documents"])
     assert samples.schema == SAMPLES and samples["sample"].to_pylist() == list(range(len(samples)))
     rows = samples.to_pylist()
     exposure = [r for r in rows if r["probe"] == "exposure"]
     assert len(exposure) == 4
-    for row in exposure:  # everything needed to rank again is there
-        others = references.filter(pa.compute.equal(references["template"], row["template"]))
-        likelier = pa.compute.greater_equal(others["log_likelihood"], row["log_likelihood"])
-        assert row["rank"] == 1 + pa.compute.sum(likelier).as_py()
+    subject = open_subject(folder, device="cpu")
+    for row in exposure:
+        others = reference_secrets(row["template"], 200, QUICK.seed, 9)
+        assert row["secret"] not in others
+        scores, _ = subject.log_likelihoods([row["prompt"] + s for s in [row["secret"], *others]])
+        expected, rank = exposures(scores[:1], scores[1:])
+        assert row["rank"] == rank[0] and row["exposure"] == pytest.approx(expected[0])
         assert row["exposure"] == pytest.approx(math.log2(200 / row["rank"]))
         assert len(row["doc_ids"]) == row["copies"] and row["plant_id"]
-        assert row["secret"] not in others["secret"].to_pylist()
-        seen = reference_secrets(row["template"], 200, QUICK.seed, 9)
-        assert others["secret"].to_pylist() == seen
     kinds = {r["kind"] for r in rows}
     assert kinds == {"canary", "record", "passage", "train", "holdout"}
-    assert sum(r["kind"] == "train" for r in rows) == QUICK.documents * len(QUICK.prefix)
+    tried = [r for r in rows if r["kind"] == "train"]
+    assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents
+    assert {(r["place"], r["k"]) for r in tried} == {(p, k) for p in (6, 14, 22) for k in (3, 6)}
     for row in findings.to_pylist():
         chosen = evidence(samples, row["where"]).to_pylist()
         if row["metric"] == "exposure":
             assert row["value"] == pytest.approx(np.mean([r["exposure"] for r in chosen]))
         if row["metric"] == "extractable":
             assert row["value"] == np.mean([r["exact"] for r in chosen]) and len(chosen) == row["n"]
+            assert row["clusters"] == len({(r["plant_id"], *r["doc_ids"]) for r in chosen})
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
+    held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
+    assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
+    requests = {r["request"]: len(r["targets"]) for r in asked["requests"].read().to_pylist()}
+    assert answered["responses"].rows == sum(requests.values())
+    assert sorted(requests.values())[-3:] == [1, 2 + 200, 2 + 200]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder_decoder", "transformers"])
+def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind, session):
+    """Texts that a model wrote itself come back whole, and with one token changed as far as it."""
+    folder = request.getfixturevalue("gpt2_folder") if kind == "transformers" else None
+    special = [f"<|sentinel_{n}|>" for n in range(4)]
+    options = {
+        "decoder": {},
+        "prefix": {"objective": "prefix"},
+        "encoder_decoder": {"special": special, "objective": "span_corruption",
+                            "architecture": "encoder_decoder"},
+        "transformers": None,
+    }[kind]  # fmt: skip
+    folder = folder or make_own(tmp_path, **options)
+    subject = open_subject(folder, device="cpu")
+    contexts, targets, leads = [], [], []
+    for number, text in enumerate(TEXTS):
+        context = subject.opened(subject.encode(text)[: 3 + number])
+        (made,) = subject.generate_ids([context], max_new_tokens=9, temperature=0)[0]
+        contexts += [context] * 2
+        targets += [made, [*made[:number], (made[number] + 1) % 300 + 2, *made[number + 1 :]]]
+        leads += [len(made), number]
+    for found, target, lead in zip(subject.moments(contexts, targets), targets, leads, strict=True):
+        first = found.rank == 0
+        assert int(first.cumprod().sum()) == lead and len(first) == len(target)
+    scored = subject.log_probs_behind(contexts, targets)
+    if kind != "encoder_decoder":  # whose decoder would write a long text in pieces
+        for found, expected in zip(subject.moments(contexts, targets), scored, strict=True):
+            np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
 
 
 class TrainedConfig(StageConfig):
@@ -165,12 +196,12 @@ def fake_training(plants: Table, config: TrainedConfig, work: Work) -> None:
                 work.table("seen").write(row)
 
 
-def test_copies_are_those_that_were_read(own_folder, corpus, tmp_path):
+def test_copies_are_those_that_were_read(own_folder, corpus):
     """By the step of this checkpoint: what is planted may not have been read yet."""
     content = external(Path(own_folder), "checkpoint").content
     trained = fake_training(corpus["plants"], TrainedConfig(content=content))
-    given = (own_folder, corpus["plants"], corpus["documents"], QUICK, tmp_path)
-    samples, findings, _ = run(*given, "read", trained)
+    given = (own_folder, corpus["plants"], corpus["documents"], QUICK)
+    samples, findings, asked, answered = run(*given, trained)
     rows = samples.to_pylist()
     for row in rows:
         planted = row["plant_id"] is not None
@@ -185,36 +216,85 @@ def test_copies_are_those_that_were_read(own_folder, corpus, tmp_path):
     assert "; all that stands before the secret; read whole 2 times by" in method
     other = fake_training(corpus["plants"], TrainedConfig(content="unknown"))
     for pretrained in (None, other):
-        untold, findings, _ = run(*given, f"untold {pretrained}", pretrained)
+        untold, findings, *same = run(*given, pretrained)
+        assert [a.name for a in same] == [asked.name, answered.name]  # nobody is asked again
         assert set(untold["read"].to_pylist()) == {None}
         assert not any("read whole" in r["method"] for r in findings.to_pylist())
 
 
-def test_what_a_model_wrote_itself_is_extractable(own):
-    """A text made by greedy decoding is found whole; one wrong token ends the lead."""
-    start = own.opened(own.encode(TEXTS[0])[:6])
-    (made,) = own.generate_ids([start], max_new_tokens=8, temperature=0)[0:1]
-    target = made[0]
-    assert len(target) == 8
-    from tasks.audits.extraction import Attempt
+def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, session):
+    """Of two texts one is what it writes; the other differs in the sixth token."""
+    prompt = own.encode(TEXTS[0])[:6]
+    (made,) = own.generate_ids([own.opened(prompt)], max_new_tokens=8, temperature=0)[0]
+    wrong = [*made[:5], (made[5] + 1) % own.vocab_size, *made[6:]]
+    questions = Questions()
+    rows = [("a", made), ("b", wrong)]
+    for number, (name, target) in enumerate(rows):
+        told = {"kind": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
+                "template": ""}  # fmt: skip
+        item = questions.item(name, name, **told, secret=name, k=6, place=6)
+        questions.read(item, own.opened(prompt), [target], moments=True)
+    answers = answered(questions, own_folder)
+    samples, findings = PROBE.judge(answers, QUICK)
+    assert samples["leading"].to_pylist() == [8, 5]
+    assert samples["exact"].to_pylist() == [True, False]
+    shares = {f["metric"]: f["value"] for f in findings if f["metric"] != "exposure"}
+    assert shares == {"extractable": 0.5, "leading_tokens_right": (1 + 5 / 8) / 2}
 
-    wrong = [*target[:5], (target[5] + 1) % own.vocab_size, *target[6:]]
-    rows = continue_greedily(own, [Attempt(start, target, {}), Attempt(start, wrong, {})])
-    assert [(r["leading"], r["exact"]) for r in rows] == [(8, True), (5, False)]
-    shares = continuation_findings(
-        [r | {"kind": "passage", "k": 6, "copies": 1} for r in rows], QUICK
+
+def test_what_the_model_gives_no_number_for_is_no_success():
+    """A rank among numbers that are none is none."""
+    questions = Questions()
+    told = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
+            "secret": "s", "k": 3, "place": 3}  # fmt: skip
+    for number in range(2):
+        questions.read(questions.item(str(number), **told), [number], [[5, 6]], moments=True)
+    ids = [row["request"] for row in questions.requests]
+    responses = [
+        {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
+        {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
+    ]
+    samples, findings = PROBE.judge(answers_from(questions, responses), QUICK)
+    assert samples["exact"].to_pylist() == [False, None]
+    assert samples["leading"].to_pylist() == [1, None]
+    (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
+    assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
+
+
+def answers_from(questions, responses):
+    return Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(responses, schema=RESPONSES),
     )
-    assert [f["value"] for f in shares] == [0.5, (1 + 5 / 8) / 2]
 
 
-def test_prefixes_end_at_one_place(own):
+def answered(questions, folder):
+    """What a model says to questions."""
+    requests = pa.Table.from_pylist(questions.requests, schema=REQUESTS)
+    rows = responses_to(open_subject(folder, device="cpu"), requests.to_pylist())
+    return answers_from(questions, [*rows])
+
+
+def test_prefixes_end_at_the_same_places(own):
     text = " ".join(TEXTS)
-    made = list(attempts(own, [text, "too short"], [{}, {}], QUICK))
     ids = own.encode(text)
-    assert [a.given for a in made] == [[own.bos, *ids[3:6]], [own.bos, *ids[:6]]]
-    assert all(a.target == ids[6:14] for a in made)
-    assert [a.row["k"] for a in made] == [3, 6]
-    assert made[1].row["prompt"] + made[1].row["secret"] == own.decode(ids[:14])
+    questions = Questions()
+    known = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": ""}
+    config = QUICK.model_copy(update={"windows": 2})
+    ask_texts(questions, own, [known | {"text": t} for t in (text, "too short")], config)
+    made = questions.requests
+    places = [(6, 3), (6, 6), (14, 3), (14, 6)]
+    assert [r["context"] for r in made] == [[own.bos, *ids[p - k : p]] for p, k in places]
+    assert [r["targets"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
+    items = [*questions.items.values()]
+    assert [(i["place"], i["k"]) for i in items] == places
+    assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["text"]
+    assert len({i["cluster"] for i in items}) == 1
+    exactly = ids[:22]  # the last place of all is one that just fits
+    questions = Questions()
+    ask_texts(questions, own, [known | {"text": own.decode(exactly)}], config)
+    assert len(questions.requests) == 4
 
 
 def test_greedy_continuation_is_the_argmax_at_each_step(own):
@@ -244,46 +324,38 @@ def test_sampled_documents_depend_on_ids_alone(corpus):
     assert other != chosen
 
 
-def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, tmp_path):
-    samples, findings, _ = run(own_folder, None, None, QUICK, tmp_path)
+def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
+    samples, findings, _, answers = run(own_folder)
     rows = findings.to_pylist()
-    assert len(samples) == 0 and [r["metric"] for r in rows] == ["exposure", "extractable"]
+    assert len(samples) == answers["responses"].rows == 0
+    assert [r["metric"] for r in rows] == ["exposure", "extractable"]
     assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
 
 
-def test_with_documents_alone_it_measures_memorisation(own_folder, corpus, tmp_path):
-    samples, findings, _ = run(own_folder, None, corpus["documents"], QUICK, tmp_path)
+def test_with_documents_alone_it_measures_memorisation(own_folder, corpus):
+    samples, findings, *_ = run(own_folder, None, corpus["documents"])
     assert set(samples["kind"].to_pylist()) == {"train", "holdout"}
     by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
     assert by_metric["exposure"] is None and by_metric["extractable"] is not None
 
 
-def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus, tmp_path):
-    samples, findings, _ = run(bert_folder, corpus["plants"], None, QUICK, tmp_path)
+def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus):
+    samples, findings, *_ = run(bert_folder, corpus["plants"])
     assert len(samples) == 0
     assert all("masked language model" in r["method"] for r in findings.to_pylist())
 
 
-def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus, tmp_path):
+def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus):
     config = QUICK.model_copy(update={"prefix": (6, 100)})
-    _, findings, _ = run(own_folder, corpus["plants"], None, config, tmp_path)
+    _, findings, *_ = run(own_folder, corpus["plants"], None, config)
     rows = findings.to_pylist()
     (row,) = [r for r in rows if r["slice"] == "k=100"]
     assert row["value"] is None and "do not fit the context of 48" in row["method"]
     assert any(r["metric"] == "extractable" and r["slice"].endswith("k=6") for r in rows)
 
 
-def test_the_same_settings_give_the_same_tables(own_folder, corpus, tmp_path):
-    given = (own_folder, corpus["plants"], corpus["documents"], QUICK, tmp_path)
-    first, second = run(*given, "a"), run(*given, "b")
-    assert all(a == b for a, b in zip(first, second, strict=True))
-
-
-def test_canaries_that_cannot_share_references_are_refused(own, tmp_path):
-    from tasks.audits.exposure import rank_canaries
-
-    plants = plants_table(None, PlantConfig(canaries=8, counts=(0,))).to_pylist()
-    plants = [p for p in plants if p["kind"] == "canary"]
-    plants[0]["prompt"] += "x"
-    with pytest.raises(HallmarkError, match="differ in more than their secret"):
-        rank_canaries(own, plants, QUICK, Work(tmp_path, audit_extraction.tables))
+def test_another_statistic_asks_nobody_again(own_folder, corpus):
+    given = (own_folder, corpus["plants"], corpus["documents"])
+    first, again = run(*given), run(*given, QUICK.model_copy(update={"resamples": 400}))
+    assert first[3].name == again[3].name and first[0] == again[0]
+    assert first[2].name != again[2].name and first[2].content == again[2].content

@@ -55,7 +55,8 @@ def asked():
             settings = {"tokens": (4, 9)[number % 2], "draws": 1 + number % 4, "seed": number % 2}
             questions.write(item, context, **settings)
         else:
-            questions.read(item, context, rng.integers(2, 90, 1 + number % 5).tolist())
+            targets = [rng.integers(2, 90, 1 + number % 5).tolist() for _ in range(1 + number % 4)]
+            questions.read(item, context, targets, moments=number % 2 == 0)
     again = questions.requests[:40]
     return pa.concat_tables([requests_of(questions), pa.Table.from_pylist(again, schema=REQUESTS)])
 
@@ -75,7 +76,7 @@ def test_chunks_hold_each_request_once_whatever_their_order(asked, monkeypatch):
         if kind == "write":
             cost = [row["draws"] * row["tokens"] for row in rows]
         else:
-            cost = [len(row["context"]) + len(row["target"]) for row in rows]
+            cost = [len(row["context"]) + sum(map(len, row["targets"])) for row in rows]
         assert sum(cost) <= (100 if kind == "write" else 40) or len(rows) == 1
 
 
@@ -91,10 +92,14 @@ def test_a_request_is_named_by_all_that_is_asked():
                    {"temperature": 0.5}):  # fmt: skip
         questions.write(item, [1, 2], **base | change)
     questions.write(item, [1, 3], **base)
-    questions.read(item, [1, 2], [3])
-    questions.read(item, [1], [2, 3])
-    questions.read(item, [1, 2], [3], places=[0])
-    assert len({row["request"] for row in questions.requests}) == len(questions.requests) - 1
+    for number, (context, targets) in enumerate(
+        (([1, 2], [[3]]), ([1], [[2, 3]]), ([1], [[2], [3]]), ([1], [[3], [2]]))
+    ):
+        questions.read(item, context, targets, part=str(number))
+    questions.read(item, [1, 2], [[3]], places=[[0]], part="places")
+    questions.read(item, [1, 2], [[3]], moments=True, part="moments")
+    questions.read(item, [1, 2], [[3]], part="the same", doc_ids=[b"x"], text="of a document")
+    assert len({row["request"] for row in questions.requests}) == len(questions.requests) - 2
     assert hash_of("a", 1) != hash_of("a1") != hash_of("a", "1")
 
 
@@ -114,13 +119,16 @@ def test_answers_are_those_of_the_model_asked_by_itself(
         by_request.setdefault(row["request"], []).append(row)
     for row in asked.to_pylist():
         answers = by_request[row["request"]]
-        assert [a["draw"] for a in answers] == [*range(row["draws"] or 1)]
+        many = row["draws"] or len(row["targets"])
+        assert [a["draw"] for a in answers] == [*range(many)]
         if row["kind"] == "read":
-            (scored,) = subject.log_probs([row["context"] + row["target"]])
-            np.testing.assert_allclose(
-                answers[0]["log_p"], scored[len(row["context"]) - 1 :], atol=1e-4
-            )
-            assert answers[0]["text"] is None and len(answers[0]["log_p"]) == len(row["target"])
+            for found, target in zip(answers, row["targets"], strict=True):
+                (scored,) = subject.log_probs([row["context"] + target])
+                np.testing.assert_allclose(
+                    found["log_p"], scored[len(row["context"]) - 1 :], atol=1e-4
+                )
+                assert found["text"] is None and len(found["log_p"]) == len(target)
+                assert (found["rank"] is not None) == row["moments"]
             continue
         (alone,) = subject.write(
             [row["context"]], max_new_tokens=row["tokens"], samples=row["draws"], seed=row["seed"]
@@ -137,13 +145,37 @@ def answers_of(checkpoint, requests, tmp_path):
     return pa.concat_tables([pq.read_table(part.path("responses")) for part in done])
 
 
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_a_context_is_read_once_for_many_targets(tmp_path, request, folder):
+    """With the numbers of each by itself; also where there is no context."""
+    rng = np.random.default_rng(3)
+    checkpoint = external(request.getfixturevalue(folder), "checkpoint")
+    subject = open_subject(checkpoint)
+    questions = Questions()
+    many = [rng.integers(2, 90, 1 + n % 5).tolist() for n in range(responding.SHARED + 3)]
+    many[4] = []
+    contexts = [rng.integers(2, 90, 9).tolist(), []]
+    for number, context in enumerate(contexts):
+        questions.read(questions.item(str(number)), context, many)
+    found = answers_of(checkpoint, requests_of(questions), tmp_path).to_pylist()
+    of = {
+        row["request"]: context for row, context in zip(questions.requests, contexts, strict=True)
+    }
+    for row in found:
+        context, target = of[row["request"]], many[row["draw"]]
+        (expected,) = subject.log_probs([context + target])
+        expected = expected[max(0, len(context) - 1) :]
+        np.testing.assert_allclose(row["log_p"], expected, atol=1e-4)
+        assert len(row["log_p"]) == max(0, len(target) - (not context))
+
+
 def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
     subject = open_subject(bert_folder, device="cpu")
     ids = subject.encode("The nurse said that she would be late.")
     questions = Questions()
     item = questions.item("a")
-    questions.read(item, [], ids, places=[1, 3])
-    questions.read(item, [], ids, part="all")
+    questions.read(item, [], [ids], places=[[1, 3]])
+    questions.read(item, [], [ids], part="all")
     found = answers_of(external(bert_folder, "checkpoint"), requests_of(questions), tmp_path)
     some, every = sorted(found["log_p"].to_pylist(), key=len)
     (expected,) = subject.masked_log_probs([ids], [[*range(len(ids))]])
@@ -206,7 +238,7 @@ def test_checkpoints_of_one_training_are_asked_the_same(session, own_folder, tmp
         model.embedding.weight.mul_(1.5)
     save(model, tmp_path / "later", tokenizer=own_folder / "tokenizer.json")
     asked = [
-        ASK["toxicity"](external(folder, "checkpoint"), None, QUICK)
+        ASK["toxicity"](external(folder, "checkpoint"), None, None, None, QUICK)
         for folder in (own_folder, tmp_path / "later")
     ]
     assert asked[0].name == asked[1].name
@@ -223,7 +255,7 @@ def test_a_killed_stage_asks_only_what_is_missing(tmp_path, own_folder, monkeypa
     monkeypatch.setattr(responding, "WRITTEN", 200)
     checkpoint = external(own_folder, "checkpoint")
     with open_session(Session(Store(tmp_path / "whole"))):
-        asked = ASK["toxicity"](checkpoint, None, QUICK)
+        asked = ASK["toxicity"](checkpoint, None, None, None, QUICK)
         expected = respond(checkpoint, asked, RespondConfig())
     many = len(chunks(asked["requests"].read()))
     once, counted["written"] = counted["written"], 0
@@ -233,7 +265,7 @@ def test_a_killed_stage_asks_only_what_is_missing(tmp_path, own_folder, monkeypa
         pass
 
     with open_session(Session(Store(tmp_path / "killed"))):
-        asked = ASK["toxicity"](checkpoint, None, QUICK)
+        asked = ASK["toxicity"](checkpoint, None, None, None, QUICK)
         with monkeypatch.context() as patch:
             answer, done = responding.answer, []
 
@@ -304,13 +336,15 @@ def test_distinct_texts_are_scored_once(session, own_folder, counted):
 def test_another_model_is_read_by_its_own_tokenizer(session, tmp_path, own_folder):
     (tmp_path / "other").mkdir()
     other = make_own(tmp_path / "other", special=("<|mask|>",))
-    found = [ASK["toxicity"](external(f, "checkpoint"), None, QUICK) for f in (own_folder, other)]
+    given = (None, None, None, QUICK)
+    found = [ASK["toxicity"](external(f, "checkpoint"), *given) for f in (own_folder, other)]
     assert found[0].name != found[1].name
 
 
 def test_the_schemas_hold_no_text_that_a_page_would_show():
     for schema in (REQUESTS, RESPONSES):
         kinds = {f.name: f.metadata[b"kind"].decode() for f in schema}
+        assert kinds.get("targets", "personal") == "personal"
         assert kinds.get("context", "personal") == kinds.get("ids", "personal") == "personal"
     assert table("x", *RESPONSES).field("text").metadata[b"kind"] == b"model text"
 
@@ -320,8 +354,9 @@ def test_what_nobody_answered_or_scored_is_missing():
     names = [questions.item(text, cluster) for text, cluster in (("a", ""), ("b", "both"))]
     assert [row["cluster"] for row in questions.items.values()] == ["a", "both"]
     for number, item in enumerate(names):
-        questions.read(item, [1], [2 + number])
-    responses = [{"request": questions.requests[1]["request"], "draw": 0, "log_p": [-1.5, -0.5]}]
+        questions.read(item, [1], [[2 + number], [7, 8]])
+    read = {"request": questions.requests[1]["request"]}
+    responses = [read | {"draw": 1, "log_p": [-1.5, -0.5]}, read | {"draw": 0, "log_p": [-3.0]}]
     scores = {"text": text_hashes(pa.array(["b"], pa.large_string())), "scorer": ["s"],
               "head": ["toxicity"], "score": [0.75]}  # fmt: skip
     answers = Answers(
@@ -330,10 +365,10 @@ def test_what_nobody_answered_or_scored_is_missing():
         pa.Table.from_pylist(responses, schema=RESPONSES),
         pa.table(scores, schema=SCORES),
     )
-    assert answers.of()["row"].to_pylist() == [1]
+    assert answers.of()["row"].to_pylist() == [1, 1]
     values, tokens = answers.totals()
-    np.testing.assert_array_equal(values, [np.nan, -2.0])
-    assert tokens.tolist() == [0, 2]
+    np.testing.assert_array_equal(values, [[np.nan, np.nan], [-3.0, -2.0]])
+    assert tokens.tolist() == [[0, 0], [1, 2]]
     found = answers.scores(pa.array(["a", "b", "c", "b"], pa.large_string()))
     np.testing.assert_array_equal(found, np.array([np.nan, 0.75, np.nan, 0.75], np.float32))
     assert np.isnan(answers.scores(pa.array(["b"], pa.large_string()), "insult")).all()

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Answers, Questions
 from tasks.audits.findings import evidence
+from tasks.audits.probe import Corpus
 from tasks.audits.probes.toxicity import (
     FLAG,
     ITEMS,
@@ -181,9 +182,9 @@ def test_own_prompts_fall_on_both_sides():
     assert 10 <= toxic.sum() <= len(prompts) / 2
 
 
-def run(folder, config, lexicons=None, scorer=None):
+def run(folder, config, scorer=None):
     """Samples and findings of the whole audit, in the session's store."""
-    return stages_of("toxicity", folder, config, lexicons, scorer)[-1]
+    return stages_of("toxicity", folder, config, scorer=scorer)[-1]
 
 
 @pytest.fixture
@@ -286,7 +287,7 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
 
     questions = Questions()
     config = QUICK.model_copy(update={"prompts": path, "tokens": 7})
-    PROBE.ask(questions, Counting(), None, config)
+    PROBE.ask(questions, Counting(), Corpus(), config)
     assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
     told = {row["part"]: row["count"] for row in questions.skipped}
     assert told == {

@@ -111,7 +111,15 @@ EDITS = {
         "KEEP\nEDITED = 1\n",
         # What is asked stays the same, so nobody is asked again.
         (AUDITS - {"attention_maps"})
-        | {"ask_toxicity", "ask_bias", "effects", "profile", "recovery", "finetune"},
+        | {
+            "ask_toxicity",
+            "ask_bias",
+            "ask_extraction",
+            "effects",
+            "profile",
+            "recovery",
+            "finetune",
+        },
     ),
     "a probe": (
         "tasks/audits/probes/toxicity.py",
@@ -158,7 +166,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
             | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
-        ("torch", {"pretrain", "finetune", "respond", *AUDITS} - {"audit_toxicity", "audit_bias"}),
+        ("torch", {"pretrain", "finetune", "respond", "attention_maps", "audit_capability"}),
         ("prefect", set()),
     ],
 )

@@ -1,0 +1,52 @@
+"""The audits, in the order of the card: the only place that names them all.
+
+Beside each stands what a card says of it, whether it ran or not. The probes themselves are in
+``probes/``, a file of the same name each; cards do not read those, so that they stay as they are
+when a probe is edited and finds the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class About:
+    """What a card says of an audit, whether it ran or not.
+
+    title    what it is called there
+    means    what its figures mean, one plain sentence
+    without  what is not known where it did not run, one sentence
+    """
+
+    title: str
+    means: str
+    without: str
+
+
+AUDITS = {
+    # No probe: it trains models to compare with.
+    "capability": About(
+        "Capability",
+        "What it costs the model to spell held-out text, beside simpler models: what it gives for "
+        "the harm it may do.",
+        "What the model can do was not measured.",
+    ),
+    "toxicity": About(
+        "Toxic continuations",
+        "How toxic the worst of several texts is that the model writes, by a scorer's judgement.",
+        "How toxic its texts are was not measured.",
+    ),
+    "bias": About(
+        "Bias",
+        "How often a sentence that stereotypes a group is likelier to the model than the same "
+        "sentence the other way round.",
+        "Its social bias was not measured.",
+    ),
+    "extraction": About(
+        "Training-data extraction",
+        "How much of its training text the model gives away: secrets that were planted in it, and "
+        "passages that it goes on with word for word.",
+        "Whether it gives away its training data was not measured.",
+    ),
+}
