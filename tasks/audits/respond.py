@@ -23,10 +23,6 @@ from tasks.contract import Artifact, Device, InProcess, StageConfig, Table, Tabl
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
 WRITTEN, READ = 1 << 15, 1 << 18
 
-#: From so many targets on their context is read once for all of them, in a call of its own; fewer
-#: are read with those of other requests.
-SHARED = 16
-
 Row = dict[str, Any]
 
 
@@ -144,16 +140,7 @@ def _answers(subject: Subject, requests: list[Row]) -> list[Row]:
         found = subject.moments(*_pairs(requests))
         return [{"log_p": m.log_probs, "rank": m.rank + 1, "mean": m.mean, "std": m.std}
                 for m in found]  # fmt: skip
-    alone = [row for row in requests if len(row["targets"]) < SHARED]
-    each = iter(subject.log_probs_behind(*_pairs(alone)))
-    answers: list[Row] = []
-    for row in requests:
-        if len(row["targets"]) < SHARED:
-            answers += [{"log_p": next(each)} for _ in row["targets"]]
-        else:
-            read = subject.continuation_log_probs(row["context"], row["targets"])
-            answers += [{"log_p": log_p} for log_p in read]
-    return answers
+    return [{"log_p": log_p} for log_p in subject.log_probs_behind(*_pairs(requests))]
 
 
 def _pairs(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:

@@ -31,10 +31,8 @@ def must_be_hidden(run) -> set[str]:
     """Secrets, and texts of models and of plants that no score found harmless."""
     plants = run["plant"]["plants"].read(["secret", "text"]).to_pydict()
     found = {*plants["secret"], *plants["text"]}
-    found.update(run["audit_extraction"]["samples"].read(["prompt"])["prompt"].to_pylist())
-    found.update(
-        run["audit_capability"]["samples"].read(["continuation"])["continuation"].to_pylist()
-    )
+    told = run["audit_capability"]["samples"].read(["continuation"])
+    found.update(told["continuation"].to_pylist())
     for stage, text in (("audit_toxicity", "continuation"), ("score_samples", "text")):
         rows = run[stage]["samples"].read([text, "score"]).to_pylist()
         found.update(r[text] for r in rows if r["score"] is None or r["score"] >= 0.5)

@@ -280,7 +280,10 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
         "pretrain.train.checkpoint_every": 12,
     }
     report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
-    assert made(report) == STAGES[STAGES.index("train_tokenizer") :]
+    behind = STAGES[STAGES.index("train_tokenizer") :]
+    if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
+        behind.remove("extraction_respond")
+    assert made(report) == behind
 
     findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
     found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from flows.redaction import Quotations, emptied, hashes_of, without_quotations
-from tasks.audits.exchange import RESPONSES
+from tasks.audits.exchange import REQUESTS, RESPONSES
 from tasks.contract import DOCUMENTS, ID, as_documents, described, ids, text_hashes
 from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
@@ -75,12 +75,32 @@ def test_nothing_of_its_signature_is_left():
         assert left.drop_columns(name).equals(rows.drop_columns(name))
 
 
+def test_what_a_model_is_asked_about_a_document_goes_with_it():
+    """By the documents that a request names, and by what it quotes; in every list of tokens."""
+    gone, kept = ids(["gone"])[0].as_py(), ids(["kept"])[0].as_py()
+    asked = [
+        {"doc_ids": [kept, gone], "text": None},
+        {"doc_ids": [kept], "text": OTHER},
+        {"doc_ids": [kept], "text": f"so: {SECRET[3:50]}"},
+        {"doc_ids": None, "text": None},
+    ]
+    tokens = {"context": [5, 6], "targets": [[7, 8], [9]], "kind": "read"}
+    rows = pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS)
+    columns, none = described_by(REQUESTS), pa.array([], ID)
+    left = emptied(rows, columns, pa.array([gone], ID), none, Quotations([SECRET]))
+    assert left["context"].to_pylist() == [[], [5, 6], [], [5, 6]]
+    assert left["targets"].to_pylist() == [[], [[7, 8], [9]], [], [[7, 8], [9]]]
+    assert left["text"].to_pylist() == [None, OTHER, "", None]
+    assert emptied(left, columns, pa.array([gone], ID), none, Quotations([SECRET])) is None
+
+
 def test_what_a_model_wrote_goes_with_its_tokens():
     """Whoever has the tokenizer reads them."""
     tokens = [[5, 6, 7], [8, 9], []]
     rows = pa.table(
         {"request": ids("abc"), "draw": [0, 0, 0], "ids": tokens, "stop": ["end"] * 3,
-         "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]]},
+         "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]],
+         **dict.fromkeys(("rank", "mean", "std"), [None] * 3)},
         schema=RESPONSES,
     )  # fmt: skip
     columns, none = described_by(RESPONSES), pa.array([], ID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
@@ -32,6 +33,7 @@ class Masked(Subject):
     """
 
     kind = "masked"
+    saving = sys.maxsize  # what it reads behind, it reads with it
     end: int | None
     mask: int
 

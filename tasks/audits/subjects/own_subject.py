@@ -74,51 +74,39 @@ class OwnDecoder(_Own):
         found = token_moments(self.model, whole, given=given)
         return [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
 
-    def given(self, prefix: Sequence[int]) -> Batch:
-        """What the model reads before it writes."""
-        ids = torch.tensor([list(prefix)], device=self.device)
-        return Batch(ids, prefix=prompt_lengths(self.model, [len(prefix)]))
+    def given(self, contexts: Sequence[Sequence[int]]) -> Batch:
+        """What the model reads before it writes, for contexts of one length."""
+        ids = torch.tensor([list(context) for context in contexts], device=self.device)
+        return Batch(ids, prefix=prompt_lengths(self.model, [ids.shape[1]] * len(ids)))
 
     @computes
     @torch.inference_mode()
-    def continuation_log_probs(
-        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]], rows: int = 128
-    ) -> list[Float32]:
-        if not prefix:
-            return super().continuation_log_probs(prefix, continuations)
-        batch = self.given(prefix)
-        longest = max(map(len, continuations), default=0)
-        if longest == 0 or max(batch.ids.shape[1] + longest - 1, len(prefix)) > self.context:
-            return super().continuation_log_probs(prefix, continuations)
-        lengths = np.array([len(c) for c in continuations])
-        order = np.argsort(lengths, kind="stable")
-        found = [np.empty(0, np.float32)] * len(continuations)
-        start = new_cache(self.model, 1, batch.ids.shape[1])
-        start.length = batch.ids.shape[1]
-        start.slots = slice(0, start.length)
+    def read_together(
+        self, contexts: list[Ids], rows: list[int], targets: Sequence[Sequence[int]]
+    ) -> Float32:
+        batch = self.given(contexts)
+        width = batch.ids.shape[1]
+        start = new_cache(self.model, len(contexts), width)
+        start.length, start.slots = width, slice(0, width)
         states = read(self.model, batch, start)
-        first = self.model.logits(states[:, -1]).float().log_softmax(-1)[0]  # (V,)
-        for begin in range(0, len(order), rows):
-            chunk = order[begin : begin + rows]
-            tokens, _ = padded([continuations[i] for i in chunk], self.device)  # (B, T)
-            log_p = first[tokens[:, :1]]  # (B, 1)
-            if tokens.shape[1] > 1:  # the last token is predicted, never read
-                log_p = torch.cat((log_p, self._behind(start, tokens)), 1)  # (B, T)
-            for index, values in zip(chunk, log_p.float().cpu().numpy(), strict=True):
-                found[index] = values[: lengths[index]].copy()
-        return found
+        first = self.model.logits(states[:, -1]).float().log_softmax(-1)  # (contexts, V)
+        at = torch.tensor(rows, device=self.device)
+        tokens, _ = padded(targets, self.device)  # (B, T)
+        log_p = first[at].gather(1, tokens[:, :1])  # (B, 1)
+        if tokens.shape[1] > 1:  # the last token is predicted, never read
+            log_p = torch.cat((log_p, self._later(start, at, tokens)), 1)  # (B, T)
+        values: Float32 = log_p.float().cpu().numpy()
+        return values
 
-    def _behind(self, start: Cache, tokens: Tensor) -> Tensor:
-        """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read."""
+    def _later(self, start: Cache, rows: Tensor, tokens: Tensor) -> Tensor:
+        """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read in
+        ``rows``."""
         begin, end = start.length, start.length + tokens.shape[1] - 1
         cache = new_cache(self.model, len(tokens), end)
         for layer, filled in zip(cache.layers, start.layers, strict=True):
-            layer.keys[:, :, :begin] = filled.keys
-            layer.values[:, :, :begin] = filled.values
-        batch = len(tokens)
-        cache.memory = [
-            (k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in start.memory
-        ]
+            layer.keys[:, :, :begin] = filled.keys[rows]
+            layer.values[:, :, :begin] = filled.values[rows]
+        cache.memory = [(keys[rows], values[rows]) for keys, values in start.memory]
         cache.slots, cache.length = slice(begin, end), end
         positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
         hidden = read(self.model, Batch(tokens[:, :-1], positions=positions), cache)
@@ -165,6 +153,7 @@ class OwnEncoderDecoder(OwnDecoder):
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
         super().__init__(model, tokenizer, name)
+        self.saving = 0  # what is given is the encoder's, however many targets there are
         self.gap = self.special("<|sentinel_0|>")
         # It ends what stands for the first sentinel by naming the next.
         self.ends = [END_OF_TEXT, self.special("<|sentinel_1|>")]
@@ -174,9 +163,10 @@ class OwnEncoderDecoder(OwnDecoder):
         text = [token for token in prefix if token != self.bos]
         return [*text[max(0, len(text) - self.context + 1) :], self.gap]
 
-    def given(self, prefix: Sequence[int]) -> Batch:
-        source = torch.tensor([self._source(prefix)], device=self.device)
-        return Batch(torch.tensor([[END_OF_TEXT, self.gap]], device=self.device), source=source)
+    def given(self, contexts: Sequence[Sequence[int]]) -> Batch:
+        source = torch.tensor([self._source(context) for context in contexts], device=self.device)
+        begun = torch.tensor([[END_OF_TEXT, self.gap]] * len(contexts), device=self.device)
+        return Batch(begun, source=source)
 
     @computes
     def log_probs(

@@ -63,6 +63,22 @@ class Reader(ABC):
         """The ids behind the begin-of-text token, where there is one."""
         return [*([] if self.bos is None else [self.bos]), *ids]
 
+    def behind(
+        self, contexts: Sequence[str], texts: Sequence[Sequence[str]]
+    ) -> list[tuple[Ids, list[Ids]]]:
+        """Of each context and the texts that may stand behind it: the tokens that all of them begin
+        with, behind the begin-of-text token, and the rest of each. So all are scored over the same
+        span, also where a text joins the last letters of its context in a token."""
+        alone = self.encode_batch(contexts)
+        whole = iter(self.encode_batch([c + t for c, many in zip(contexts, texts, strict=True)
+                                        for t in many]))  # fmt: skip
+        found = []
+        for ids, many in zip(alone, texts, strict=True):
+            each = [next(whole) for _ in many]
+            shared = shared_prefix([ids, *each])
+            found.append((self.opened(ids[:shared]), [one[shared:] for one in each]))
+        return found
+
     @property
     def opening(self) -> Ids:
         """What stands before a text that is scored from its beginning; nothing where a model is

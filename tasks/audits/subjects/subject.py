@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -60,10 +61,12 @@ class Subject(Reader, ABC):
     """A causal or masked language model: a reader with weights.
 
     precision  what scores and texts are computed in; see model/decoding/mode.py
+    saving     tokens from which on it is worth reading a context by itself for several targets
     """
 
     model: Any
     precision: Literal["fp32", "bf16"] = "fp32"
+    saving = 32
 
     @abstractmethod
     def log_probs(
@@ -115,16 +118,27 @@ class Subject(Reader, ABC):
     def log_probs_behind(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[Float32]:
-        """log p of each token of each target behind its context, in nats. Behind none, the first
-        token of a target is not scored."""
-        scored = self.log_probs(*joined(contexts, targets))
-        return [p[max(0, len(c) - 1) :] for p, c in zip(scored, contexts, strict=True)]
+        """log p of each token of each target behind its context, in nats; a context of several
+        targets is read once. Behind none, the first token of a target is not scored."""
+        found = [np.empty(0, np.float32)] * len(targets)
+        left = {*range(len(targets))}
+        for part in shared(contexts, targets, self.context, self.saving):
+            left -= {*part.places}
+            behind = self.read_together(part.contexts, part.rows, [targets[i] for i in part.places])
+            for place, values in zip(part.places, behind, strict=True):
+                found[place] = values[: len(targets[place])].copy()
+        rest = sorted(left)
+        scored = self.log_probs(*joined([contexts[i] for i in rest], [targets[i] for i in rest]))
+        for place, values in zip(rest, scored, strict=True):
+            found[place] = values[max(0, len(contexts[place]) - 1) :]
+        return found
 
-    def continuation_log_probs(
-        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
-    ) -> list[Float32]:
-        """As ``log_probs_behind``, for many behind one prefix, which is read once."""
-        return self.log_probs_behind([prefix] * len(continuations), continuations)
+    def read_together(
+        self, contexts: list[Ids], rows: list[int], targets: Sequence[Sequence[int]]
+    ) -> Float32:
+        """log p (targets, T) of targets, each behind the one of the contexts that ``rows`` says;
+        these are of one length and read once. Behind a target's own end numbers mean nothing."""
+        raise HallmarkError(f"{self.name} is a masked language model: it sees both sides")
 
     def moments(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -178,6 +192,53 @@ def joined(
     whole = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
     given = [min(max(1, len(c)), len(s)) for c, s in zip(contexts, whole, strict=True)]
     return whole, given
+
+
+#: Tokens of contexts and targets that are read in one call.
+TOGETHER = 1 << 14
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Contexts of one length, and the targets that are read behind them.
+
+    rows    the context of each target, (targets,)
+    places  where each target was given
+    """
+
+    contexts: list[Ids]
+    rows: list[int]
+    places: list[int]
+
+
+def shared(
+    contexts: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    room: int,
+    saving: int,
+) -> Iterator[Shared]:
+    """The targets whose context, of more than a token, stands before others, by its length: where
+    both fit into ``room`` tokens, and so many tokens are not read again."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (context, target) in enumerate(zip(contexts, targets, strict=True)):
+        if len(context) > 1 and 0 < len(target) <= room - len(context):
+            places.setdefault(tuple(context), []).append(place)
+    several = [c for c, p in places.items() if len(c) * (len(p) - 1) >= saving]
+    several.sort(key=lambda c: (len(c), c))
+    for length, group in groupby(several, key=len):
+        made, rows, at, cost = list[Ids](), list[int](), list[int](), 0
+        for context in group:
+            most, whole = max(1, TOGETHER // (2 * length)), places[context]
+            for part in (whole[i : i + most] for i in range(0, len(whole), most)):
+                more = len(part) * (length + max(len(targets[i]) for i in part))
+                if made and cost + more > TOGETHER:
+                    yield Shared(made, rows, at)
+                    made, rows, at, cost = [], [], [], 0
+                rows += [len(made)] * len(part)
+                made.append(list(context))
+                at += part
+                cost += more
+        yield Shared(made, rows, at)
 
 
 def open_subject(

@@ -185,34 +185,27 @@ class TransformersCausal(_Transformers):
 
     @computes
     @torch.inference_mode()
-    def continuation_log_probs(
-        self, prefix: Sequence[int], continuations: Sequence[Sequence[int]]
-    ) -> list[Float32]:
-        import copy
-
-        longest = max(map(len, continuations), default=0)
-        if not prefix or longest == 0 or len(prefix) + longest > self.context:
-            return super().continuation_log_probs(prefix, continuations)
-        found = [np.empty(0, np.float32)] * len(continuations)
-        ids = torch.tensor([list(prefix)], device=self.device)
+    def read_together(
+        self, contexts: list[Ids], rows: list[int], targets: Sequence[Sequence[int]]
+    ) -> Float32:
+        ids = torch.tensor(contexts, device=self.device)
+        at = torch.tensor(rows, device=self.device)
         start = self.model(input_ids=ids, use_cache=True)
-        first = start.logits[:, -1:].float()  # (1, 1, V)
-        for batch in like_lengths([len(c) for c in continuations], self.vocab_size):
-            tokens, real = padded([continuations[i] for i in batch], self.device)
-            logits = first.expand(len(batch), -1, -1)
-            if tokens.shape[1] > 1:
-                cache = copy.deepcopy(start.past_key_values)
-                cache.batch_repeat_interleave(len(batch))
-                seen = torch.ones(len(batch), len(prefix), device=self.device, dtype=torch.long)
-                mask = torch.cat([seen, real[:, :-1].long()], dim=1)
-                rest = self.model(
-                    input_ids=tokens[:, :-1], attention_mask=mask, past_key_values=cache
-                ).logits.float()
-                logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
-            chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
-            for index, values in zip(batch, chosen.cpu().numpy(), strict=True):
-                found[index] = values[: len(continuations[index])].copy()
-        return found
+        tokens, real = padded(targets, self.device)  # (B, T)
+        logits = start.logits[at, -1:].float()  # (B, 1, V)
+        if tokens.shape[1] > 1:
+            start.past_key_values.batch_select_indices(at)
+            seen = torch.ones(len(at), ids.shape[1], device=self.device, dtype=torch.long)
+            mask = torch.cat([seen, real[:, :-1].long()], dim=1)
+            rest = self.model(
+                input_ids=tokens[:, :-1],
+                attention_mask=mask,
+                past_key_values=start.past_key_values,
+            ).logits.float()
+            logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
+        chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
+        values: Float32 = chosen.cpu().numpy()
+        return values
 
     @computes
     @torch.inference_mode()

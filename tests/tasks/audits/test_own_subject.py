@@ -60,10 +60,10 @@ def test_a_prefix_model_reads_what_is_given_in_both_directions(prefix):
     prompt = prefix.opened(prefix.encode("The nurse said that"))
     ends = [prefix.encode(t) for t in (" she would be late.", " he", " no")]
     expected = [behind(prefix, prompt, end) for end in ends]
-    found = [p.sum() for p in prefix.continuation_log_probs(prompt, ends)]
+    found = [p.sum() for p in prefix.log_probs_behind([prompt] * len(ends), ends)]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     long = [*ends, prefix.encode(LONG)[:60]]  # does not fit: windows take over
-    windowed = [p.sum() for p in prefix.continuation_log_probs(prompt, long)[:3]]
+    windowed = [p.sum() for p in prefix.log_probs_behind([prompt] * len(long), long)[:3]]
     np.testing.assert_allclose(windowed, expected, atol=1e-3)
     context, text = "The nurse said that", " she would be late."
     line = prefix.opened(prefix.encode(context + text))
@@ -129,7 +129,7 @@ def test_a_long_text_is_written_half_a_context_at_a_time(both):
 def test_what_is_given_goes_to_the_encoder(both):
     prefix = both.opened(both.encode("Numbers: 0 1"))
     ends = [both.encode(t) for t in (" 2 3 4", " 5", " and so on.")] + [[]]
-    found = [p.sum() for p in both.continuation_log_probs(prefix, ends)]
+    found = [p.sum() for p in both.log_probs_behind([prefix] * len(ends), ends)]
     source = [*both.encode("Numbers: 0 1"), both.gap]
     expected = [sum(by_steps(both, source, end)) for end in ends]
     np.testing.assert_allclose(found, expected, atol=1e-4)

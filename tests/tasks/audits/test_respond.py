@@ -152,9 +152,9 @@ def test_a_context_is_read_once_for_many_targets(tmp_path, request, folder):
     checkpoint = external(request.getfixturevalue(folder), "checkpoint")
     subject = open_subject(checkpoint)
     questions = Questions()
-    many = [rng.integers(2, 90, 1 + n % 5).tolist() for n in range(responding.SHARED + 3)]
+    many = [rng.integers(2, 90, 1 + n % 5).tolist() for n in range(19)]
     many[4] = []
-    contexts = [rng.integers(2, 90, 9).tolist(), []]
+    contexts = [rng.integers(2, 90, n).tolist() for n in (9, 9, 0, 1, 5)]
     for number, context in enumerate(contexts):
         questions.read(questions.item(str(number)), context, many)
     found = answers_of(checkpoint, requests_of(questions), tmp_path).to_pylist()
