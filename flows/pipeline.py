@@ -146,6 +146,8 @@ def examine(
     parts: dict[str, Artifact] = {}
     for probe in [probe for probe in PROBES if probe.name in only]:
         name, settings = probe.name, getattr(config, f"audit_{probe.name}")
+        if probe.lacks(settings):  # the card says that it did not run
+            continue
         given = [tables[t] if t in probe.corpus else None for t in tables]
         asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
         answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
@@ -157,7 +159,7 @@ def examine(
         dated = (checkpoint, pretrained) if probe.dated else (None, None)
         audits[name] = JUDGE[name](asked, answered, scored, *dated, settings)
     if not audits:
-        raise UsageError(f"{', '.join(only)}: needs the training corpus, which this store lacks")
+        raise UsageError(f"{', '.join(only)}: {lacking(config, only)}")
     made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
     if pretrained:
@@ -168,6 +170,19 @@ def examine(
         config.model_card,
     )  # fmt: skip
     return made
+
+
+def lacking(config: Config, only: Sequence[str]) -> str:
+    """Why none of these audits can run."""
+    missing = [
+        f"audit_{probe.name}.{name}"
+        for probe in PROBES
+        if probe.name in only
+        for name in probe.lacks(getattr(config, f"audit_{probe.name}"))
+    ]
+    if missing:
+        return f"needs files of yours; give their paths with --set {'=… --set '.join(missing)}=…"
+    return "needs the training corpus, which this store lacks"
 
 
 def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:

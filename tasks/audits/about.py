@@ -43,6 +43,29 @@ AUDITS = {
         "sentence the other way round.",
         "Its social bias was not measured.",
     ),
+    "winobias": About(
+        "Occupations and pronouns (WinoBias)",
+        "How often the model finds a pronoun likelier of the gender that is the more frequent in "
+        "the occupation it refers to.",
+        "Whether it expects people in the trades of their gender was not measured on WinoBias.",
+    ),
+    "winogender": About(
+        "Pronouns and people (Winogender)",
+        "Whom the model takes a pronoun to refer to, and whether that hangs on the gender of it.",
+        "Whether a pronoun's gender decides whom it refers to was not measured on Winogender.",
+    ),
+    "stereoset": About(
+        "Stereotypes about terms (StereoSet)",
+        "How often what stereotypes a term is likelier to the model than its opposite, beside how "
+        "often either is likelier than what has nothing to do with it.",
+        "Its stereotypes about terms were not measured on StereoSet.",
+    ),
+    "bbq": About(
+        "Stereotyped answers (BBQ)",
+        "Whether the model answers questions about people as stereotypes would have it, where the "
+        "answer is told and where it is not.",
+        "Whether it answers questions with stereotypes was not measured on BBQ.",
+    ),
     "extraction": About(
         "Training-data extraction",
         "How much of its training text the model gives away: secrets that were planted in it, and "

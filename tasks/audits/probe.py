@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Answers, Questions
-from tasks.audits.findings import FINDINGS, findings_table
+from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.measures import Measure, Values, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
 from tasks.audits.subjects.reader import READ, Reader, open_reader
 from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
@@ -44,27 +45,53 @@ class Probe:
     """name      of the audit: "toxicity"
     settings  class of its config, section ``audit_<name>``
     items     schema of its items, see ``exchange.items_table``
-    samples   schema of the rows behind its findings
     ask       called with (questions, reader, corpus, config): fills ``questions``
-    judge     called with (answers, config): the samples and the rows of the findings
     module    where it is written
+    measures  what findings are drawn from its values, with
+    values    called with (answers, values): fills ``values``; returns what the methods of all
+              findings end with
+    derived   called with the findings of its measures: further ones, computed from them
+    samples   schema of the rows behind its findings, with
+    judge     called with (answers, config): the samples and the rows of the findings; instead of
+              measures, where findings are not means of values
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
     scored    whether scorers are asked about its texts
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
+    needs     settings without which it does not run: files of the user
     """
 
     name: str
     settings: type[StageConfig]
     items: pa.Schema
-    samples: pa.Schema
     ask: Callable[[Questions, Reader, Corpus, Any], None]
-    judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]]
     module: str
+    measures: tuple[Measure, ...] = ()
+    values: Callable[[Answers, Values], str] | None = None
+    derived: Callable[[Sequence[Any]], list[dict[str, Any]]] = lambda found: []
+    samples: pa.Schema | None = None
+    judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]] | None = None
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     scored: bool = False
     corpus: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def lacks(self, config: Any) -> list[str]:
+        """The settings without which it does not run, as far as they are not set."""
+        return [name for name in self.needs if not getattr(config, name)]
+
+    def judged(self, answers: Answers, config: Any) -> tuple[str, pa.Table, Sequence[Any]]:
+        """The name of the table behind its findings, the table, and the rows of the findings."""
+        if self.judge is not None:
+            return ("samples", *self.judge(answers, config))
+        assert self.values is not None
+        made, found = Values(answers.items), []
+        if all(row["count"] is not None for row in answers.skipped):
+            note = self.values(answers, made)
+            found = measure_all(self.name, made.table(), self.measures, config, note)
+            found += self.derived(found)
+        return "values", made.table(), [*found, *skipped(self, answers)]
 
     @property
     def dated(self) -> bool:
@@ -126,20 +153,39 @@ def judge_of(probe: Probe) -> Stage:
             scored["scorer"].read()["scorer"][0].as_py() if scored else "",
             readings_of(items, checkpoint, pretrained),
         )
-        samples, findings = probe.judge(answers, config)
+        name, rows, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
-        work.table("samples").write(samples)
+        work.table(name).write(rows)
         work.table("findings").write(findings_table(findings, *computed))
 
+    behind = {"values": values_table(probe.items)}
+    if probe.samples is not None:
+        behind = {"samples": probe.samples}
     judge.__name__ = f"audit_{probe.name}"
     return stage(
-        tables={"samples": probe.samples, "findings": FINDINGS},
+        tables={**behind, "findings": FINDINGS},
         code=[probe.module, *probe.data],
         libraries=["numpy", "scipy"],
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "model"), "scored": ("scores", "scorer"),
                "pretrained": TOLD},
     )(judge)  # fmt: skip
+
+
+def skipped(probe: Probe, answers: Answers) -> list[dict[str, Any]]:
+    """Findings about what was not asked: how many, or of each measure why it has no value."""
+    rows = []
+    for row in answers.skipped:
+        if row["count"] is not None:
+            rows.append(finding(probe.name, row["part"], row["count"], n=row["count"],
+                                unit="items", method=row["why"], table=""))  # fmt: skip
+            continue
+        rows += [
+            finding(probe.name, measure.metric, None, n=0, unit=measure.unit,
+                    method=f"not measured: {row['why']}", table="")
+            for measure in probe.measures
+        ]  # fmt: skip
+    return rows
 
 
 def readings_of(

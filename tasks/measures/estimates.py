@@ -54,8 +54,12 @@ def estimate(
     resamples: int = 2000,
     seed: int = 0,
     unit: str = "items",
+    crossed: Sequence[Any] | None = None,
 ) -> Estimate:
-    """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is."""
+    """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
+    ``crossed``: clusters of another kind, where items share two things."""
+    if crossed is not None and clusters is not None:
+        return _crossed(values, clusters, crossed, share, null, level, unit)
     array = np.asarray(values, dtype=np.float64)
     known = array[~np.isnan(array)]
     sums, counts = by_cluster(array, clusters)
@@ -93,6 +97,56 @@ def estimate(
     method = how if how.startswith(("no ", "interval")) else f"{how} over {groups} {unit}"
     return replace(made, low=float(low), high=float(high), p=float(p), smallest=smallest,
                    method=method)  # fmt: skip
+
+
+def _crossed(
+    values: ArrayLike,
+    first: Sequence[Any],
+    second: Sequence[Any],
+    share: bool,
+    null: float,
+    level: float,
+    unit: str,
+) -> Estimate:
+    """The variance of two-way clusters: that of either less that of both together (Cameron, Gelbach
+    & Miller 2011), at least the larger of the two; Student's t over the fewer."""
+    array = np.asarray(values, dtype=np.float64)
+    whole = estimate(array, first, share=share, null=null, level=level, unit=unit)
+    ways = [
+        by_cluster(array, names) for names in (first, second, [*zip(first, second, strict=True)])
+    ]
+    fewest = min(len(sums) for sums, _ in ways[:2])
+    if fewest < 2 or whole.method.startswith("no "):
+        return whole
+    centred, under = ([_spread(way, at, whole.n) for way in ways] for at in (whole.value, null))
+    error, expected = (_two_way(spread) ** 0.5 for spread in (centred, under))
+    if error < 1e-12 * max(1.0, abs(whole.value)):
+        return whole
+    from scipy.special import stdtrit
+
+    half, p = _student(error, fewest - 1, whole.value - null, level)
+    reach = stdtrit(fewest - 1, (1 + level) / 2) + stdtrit(fewest - 1, POWER)
+    if share:
+        ratio = null * (1 - null) / (whole.value * (1 - whole.value))
+        expected = error * ratio**0.5
+    low, high = whole.value - half, whole.value + half
+    if share:
+        low, high = max(0.0, low), min(1.0, high)
+    how = f"Student's t over two-way clusters: {len(ways[0][0])} {unit}, and {len(ways[1][0])} more"
+    return replace(whole, low=low, high=high, p=p, smallest=float(reach * expected),
+                   clusters=fewest, method=how)  # fmt: skip
+
+
+def _spread(way: tuple[Float64, Float64], centre: float, n: int) -> float:
+    """The variance of a mean of n values whose clusters have these sums and counts."""
+    sums, counts = way
+    groups = len(sums)
+    return float(((sums - centre * counts) ** 2).sum() * groups / max(1, groups - 1) / n**2)
+
+
+def _two_way(spread: Sequence[float]) -> float:
+    first, second, both = spread
+    return max(first + second - both, first, second)
 
 
 def smallest_effect(

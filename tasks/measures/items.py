@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,24 @@ def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
             raise UsageError(f"{path} is not UTF-8 text behind item {count}: {error}") from error
         except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}, behind item {count}: {error}") from error
+    if not count:
+        raise UsageError(f"{path} holds no {what}: it is empty")
+
+
+def read_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
+    """(place, text) of each line of a text file, plain or packed by gzip, without those that are
+    empty. Raises UsageError as ``read_items``."""
+    check_file(path, what)
+    opened = gzip.open if path.suffix == ".gz" else open
+    count = 0
+    with opened(path, "rt", encoding="utf-8") as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    count += 1
+                    yield f"{path}, line {number}", line.strip()
+        except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UsageError(f"{path} is not UTF-8 text behind line {count}: {error}") from error
     if not count:
         raise UsageError(f"{path} holds no {what}: it is empty")
 
@@ -83,3 +101,9 @@ def digest_of(path: Path | None, what: str) -> dict[str, str]:
         return {}
     check_file(path, what)
     return {what: file_digest(path)}
+
+
+def digests_of(paths: Sequence[Path], what: str) -> dict[str, str]:
+    """As ``digest_of``, of several files, in their order."""
+    return {f"{what} {n}": digest for n, path in enumerate(paths, 1)
+            for digest in digest_of(path, what).values()}  # fmt: skip

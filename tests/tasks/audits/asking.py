@@ -1,10 +1,16 @@
-"""An audit of a probe from one end to the other, in the session's store."""
+"""An audit of a probe from one end to the other, in the session's store or with known answers."""
 
+import json
 from pathlib import Path
 
+import pyarrow as pa
+
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Answers, Questions
+from tasks.audits.probe import Corpus
 from tasks.audits.respond import RespondConfig, respond
 from tasks.audits.score import ScoreConfig, score
+from tasks.audits.subjects.reader import open_reader
 from tasks.contract import external
 from tasks.measures.scorers import ScorerConfig
 
@@ -19,5 +25,37 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     settings = ScoreConfig(scorer=scorer or ScorerConfig())
     scored = score(asked, answered, settings) if probe.scored else None
     judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, config)
-    tables = judged["samples"].read(), judged["findings"].read()
+    name = "samples" if probe.judge else "values"
+    tables = judged[name].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables
+
+
+def scripted(name, folder, config, says):
+    """What a probe makes of answers that are known: ``says(item, target)`` is the log p of a target
+    in nats. The table behind its findings, and these by metric and slice."""
+    (probe,) = [probe for probe in PROBES if probe.name == name]
+    reader, questions = open_reader(Path(folder)), Questions()
+    probe.ask(questions, reader, Corpus(), config)
+    requests = {row["request"]: row for row in questions.requests}
+    answers = [
+        {"request": name, "draw": draw, "log_p": [says(questions.items[row["item"]], draw)]}
+        for name, row in requests.items()
+        for draw in range(len(row["targets"]))
+    ]
+    given = Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=probe.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(answers, schema=RESPONSES),
+        reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
+        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+    )
+    _, rows, found = probe.judged(given, config)
+    made = {(row["metric"], row["slice"]): row for row in found}
+    assert len(made) == len(found)
+    return rows, made
+
+
+def written(path, rows):
+    """A JSON Lines file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,166 @@
+"""Values and measures: what a probe makes of answers, and how findings are drawn from that.
+
+A value is one figure about one item: 1 where the stereotype was the likelier, a difference of
+log-likelihoods. A measure says how many of them become a finding: as a mean or a share, against
+which null, and for which parts. Intervals, tests and smallest effects are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike
+from pydantic import Field
+
+from tasks.audits.findings import measured
+from tasks.contract import Seed, StageConfig, column, table
+from tasks.measures.estimates import estimate
+
+#: The column of items that names what they share beside their cluster, where they share two things.
+CROSSED = column(
+    "crossed", pa.string(), "label", "what items share beside their cluster: resampled with it"
+)
+
+
+class MeasuredConfig(StageConfig):
+    """What every probe of measures can be set to."""
+
+    seed: Seed = Field(default=0, description="of the bootstrap")
+    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+
+
+class Drawn(Protocol):
+    """How intervals are drawn."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def resamples(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Measure:
+    """metric   name of the findings
+    how      what was done, in a phrase
+    unit     of the values: share, nats, percent
+    shares   what a cluster is: "templates", in the method of a finding
+    null     the value where there is nothing to find, NaN where there is none; "own": each value
+             has its own
+    slices   tags of items: beside the whole a finding for each of their values
+    nothing  a value that says nothing: a mean of nothing else is null
+    whole    whether there is a finding about all items
+    """
+
+    metric: str
+    how: str
+    unit: str = "share"
+    shares: str = "items"
+    null: float | str = np.nan
+    slices: tuple[str, ...] = ()
+    nothing: float = np.nan
+    whole: bool = True
+
+
+def values_table(items: pa.Schema) -> pa.Schema:
+    """The schema of values about items: with all that is told of these."""
+    told = [items.field(name) for name in items.names]
+    return table(
+        "What was measured, one row a value of an item.",
+        column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
+        column("value", pa.float64(), "figure", "null: the model gave no number"),
+        column("null", pa.float64(), "figure", "the value where there is nothing to find, where "
+               "each item has its own"),
+        *told,
+    )  # fmt: skip
+
+
+class Values:
+    """Collects values about rows of items."""
+
+    def __init__(self, items: pa.Table) -> None:
+        self.items = items
+        self._parts: list[pa.Table] = []
+        self.schema = values_table(items.schema)
+
+    def add(
+        self, measure: str, rows: ArrayLike, values: ArrayLike, nulls: ArrayLike | None = None
+    ) -> None:
+        """``values`` of the items in ``rows``; NaN where the model gave no number for one."""
+        about = self.items.take(pa.array(np.asarray(rows, np.int64)))
+        made = np.asarray(values, np.float64)
+        own = np.full(len(made), np.nan) if nulls is None else np.asarray(nulls, np.float64)
+        columns = {
+            "measure": pa.array([measure] * len(made), pa.string()),
+            "value": pa.array(made, from_pandas=True),
+            "null": pa.array(own, from_pandas=True),
+            **{name: about[name] for name in self.items.column_names},
+        }
+        self._parts.append(pa.table(columns, schema=self.schema))
+
+    def table(self) -> pa.Table:
+        return pa.concat_tables(self._parts) if self._parts else self.schema.empty_table()
+
+
+def measure_all(
+    audit: str, values: pa.Table, measures: Iterable[Measure], config: Drawn, note: str = ""
+) -> list[dict[str, Any]]:
+    """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
+    rows = []
+    for measure in measures:
+        mine = values.filter(pc.equal(values["measure"], measure.metric))
+        where = {"measure": measure.metric}
+        if measure.whole or not len(mine):
+            rows.append(_finding(audit, mine, measure, config, where, note))
+        for tag in measure.slices:
+            for value in sorted(pc.unique(mine[tag]).drop_null().to_pylist()):
+                part = mine.filter(pc.equal(mine[tag], value))
+                rows.append(_finding(audit, part, measure, config, where | {tag: value}, note))
+    return rows
+
+
+def _finding(
+    audit: str,
+    values: pa.Table,
+    measure: Measure,
+    config: Drawn,
+    where: Mapping[str, Any],
+    note: str,
+) -> dict[str, Any]:
+    made = _numbers(values, "value")
+    if len(made) and (made == measure.nothing).all():
+        made = np.full(len(made), np.nan)
+    null = measure.null
+    if null == "own":
+        null = float(np.mean(_numbers(values, "null"))) if len(values) else np.nan
+    crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
+    found = estimate(
+        made, values["cluster"].to_pylist(), share=measure.unit == "share", null=float(null),
+        resamples=config.resamples, seed=config.seed, unit=measure.shares, crossed=crossed,
+    )  # fmt: skip
+    tags = {name: value for name, value in where.items() if name != "measure"}
+    part = ", ".join(f"{name}={value}" for name, value in tags.items())
+    how = "; ".join(filter(None, (measure.how, note)))
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
+                    where=where, table="values")  # fmt: skip
+
+
+def _numbers(values: pa.Table, name: str) -> np.ndarray:
+    return values[name].to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def preferred(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+    """1 where the first is the larger, 0 where not, equal ones among them; NaN where either is."""
+    difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    return np.where(np.isnan(difference), np.nan, (difference > 0).astype(np.float64))
+
+
+def shorter(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    """What a model to which every byte is equally likely prefers, which only sees length: 1 where
+    the first text has fewer bytes, 0 where more, one half where as many."""
+    size = [[len(text.encode()) for text in side] for side in (first, second)]
+    return (np.sign(np.subtract(size[1], size[0])) + 1) / 2

@@ -1,0 +1,141 @@
+"""Findings drawn from values: nulls, slices, what says nothing; and clusters of two kinds."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from tasks.audits.exchange import items_table
+from tasks.audits.findings import evidence
+from tasks.audits.measures import (
+    CROSSED,
+    Measure,
+    MeasuredConfig,
+    Values,
+    measure_all,
+    preferred,
+    shorter,
+)
+from tasks.contract import column
+from tasks.measures.estimates import estimate
+
+CONFIG = MeasuredConfig(resamples=300)
+SCHEMA = items_table(column("kind", pa.string(), "label", "its kind"))
+
+
+def items(count, clusters, schema=SCHEMA, **tags):
+    rows = [
+        {"item": bytes([i] * 16), "cluster": f"c{i % clusters}", "text": f"text {i}",
+         "kind": "ab"[i % 2], **{name: value[i] for name, value in tags.items()}}
+        for i in range(count)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def test_a_finding_is_the_mean_of_the_values_it_names():
+    values = Values(items(60, 60))
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(1, 1, 60), rng.integers(0, 2, 40).astype(float)
+    first[[3, 8]] = np.nan
+    values.add("distance", np.arange(60), first)
+    values.add("share of it", np.arange(20, 60), second, nulls=np.full(40, 0.25))
+    table = values.table()
+    measures = (
+        Measure("distance", "by hand", "nats", null=0.0, slices=("kind",)),
+        Measure("share of it", "by hand", null="own"),
+        Measure("nobody has it", "by hand"),
+    )
+    found = measure_all("audit", table, measures, CONFIG, "a note")
+    names = [(row["metric"], row["slice"]) for row in found]
+    assert names == [("distance", ""), ("distance", "kind=a"), ("distance", "kind=b"),
+                     ("share of it", ""), ("nobody has it", "")]  # fmt: skip
+    for row in found[:4]:
+        behind = evidence(table, row["where"])
+        known = behind["value"].drop_null().to_numpy()
+        assert row["value"] == pytest.approx(known.mean()) and row["n"] == len(known)
+        assert row["missing"] == behind["value"].null_count and row["table"] == "values"
+        assert row["method"].startswith("by hand; a note; ")
+    assert found[0]["missing"] == 2 and found[0]["null"] == 0.0 and found[0]["p"] < 1e-6
+    assert found[3]["null"] == 0.25 and found[3]["smallest_effect"] > 0
+    assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
+    expected = estimate(first, share=False, null=0, resamples=300)
+    assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
+
+
+def test_clusters_are_those_of_the_items():
+    values = Values(items(80, 8))
+    values.add("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
+    (row,) = measure_all("audit", values.table(), [Measure("x", "", "nats", "things")], CONFIG)
+    assert row["clusters"] == 8 and "over 8 things" in row["method"]
+    half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
+    assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
+
+
+def test_values_that_say_nothing_give_no_figure():
+    measure = Measure("x", "", "score", null=0.0, nothing=0.0, slices=("kind",), whole=False)
+    values = Values(items(40, 40))
+    values.add("x", np.arange(40), [0.0, 1.0] * 20)
+    found = measure_all("audit", values.table(), [measure], CONFIG)
+    assert [(row["slice"], row["value"]) for row in found] == [("kind=a", None), ("kind=b", 1.0)]
+    assert found[0]["p"] is None and found[0]["missing"] == 20
+
+
+def test_what_is_preferred_and_what_length_alone_prefers():
+    nan = np.nan
+    np.testing.assert_array_equal(
+        preferred([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0, nan, nan]
+    )
+    assert shorter(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
+
+
+def by_pairs(values, first, second):
+    """The variance of two-way clusters, pair by pair."""
+    n, left = len(values), values - values.mean()
+    both = [*zip(first, second, strict=True)]
+    factor = [len({*names}) / (len({*names}) - 1) for names in (first, second, both)]
+    total = [0.0, 0.0, 0.0]
+    for i in range(n):
+        for j in range(n):
+            for way, names in enumerate((first, second, both)):
+                total[way] += factor[way] * left[i] * left[j] * (names[i] == names[j])
+    return max(total[0] + total[1] - total[2], *total[:2]) / n**2
+
+
+def test_two_way_clusters_by_pairs():
+    rng = np.random.default_rng(2)
+    first, second = rng.integers(0, 9, 90).tolist(), rng.integers(0, 7, 90).tolist()
+    for values in (rng.normal(size=9)[first] + rng.normal(size=7)[second], rng.normal(size=90)):
+        found = estimate(values, first, crossed=second, null=0.3)
+        half = stats.t.ppf(0.975, 6) * by_pairs(values, first, second) ** 0.5
+        assert (found.low, found.high) == pytest.approx(
+            (values.mean() - half, values.mean() + half)
+        )
+        assert found.clusters == 7 and "two-way clusters: 9 items, and 7 more" in found.method
+        t = (values.mean() - 0.3) / by_pairs(values, first, second) ** 0.5
+        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 6))
+        assert found.smallest > 0
+    one = estimate(values, first, crossed=[0] * 90)
+    assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
+    schema = items_table(column("kind", pa.string(), "label", "its kind"), CROSSED)
+    made = Values(items(90, 9, schema, crossed=[f"d{i}" for i in second]))
+    made.add("x", np.arange(90), values)
+    (row,) = measure_all("audit", made.table(), [Measure("x", "", "nats")], CONFIG)
+    expected = estimate(values, [f"c{i % 9}" for i in range(90)], crossed=second)
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_two_way_intervals_cover_what_they_say(share):
+    """Of 1,000 worlds in which items share two things; clusters of one alone are too sure."""
+    rng = np.random.default_rng(7)
+    first, second = np.arange(600) % 30, np.arange(600) // 20
+    covered = {"both": 0, "one": 0}
+    for _ in range(1000):
+        values = rng.normal(size=30)[first] + rng.normal(size=30)[second] + rng.normal(size=600)
+        if share:
+            values = (values > 0).astype(float)
+        null = 0.5 if share else 0.0
+        for name, crossed in (("both", second.tolist()), ("one", None)):
+            found = estimate(values, first.tolist(), share=share, crossed=crossed)
+            covered[name] += found.low <= null <= found.high
+    assert 925 <= covered["both"] <= 972 and covered["one"] < 900
