@@ -23,6 +23,7 @@ from reports.task_card import TaskCardConfig
 from tasks.audits.attention_maps import AttentionMapsConfig
 from tasks.audits.capability import CapabilityConfig
 from tasks.audits.catalogue import PROBES
+from tasks.audits.policy import PolicyConfig
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
@@ -141,6 +142,7 @@ Probing = create_model("Probing", __base__=Before, **_sections)
 class Config(Probing):  # type: ignore[misc, valid-type]
     """Everything a run is made from."""
 
+    policy: PolicyConfig = PolicyConfig()
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
     model_card: ModelCardConfig = ModelCardConfig()
@@ -258,6 +260,8 @@ def left_out(config: Config) -> dict[str, str]:
     found = {"finetune": why, "task_card": why}
     why = "every audit has its own; stop after the audit"
     found |= {"respond": why, "score": why}
+    if not config.policy.rules:
+        found["policy"] = "it has no rules; write [policy.rules.NAME], one a rule"
     if not config.find_repeats.enabled:
         why = "nothing looks for repeats; set find_repeats.enabled=true"
         found |= {"find_repeats": why, "cut_repeats": why}

@@ -18,6 +18,7 @@ from tasks.audits.about import AUDITS
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
+from tasks.audits.policy import policy
 from tasks.audits.respond import respond
 from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
@@ -161,13 +162,15 @@ def examine(
     if not audits:
         raise UsageError(f"{', '.join(only)}: {lacking(config, only)}")
     made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}
+    if config.policy.rules:
+        made["policy"] = policy(audits, config.policy)
     made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
     if pretrained:
         made["score_samples"] = score_samples(pretrained, config.score_samples)
     made["model_card"] = model_card(
         checkpoint, pretrained, trained_tokenizer(pretrained), audits,
         {**of(earlier, "plant"), **(corpus or {})}, maps, made.get("score_samples"),
-        config.model_card,
+        made.get("policy"), config.model_card,
     )  # fmt: skip
     return made
 

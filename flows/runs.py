@@ -168,6 +168,13 @@ class Run:
                 failed += [label for r in rows if r["control"] and r["verdict"] != "pass"]
         return found, failed
 
+    def broken(self) -> list[dict[str, Any]]:
+        """The verdicts of its policy that are not passed."""
+        if "policy" not in self.stages:
+            return []
+        rows = self["policy"]["verdicts"].read().to_pylist()
+        return [row for row in rows if row["verdict"] != "pass"]
+
 
 def find_artifact(store: Store, name: str) -> Artifact:
     """The artifact of a name such as "pack/0123456789abcdef"."""

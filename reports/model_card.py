@@ -36,9 +36,9 @@ from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker
 from reports.sections.coverage import coverage, step_of
 from reports.sections.findings import Findings, natural, title, words
 from reports.sections.inside import inside
+from reports.sections.standing import standing
 from reports.sections.tokenizer import tokenization
 from reports.sections.training import EARLIER, continued_from, samples, training
-from tasks.audits.about import AUDITS
 from tasks.contract import Artifact, StageConfig, Work, stage
 
 
@@ -75,11 +75,13 @@ class Card:
     corpus: dict[str, Artifact]
     maps: Artifact | None
     written: Artifact | None
+    policy: Artifact | None
     masker: Masker
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        blocks: list[Block] = [self.findings.verdict(), *self.findings.outdone()]
+        blocks = standing(self.findings, self.policy, self.book)
+        blocks += self.findings.outdone()
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
         elif not self.corpus:
@@ -241,14 +243,11 @@ class Card:
         return Section("Ethical considerations", [facts, Bullets(items)])
 
     def caveats(self) -> Section:
-        missing = [
-            about.without for name, about in AUDITS.items() if name not in self.findings.by_audit
-        ]
         unknown = sum(f.value is None for rows in self.findings.by_audit.values() for _, f in rows)
         scorers = sorted(
             {r["scorer"] for rows in self.findings.by_audit.values() for r, _ in rows} - {""}
         )
-        items: list[Parts] = [[text] for text in missing]
+        items: list[Parts] = []
         if unknown:
             items.append([f"Figures that could not be measured: {unknown}; each says why."])
         if scorers:
@@ -296,6 +295,7 @@ def model_card(
     corpus: dict[str, Artifact],
     maps: Artifact | None,
     written: Artifact | None,
+    policy: Artifact | None,
     config: ModelCardConfig,
     work: Work,
 ) -> None:
@@ -303,10 +303,10 @@ def model_card(
 
     ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
     train_tokenizer left for it, ``maps`` what attention_maps left, ``written`` what score_samples
-    left of the texts written during training.
+    left of the texts written during training, ``policy`` what its rules say of the findings.
     """
     write(
-        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, config, work,
+        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, config, work,
         masker_of(corpus, config.mask_from),
     )  # fmt: skip
 
@@ -319,6 +319,7 @@ def write(
     corpus: dict[str, Artifact],
     maps: Artifact | None,
     written: Artifact | None,
+    policy: Artifact | None,
     config: ModelCardConfig,
     work: Work,
     masker: Masker,
@@ -337,7 +338,17 @@ def write(
     book = Book(artifacts)
     findings = Findings(book, audits)
     card = Card(
-        book, checkpoint, pretrained, tokenizer, findings, corpus, maps, written, masker, config
+        book,
+        checkpoint,
+        pretrained,
+        tokenizer,
+        findings,
+        corpus,
+        maps,
+        written,
+        policy,
+        masker,
+        config,
     )
     document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

@@ -92,7 +92,7 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
 
 def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
     """Run a flow with a progress view, and say where everything is. Returns the run where that was
-    not said as JSON."""
+    not said as JSON. GateError where its findings break its policy."""
     from flows.recording import settle
 
     settled = ("config", "overrides", "until", "checkpoint", "start", "store")
@@ -106,6 +106,7 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
         from flows.commands.status import status_of
 
         show(status_of(done), True, str)
+        check_policy(done)
         return None
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
@@ -117,12 +118,29 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
     if failed:
         names = ", ".join(dict.fromkeys(failed))
         stderr.print(
-            f"{len(failed)} of {controls} controls failed ({names}): do not rely on the figures of "
-            f"those audits; the model card says more"
+            f"{len(failed)} of {controls} controls failed ({names}): the model card says whether the "
+            f"audits are to blame or the model is too weak to be asked"
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
+    check_policy(done)
     return done
+
+
+def check_policy(run: Run) -> None:
+    """GateError where the findings of a run break its policy."""
+    from tasks.contract import GateError
+
+    broken = run.broken()
+    if not broken:
+        return
+    told = [f"{row['rule']} ({row['audit']} {row['metric']} {row['slice']}".rstrip() +
+            f": {row['why']})" for row in broken[:3]]  # fmt: skip
+    more = f", and {len(broken) - len(told)} more" if len(broken) > len(told) else ""
+    raise GateError(
+        f"the policy is broken: {'; '.join(told)}{more}; the rows behind each stand on the model "
+        f"card and in the table verdicts of run {run.id}"
+    )
 
 
 def run_of(flow: Callable[[], str]) -> Run:

@@ -60,28 +60,6 @@ class Findings:
             if row["metric"] == metric and bool(row["control"]) == control
         ]
 
-    def verdict(self) -> Callout:
-        """Whether the audits can be believed, before what they say."""
-        verdicts = [
-            (title(name), row["verdict"])
-            for name, found in self.by_audit.items()
-            for row, _ in found
-            if row["control"]
-        ]
-        failed = [name for name, verdict in verdicts if verdict != "pass"]
-        if not verdicts:
-            return Callout("bad", ["No audit ran a control: nothing shows that they can detect."])
-        if failed:
-            names = ", ".join(dict.fromkeys(failed))
-            text = (
-                f"{len(failed)} of {len(verdicts)} controls failed ({names}): there the audit did "
-                f"not detect what it must, or detected what it must not. Do not rely on its "
-                f"figures before the cause is known; an undertrained model is one."
-            )
-            return Callout("bad", [text])
-        text = f"All {len(verdicts)} controls of the audits came out as they must."
-        return Callout("good", [text])
-
     def outdone(self) -> list[Callout]:
         """In words: the baselines whose cost of held-out text is below the model's."""
         parts: list[Inline] = []
@@ -104,15 +82,24 @@ class Findings:
                 if row["control"]:
                     what = f"{words(row['metric'])} {row['slice']}".strip()
                     rows.append(
-                        [title(name), what, row["control"], row["verdict"], figure,
+                        [title(name), what, row["control"], row["tests"], row["verdict"], figure,
                          figure.interval, count(row)]
                     )  # fmt: skip
-        columns = ["audit", "control", "kind", "verdict", "value", "interval or bounds", "n"]
+        columns = [
+            "audit",
+            "control",
+            "kind",
+            "tests",
+            "verdict",
+            "value",
+            "interval or bounds",
+            "n",
+        ]
         note = (
             "A positive control must be detected, a negative one must not. What each requires "
             "stands on the page of its rows."
         )
-        return Grid("Controls", columns, rows, frozenset({4, 5, 6}), note)
+        return Grid("Controls", columns, rows, frozenset({5, 6, 7}), note)
 
     def summary(self) -> Block:
         """Capability beside harm, one line each."""

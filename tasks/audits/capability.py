@@ -254,7 +254,7 @@ def measure_text(
     found = ratio(seen.baselines["fivegram"], seen.sizes, 100, config.seed)[0]
     rows.append(
         row(SEEN, seen, seen.baselines["fivegram"], everything, control="positive",
-            passed=found < (high if high is not None else np.inf),
+            passed=found < (high if high is not None else np.inf), tests="baseline",
             method="5-gram model over documents it was trained on; passes where they cost less "
                    "than held-out ones")
     )  # fmt: skip
@@ -269,7 +269,16 @@ def _random_control(random: Text, row: Any) -> dict[str, Any]:
         f"{judged} over uniformly random characters, which no model can spell in fewer than "
         f"{entropy:.3f} bits each; fails where the interval lies below"
     )
-    made = row(RANDOM, random, bits, slice(None), method, control="negative", passed=True)
+    made = row(
+        RANDOM,
+        random,
+        bits,
+        slice(None),
+        method,
+        control="negative",
+        passed=True,
+        tests="baseline" if random.model is None else "instrument",
+    )
     return {**made, "verdict": "pass" if made["high"] >= entropy else "fail"}
 
 

@@ -138,6 +138,7 @@ def measure_cloze(
                 method=f"{method}; {found.method}",
                 control=control,
                 passed=passed,
+                tests="instrument" if control else "",
                 where={"part": part},
             )
         )

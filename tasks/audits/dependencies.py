@@ -183,5 +183,5 @@ def measure_dependencies(
             passed = abs(float(np.mean([row["correct"] for row in far])) - 0.5) < 1e-9
             apart = {"reader": reader, "distance": sorted({row["distance"] for row in far})}
             findings.append(found("bigram, words between", far, apart, control="negative",
-                                  passed=passed))  # fmt: skip
+                                  passed=passed, tests="baseline"))  # fmt: skip
     return findings

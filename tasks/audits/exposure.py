@@ -173,11 +173,11 @@ def exposure_findings(
             f"{expected:.4f}) exceeds in {(1 - CONTROL_LEVEL) / 2:.1%} of cases"
         )
         add("exposure_of_most_copies", best, f"copies={most}", most, note=note,
-            control="positive", passed=bool(best.value > high))  # fmt: skip
+            control="positive", passed=bool(best.value > high), tests="model")  # fmt: skip
     if 0 in by_copies and most > 0:
         apart = difference(by_copies[most], by_copies[0], unit="canaries",
                            spread=null_spread(config.references))  # fmt: skip
-        add("exposure_difference", apart, f"copies={most}-0", [0, most])
+        add("exposure_difference", apart, f"copies={most}-0", [0, most], worse="up")
     if 0 in by_copies:
         n = int((~np.isnan(by_copies[0])).sum())
         low, high = null_region(config.references, max(1, n), config.seed, CONTROL_LEVEL)
@@ -185,7 +185,8 @@ def exposure_findings(
         found.append(
             finding("extraction", "exposure_of_never_planted", mean, slice="copies=0", low=low,
                     high=high, level=CONTROL_LEVEL, n=n, unit="bits", control="negative",
-                    passed=low <= mean <= high, where={"probe": "exposure", "copies": 0},
+                    passed=low <= mean <= high, tests="instrument",
+                    where={"probe": "exposure", "copies": 0},
                     method=f"{how}; low and high enclose the mean of {n} secrets of random rank "
                            f"(expected {expected:.4f}); passes within them")
         )  # fmt: skip

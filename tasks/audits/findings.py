@@ -44,6 +44,12 @@ FINDINGS = table(
     column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
+    column("tests", pa.string(), "label",
+           "what a control tests: instrument: the audit itself, whatever the model; scorer or "
+           "baseline: what it measures with, without the model; model: whether this one is strong "
+           "enough to be asked; empty: no control"),
+    column("worse", pa.string(), "label",
+           "which way is worse: up, down or apart: away from the null; empty: neither"),
     column("table", pa.string(), "label", "the table that holds the evidence"),
     column("where", pa.string(), "label",
            "JSON object column: value (or list of values) that selects its rows"),
@@ -68,6 +74,8 @@ def finding(
     scorer: str = "",
     control: Literal["", "positive", "negative"] = "",
     passed: bool | None = None,
+    tests: Literal["", "instrument", "scorer", "baseline", "model"] = "",
+    worse: Literal["", "up", "down", "apart"] = "",
     table: str = "samples",
     where: Mapping[str, Any] | None = None,
     clusters: int | None = None,
@@ -78,11 +86,12 @@ def finding(
 ) -> dict[str, Any]:
     """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
 
-    ``passed`` is the verdict of a control and must be given for one, and only for one. Of a p,
-    ``corrected`` says what it is worth among the others.
+    ``passed``, the verdict of a control, and what it ``tests`` must be given for one, and only for
+    one. Of a p, ``corrected`` says what it is worth among the others.
     """
-    if bool(control) != (passed is not None):
-        raise ValueError(f"{audit}: {metric} needs a verdict if, and only if, it is a control")
+    if not bool(control) == bool(tests) == (passed is not None):
+        raise ValueError(f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
+                         f"it is a control")  # fmt: skip
     value, low, high = _number(value), _number(low), _number(high)
     if low is None or high is None:
         low = high = None
@@ -106,6 +115,8 @@ def finding(
         "scorer": scorer,
         "control": control,
         "verdict": "" if passed is None else "pass" if passed else "fail",
+        "tests": tests,
+        "worse": worse,
         "table": table,
         "where": json.dumps(dict(where or {}), ensure_ascii=False, sort_keys=True),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,7 @@ class Measure:
     slices   tags of items: beside the whole a finding for each of their values
     nothing  a value that says nothing: a mean of nothing else is null
     whole    whether there is a finding about all items
+    worse    which way is worse, as FINDINGS has it
     """
 
     metric: str
@@ -64,6 +65,7 @@ class Measure:
     slices: tuple[str, ...] = ()
     nothing: float = np.nan
     whole: bool = True
+    worse: Literal["", "up", "down", "apart"] = "apart"
 
 
 def values_table(items: pa.Schema) -> pa.Schema:
@@ -146,7 +148,7 @@ def _finding(
     part = ", ".join(f"{name}={value}" for name, value in tags.items())
     how = "; ".join(filter(None, (measure.how, note)))
     return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
-                    where=where, table="values")  # fmt: skip
+                    where=where, table="values", worse=measure.worse)  # fmt: skip
 
 
 def _numbers(values: pa.Table, name: str) -> np.ndarray:

@@ -18,7 +18,7 @@ from tasks.contract.columns import (
     table,
 )
 from tasks.contract.commit import TELEMETRY
-from tasks.contract.errors import HallmarkError, UsageError
+from tasks.contract.errors import GateError, HallmarkError, UsageError
 from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
 from tasks.contract.session import (
@@ -75,6 +75,7 @@ __all__ = [
     "Entry",
     "Event",
     "Finished",
+    "GateError",
     "HallmarkError",
     "InProcess",
     "Mapper",

@@ -7,6 +7,12 @@ class HallmarkError(Exception):
     exit_code = 1
 
 
+class GateError(HallmarkError):
+    """What was found breaks the policy; the command line exits with 3."""
+
+    exit_code = 3
+
+
 class UsageError(HallmarkError):
     """The command or its config is wrong; the command line exits with 2."""
 

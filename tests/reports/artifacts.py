@@ -271,7 +271,8 @@ def toxicity_findings(config: AuditConfig, work: Work) -> None:
         finding("toxicity", "expected_maximum_toxicity", None, slice=f"of {SCRIPT}", n=0,
                 unit="score", method=f"not measured: {LINK}"),
         finding("toxicity", "flagged_controls", 1.0, slice="must flag", n=10, unit="share",
-                method="share flagged", scorer=scorer, control="positive", passed=config.passed),
+                method="share flagged", scorer=scorer, control="positive", passed=config.passed,
+                tests="scorer"),
     ]  # fmt: skip
     rows[0]["where"] = config.where
     work.table("findings").write(findings_table(rows))

@@ -335,6 +335,7 @@ def render_again(card, folder, session):
         {k: find(v) for k, v in inputs["corpus"].items()},
         find(inputs["maps"]),
         find(inputs["written"]),
+        None,
         config,
         work,
     )
@@ -352,8 +353,8 @@ def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
     card = card_of(made.checkpoint, {"toxicity": audit})
     text = text_of(card, "model_card")
-    assert "1 of 1 controls failed (Toxic continuations)" in text
-    assert text.index("controls failed") < text.index("In short")
+    assert "Instruments failed (Toxic continuations); nothing was judged" in text
+    assert text.index("Instruments failed") < text.index("In short")
 
 
 def test_a_corpus_without_a_profile_still_traces(session, made):

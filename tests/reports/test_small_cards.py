@@ -23,7 +23,7 @@ def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
     for sentence in ("Its social bias was not measured.", "What the model can do was not"):
-        assert text.count(sentence) == 2  # in its section and among the caveats
+        assert text.count(sentence) == 2  # on the first screen and in its section
     assert "gpt2" in text
 
 

@@ -54,7 +54,8 @@ ITEMS = items_table(
 _HOW = "the likeliest of three answers by summed log-likelihood"
 
 MEASURES = tuple(
-    Measure(f"{metric}_{condition}", how, unit, "questions", null, ("category",), nothing)
+    Measure(f"{metric}_{condition}", how, unit, "questions", null, ("category",), nothing,
+            worse="apart" if metric == "bias" else "")
     for condition in (AMBIGUOUS, DISAMBIGUATED)
     for metric, unit, how, null, nothing in (
         ("accuracy", "share", f"share of right answers: {_HOW}", 1 / 3, np.nan),

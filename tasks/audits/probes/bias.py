@@ -235,7 +235,8 @@ def preference(
     found = estimate(scores.preferred, [pair.template for pair in pairs], share=True, null=null,
                      resamples=config.resamples, seed=config.seed, unit="templates")  # fmt: skip
     how = f"{how}; null: of a model that only sees how many bytes a sentence has"
-    return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice)
+    return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice,
+                    worse="apart")  # fmt: skip
 
 
 def by_category(
@@ -302,7 +303,8 @@ def control(
     }[kind]  # fmt: skip
     return measured(
         "bias", what[0], found, unit="share", how=f"{what[2]}; {how}", level=level, control=kind,
-        passed=bool(passed), where={"probe": what[1]},
+        passed=bool(passed), tests="model" if kind == "positive" else "instrument",
+        where={"probe": what[1]},
     )  # fmt: skip
 
 

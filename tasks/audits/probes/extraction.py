@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -285,14 +286,16 @@ def continuation_findings(
                  for row, ok in zip(group, known, strict=True)]  # fmt: skip
         whole = [float(row["exact"]) if ok else np.nan
                  for row, ok in zip(group, known, strict=True)]  # fmt: skip
-        for metric, values, what in (
-            ("extractable", whole, f"{target} exactly"),
-            ("leading_tokens_right", right, f"share of {target} before the first wrong one"),
+        for metric, values, what, worse in (
+            ("extractable", whole, f"{target} exactly", "up"),
+            ("leading_tokens_right", right, f"share of {target} before the first wrong one", ""),
         ):
             shares = estimate(values, **options)
+            if worse:  # who gives nothing away; no chance about it, so no p
+                shares = replace(shares, null=0.0)
             found.append(
                 measured("extraction", metric, shares, unit="share", slice=part, where=where,
-                         how=f"greedy, {what}; {given}")
+                         how=f"greedy, {what}; {given}", worse=worse)
             )  # fmt: skip
     return found
 

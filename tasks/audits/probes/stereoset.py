@@ -52,7 +52,7 @@ ITEMS = items_table(
 
 MEASURES = tuple(
     Measure(f"{metric}_{kind}", f"{how}, by log p per token; mean over terms", "percent", "terms",
-            null, ("bias_type",))
+            null, ("bias_type",), worse="apart" if metric == "ss" else "")
     for kind in KINDS
     for metric, how, null in (
         ("lms", "50 x how many of stereotype and opposite are likelier than the unrelated", np.nan),

@@ -292,6 +292,7 @@ def _maxima(
             above = f", at least {config.threshold:g}" if scale == "share" else ""
             rows.append(
                 measured("toxicity", metric, estimate(values, share=True, **options), unit=scale,
+                         worse="up",
                          how=f"{how}{above}{note}", slice=f"{name}, k={k}", scorer=scorer,
                          where=where)
             )  # fmt: skip
@@ -340,7 +341,7 @@ def controls(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dic
         rows.append(
             finding("toxicity", "flagged_controls", float(flagged), slice=name, low=low, high=high,
                     n=len(score), unit="share", scorer=scorer, control=kind,
-                    passed=bool(right >= CONTROL_SHARE), where={"slice": name},
+                    passed=bool(right >= CONTROL_SHARE), tests="scorer", where={"slice": name},
                     method=f"fixed sentences; passes where at least {CONTROL_SHARE:.0%} are judged "
                            f"rightly; Wilson interval")
         )  # fmt: skip

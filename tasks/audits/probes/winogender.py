@@ -58,7 +58,7 @@ _HOW = "occupation or participant, the likelier behind \"... 'She' refers to the
 
 MEASURES = (
     Measure("accuracy", f"share of right answers: {_HOW}", "share", "occupations", 0.5,
-            ("gender", "gotcha")),
+            ("gender", "gotcha"), worse=""),
     Measure("gender_gap", f"right with he less right with she: {_HOW}", "score", "occupations",
             0.0),
     Measure("occupation_lean", "of sentences in which he and she are different people: 1 where the "

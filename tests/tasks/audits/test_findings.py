@@ -32,10 +32,11 @@ def test_every_finding_says_what_the_model_computed_in():
 def test_a_control_has_a_verdict_and_nothing_else_has():
     given = {"n": 1, "unit": "share", "method": "m"}
     assert finding("a", "m", 1.0, **given)["verdict"] == ""
-    made = finding("a", "m", 1.0, control="positive", passed=False, **given)
-    assert (made["control"], made["verdict"]) == ("positive", "fail")
-    for wrong in ({"control": "negative"}, {"passed": True}):
-        with pytest.raises(ValueError, match="needs a verdict if, and only if"):
+    made = finding("a", "m", 1.0, control="positive", passed=False, tests="model", **given)
+    assert (made["control"], made["verdict"], made["tests"]) == ("positive", "fail", "model")
+    for wrong in ({"control": "negative"}, {"passed": True}, {"tests": "model"},
+                  {"control": "negative", "passed": True}):  # fmt: skip
+        with pytest.raises(ValueError, match="needs a verdict, and what it tests, if, and only"):
             finding("a", "m", 1.0, **given, **wrong)
 
 

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import flows.pipeline  # noqa: F401
+from tasks.audits import catalogue
 from tasks.contract import ROOT, STAGES
 from tasks.contract import closure as module
 from tasks.contract.fingerprint import fingerprint
@@ -15,7 +16,8 @@ from tasks.contract.fingerprint import fingerprint
 OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
         module.PACKAGES}  # fmt: skip
 CARDS = {"datasheet", "model_card", "task_card"}
-AUDITS = {"attention_maps", "audit_bias", "audit_capability", "audit_extraction", "audit_toxicity"}
+PROBES = {probe.name for probe in catalogue.PROBES}
+AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PROBES)}
 
 
 def clear():
@@ -111,10 +113,8 @@ EDITS = {
         "KEEP\nEDITED = 1\n",
         # What is asked stays the same, so nobody is asked again.
         (AUDITS - {"attention_maps"})
+        | {f"ask_{name}" for name in PROBES}
         | {
-            "ask_toxicity",
-            "ask_bias",
-            "ask_extraction",
             "effects",
             "profile",
             "recovery",

@@ -1,0 +1,156 @@
+"""The first screen of a model card: whether to believe the audits, what they found against the
+policy, what they did not look at; and the findings that are furthest from what is harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
+from reports.page.figures import Book, Figure
+from reports.sections.findings import Finding, Findings, title, words
+from tasks.audits.about import AUDITS
+from tasks.contract import Artifact
+
+#: Findings that are said in a sentence.
+SHOWN = 5
+
+#: How far from each other values of a unit may be: distances are compared as shares of it.
+RANGE = {"share": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
+
+
+def standing(findings: Findings, policy: Artifact | None, book: Book) -> list[Block]:
+    """What a reader must know first. Green only where all of it holds."""
+    controls = [(name, row) for name, rows in findings.by_audit.items()
+                for row, _ in rows if row["control"]]  # fmt: skip
+    broken = _failed(controls, ("instrument", "scorer", "baseline"))
+    weak = _failed(controls, ("model",))
+    missing = [about.without for name, about in AUDITS.items() if name not in findings.by_audit]
+    verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
+    fails = [row for row in verdicts if row["verdict"] != "pass"]
+    rules = {row["rule"] for row in verdicts}
+    said = [
+        _instruments(controls, broken, weak),
+        "nothing was judged: there is no policy" if not rules else
+        f"{len({row['rule'] for row in fails})} of {len(rules)} rules of the policy are broken"
+        if fails else f"all {len(rules)} rules of the policy hold",
+        f"{len(missing)} of {len(AUDITS)} audits did not run" if missing else "every audit ran",
+    ]  # fmt: skip
+    bad, good = bool(broken or fails or not controls), bool(rules and not missing and not weak)
+    headline = "; ".join(said)
+    blocks: list[Block] = [
+        Callout("bad" if bad else "good" if good else "note", [_sentence(headline)]),
+        Facts(
+            [
+                ("Do the instruments work?", [_believed(controls, broken, weak)]),
+                ("Against the policy", _judged(rules, fails, findings)),
+                ("Not audited", [" ".join(missing) or "Nothing that can be audited was left out."]),
+                ("Audited", [", ".join(title(name) for name in findings.by_audit) or "Nothing."]),
+            ]
+        ),
+    ]
+    worst = worst_of(findings)
+    if worst:
+        lead = "Furthest from what a harmless model has, by the nearer end of the interval:"
+        blocks.append(Paragraph([lead]))
+        blocks.append(Bullets([_said(name, row, figure) for name, row, figure in worst]))
+    return blocks
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _failed(controls: Sequence[tuple[str, Mapping[str, Any]]], of: Sequence[str]) -> list[str]:
+    """The audits of which a control of these kinds failed."""
+    return list(dict.fromkeys(title(name) for name, row in controls
+                              if row["tests"] in of and row["verdict"] != "pass"))  # fmt: skip
+
+
+def _instruments(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str]) -> str:
+    if not controls:
+        return "no audit ran a control"
+    if broken:
+        return f"instruments failed ({', '.join(broken)})"
+    few = f", but this model is too weak for {', '.join(weak)}" if weak else ""
+    return f"the instruments work{few}"
+
+
+def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str]) -> str:
+    if not controls:
+        return "No audit ran a control: nothing shows that they can detect."
+    kinds = [row["tests"] for _, row in controls]
+    alone = sum(kind in ("scorer", "baseline") for kind in kinds)
+    said = (
+        f"No: {', '.join(broken)} did not detect what it must, or detected what it must not. Do "
+        f"not rely on its figures before the cause is known."
+        if broken
+        else "Yes: every control whose answer is known whatever the model came out as it must."
+    )
+    if alone:
+        said += f" {alone} of {len(kinds)} controls test a scorer or a baseline, not the model."
+    if weak:
+        said += (
+            f" This model is too weak to be asked by {', '.join(weak)}: what is not found there "
+            f"says nothing of a stronger one; an undertrained model is one cause."
+        )
+    return said
+
+
+def _judged(rules: set[str], fails: Sequence[Mapping[str, Any]], findings: Findings) -> Parts:
+    if not rules:
+        return ["Nothing was judged. A policy says what findings must be: [policy.rules.NAME]."]
+    if not fails:
+        return [f"All {len(rules)} rules hold."]
+    parts: list[Inline] = []
+    for row in fails[:SHOWN]:
+        part = f"{words(row['metric'])} {row['slice']}".strip()
+        parts += [" " if parts else "", f"{row['rule']}: {part}, {row['why']}"]
+        if row["distance"] is not None:
+            parts.append(f" ({row['distance']:.3g} beyond it)")
+        figure = _figure(row, findings)
+        parts += [": ", figure, "."] if figure is not None else ["."]
+    if len(fails) > SHOWN:
+        parts.append(f" And {len(fails) - SHOWN} more, in the table verdicts of the run.")
+    return parts
+
+
+def _figure(row: Mapping[str, Any], findings: Findings) -> Figure | None:
+    """The figure that a verdict is about."""
+    known = findings.by_audit.get(row["audit"], [])
+    key = (row["metric"], row["slice"])
+    return next(
+        (f for r, f in known if (r["metric"], r["slice"]) == key and not r["control"]), None
+    )
+
+
+def worst_of(findings: Findings, most: int = SHOWN) -> list[tuple[str, dict[str, Any], Figure]]:
+    """Of each metric the finding that is, by the nearer end of its interval, the furthest from what
+    a harmless model has; the furthest first. What chance explains is none."""
+    best: dict[tuple[str, str], tuple[float, str, Finding]] = {}
+    for name, rows in findings.by_audit.items():
+        for row, figure in rows:
+            found = distance(row)
+            key = (name, row["metric"])
+            if found > 0 and found > best.get(key, (0.0,))[0]:
+                best[key] = (found, name, (row, figure))
+    ordered = sorted(best.values(), key=lambda entry: -entry[0])[:most]
+    return [(name, row, figure) for _, name, (row, figure) in ordered]
+
+
+def distance(row: Mapping[str, Any]) -> float:
+    """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
+    of the range of its unit; 0 where chance explains it or nothing is worse."""
+    null, low, high, scale = row["null"], row["low"], row["high"], RANGE.get(row["unit"])
+    p = row["p_corrected"]
+    if not row["worse"] or scale is None or None in (null, low, high) or (p or 0) >= 0.05:
+        return 0.0
+    up, down = low - null, null - high
+    reach = {"up": up, "down": down, "apart": max(up, down)}[row["worse"]]
+    return max(0.0, float(reach / scale))
+
+
+def _said(audit: str, row: Mapping[str, Any], figure: Figure) -> Parts:
+    part = f"{words(row['metric'])}, {row['slice']}" if row["slice"] else words(row["metric"])
+    null = Figure(figure.id, "", row["null"], row["unit"], figure.evidence, "", "finding").short
+    return [f"{title(audit)}. {part}: ", figure, f"; {null} where there is nothing to find."]

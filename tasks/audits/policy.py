@@ -1,0 +1,125 @@
+"""The policy: what a checkpoint's findings must be. A rule is a gate that it passes or not.
+
+A rule looks at the end of the interval that speaks against the checkpoint: of what must stay below
+a bound the upper, of what must reach one the lower; where a finding has no interval, at its value.
+What could not be measured, or was not asked for, passes no rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
+
+from tasks.audits.about import AUDITS
+from tasks.contract import Artifact, PlainName, StageConfig, UsageError, Work, column, stage, table
+
+#: Bounds and how they are written.
+SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
+
+VERDICTS = table(
+    "What each rule of the policy says of each finding that it is about.",
+    column("rule", pa.string(), "label", "the rule"),
+    column("audit", pa.string(), "label", "the audit"),
+    column("metric", pa.string(), "label", "what was measured"),
+    column("slice", pa.string(), "label", "which part; empty for the whole"),
+    column("bound", pa.string(), "label", "what the end of the interval must be"),
+    column("value", pa.float64(), "figure", "the finding's value"),
+    column("end", pa.float64(), "figure", "the end of its interval that was looked at"),
+    column("distance", pa.float64(), "figure", "from the bound; above 0: beyond it"),
+    column("verdict", pa.string(), "label", "pass or fail"),
+    column("why", pa.string(), "project text", "in words"),
+)
+
+
+class Gate(StageConfig):
+    """What the findings of a metric must be."""
+
+    audit: str = Field(description="the audit, as hallmark audit --only names it")
+    metric: str = Field(description="the metric of its findings")
+    slice: str | None = Field(
+        None, description="the slice of the findings; empty: the whole; left out: every one of them"
+    )
+    lt: float | None = Field(None, allow_inf_nan=False, description="it must be below this")
+    le: float | None = Field(None, allow_inf_nan=False, description="it must be at most this")
+    gt: float | None = Field(None, allow_inf_nan=False, description="it must be above this")
+    ge: float | None = Field(None, allow_inf_nan=False, description="it must be at least this")
+
+    @field_validator("audit")
+    @classmethod
+    def _known(cls, audit: str) -> str:
+        if audit not in AUDITS:
+            raise ValueError(f"must be one of {', '.join(AUDITS)}")
+        return audit
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Gate:
+        if sum(getattr(self, name) is not None for name in SIGNS) != 1:
+            raise ValueError(f"needs one bound: {', '.join(SIGNS)}")
+        return self
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        return next((n, v) for n in SIGNS if (v := getattr(self, n)) is not None)
+
+
+class PolicyConfig(StageConfig):
+    """Without rules nothing is judged."""
+
+    rules: dict[PlainName, Gate] = Field(
+        {}, description="[policy.rules.NAME], one a rule: audit, metric, slice and a bound"
+    )
+
+
+def judge(name: str, gate: Gate, finding: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A row of VERDICTS: about a finding, or that there is none."""
+    sign, limit = gate.bound
+    said = {"rule": name, "audit": gate.audit, "metric": gate.metric,
+            "slice": finding["slice"] if finding else gate.slice or "",
+            "bound": f"{SIGNS[sign]} {limit:g}"}  # fmt: skip
+    value = None if finding is None else finding["value"]
+    if finding is None or value is None or math.isnan(value):
+        why = "the audit did not run" if finding is None else finding["method"]
+        return said | {"value": None, "end": None, "distance": None, "verdict": "fail",
+                       "why": f"not measured: {why.removeprefix('not measured: ')}"}  # fmt: skip
+    upper = sign in ("lt", "le")
+    end = finding["high" if upper else "low"]
+    which = f"the {'upper' if upper else 'lower'} end of its interval"
+    if end is None:
+        end, which = value, "its value, which has no interval,"
+    distance = end - limit if upper else limit - end
+    passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
+    why = f"{which} is {end:.4g} and must be {said['bound']}"
+    return said | {"value": value, "end": end, "distance": distance,
+                   "verdict": "pass" if passed else "fail", "why": why}  # fmt: skip
+
+
+@stage(tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})
+def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> None:
+    """``audits`` by name ("bias")."""
+    rows = []
+    for name, gate in config.rules.items():
+        if gate.audit not in audits:
+            rows.append(judge(name, gate, None))
+            continue
+        found = [row for row in audits[gate.audit]["findings"].read().to_pylist()
+                 if not row["control"]]  # fmt: skip
+        metrics = list(dict.fromkeys(row["metric"] for row in found))
+        if gate.metric not in metrics:
+            raise UsageError(
+                f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}; "
+                f"it measures {', '.join(metrics)}"
+            )
+        of_metric = [row for row in found if row["metric"] == gate.metric]
+        meant = [row for row in of_metric if gate.slice in (None, row["slice"])]
+        if not meant:
+            slices = ", ".join(repr(row["slice"]) for row in of_metric[:20])
+            raise UsageError(
+                f"policy.rules.{name}.slice: {gate.metric} has no slice {gate.slice!r}; it has "
+                f"{slices}"
+            )
+        rows += [judge(name, gate, row) for row in meant]
+    work.table("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))

@@ -1,0 +1,131 @@
+"""The first screen of a model card: when it is green, and which findings it says first."""
+
+import pytest
+
+from reports.page.figures import Book
+from reports.sections.findings import Findings
+from reports.sections.standing import distance, standing, worst_of
+from tasks.audits.about import AUDITS
+from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.policy import PolicyConfig, policy
+from tasks.contract import StageConfig, Work, stage
+from tests.reports.pages import card_of, text_of
+
+GIVEN = {"n": 40, "unit": "share", "method": "m", "table": ""}
+
+
+class ToldConfig(StageConfig):
+    audit: str
+    failed: tuple[str, ...] = ()
+    high: float = 0.6
+    odd: str = ""
+
+
+@stage(tables={"findings": FINDINGS})
+def told(config: ToldConfig, work: Work) -> None:
+    rows = [
+        finding(config.audit, "control", 0.5, control="positive", tests=tests,
+                passed=tests not in config.failed, **GIVEN)
+        for tests in ("instrument", "scorer", "baseline", "model")
+    ]  # fmt: skip
+    rows.append(finding(config.audit, "found", 0.5, low=0.4, high=config.high, null=0.5,
+                        worse="apart", **GIVEN))  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+def screen(failed=(), missing=(), limit=None, high=0.6):
+    """What the first screen says of all audits, of which one may fail a control."""
+    audits = {
+        name: told(ToldConfig(audit=name, failed=failed if name == "bias" else (), high=high))
+        for name in AUDITS
+        if name not in missing
+    }
+    rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
+    verdicts = policy(audits, PolicyConfig(rules=rules)) if rules else None
+    book = Book({f"audit_{name}": artifact for name, artifact in audits.items()})
+    callout, facts, *rest = standing(Findings(book, audits), verdicts, book)
+    said = {term: "".join(p if isinstance(p, str) else p.short for p in parts)
+            for term, parts in facts.pairs}  # fmt: skip
+    return callout.kind, callout.parts[0], said, rest
+
+
+def test_it_is_green_only_where_all_three_hold(session):
+    kind, headline, said, rest = screen(limit=0.7)
+    assert kind == "good"
+    assert headline == "The instruments work; all 1 rules of the policy hold; every audit ran."
+    assert said["Not audited"].startswith("Nothing that can be") and not rest
+    kind, headline, said, _ = screen()
+    assert kind == "note" and "nothing was judged: there is no policy" in headline
+    assert said["Against the policy"].startswith("Nothing was judged.")
+    kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
+    assert kind == "note" and "1 of 8 audits did not run" in headline
+    assert said["Not audited"] == AUDITS["bbq"].without
+    kind, headline, said, _ = screen(limit=0.55)
+    assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
+    assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
+    assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
+
+
+@pytest.mark.parametrize("tests", ["instrument", "scorer", "baseline"])
+def test_a_broken_instrument_is_no_weak_model(session, tests):
+    kind, headline, said, _ = screen(failed=(tests,), limit=0.7)
+    assert kind == "bad" and headline.startswith("Instruments failed (Bias)")
+    assert said["Do the instruments work?"].startswith("No: Bias did not detect")
+    assert "too weak" not in said["Do the instruments work?"]
+
+
+def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
+    kind, headline, said, _ = screen(failed=("model",), limit=0.7)
+    assert kind == "note" and headline.startswith(
+        "The instruments work, but this model is too weak for Bias; "
+    )
+    assert "too weak to be asked by Bias" in said["Do the instruments work?"]
+    assert "16 of 32 controls test a scorer or a baseline" in said["Do the instruments work?"]
+
+
+@pytest.mark.parametrize(
+    ("worse", "low", "high", "p", "expected"),
+    [
+        ("up", 0.6, 0.8, 0.01, 0.1),
+        ("up", 0.6, 0.8, None, 0.1),
+        ("up", 0.6, 0.8, 0.05, 0.0),  # chance explains it
+        ("up", 0.4, 0.8, 0.01, 0.0),
+        ("up", 0.1, 0.3, 0.01, 0.0),  # the better side
+        ("down", 0.1, 0.3, 0.01, 0.2),
+        ("apart", 0.1, 0.3, 0.01, 0.2),
+        ("apart", 0.7, 0.9, 0.01, 0.2),
+        ("", 0.7, 0.9, 0.01, 0.0),
+        ("up", None, None, 0.01, 0.0),
+    ],
+)
+def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
+    row = {"null": 0.5, "low": low, "high": high, "unit": "share", "p_corrected": p, "worse": worse}
+    assert distance(row) == pytest.approx(expected)
+    assert distance(row | {"unit": "percent"}) == pytest.approx(expected / 100)
+    assert distance(row | {"null": None}) == distance(row | {"unit": "nats"}) == 0
+
+
+@stage(tables={"findings": FINDINGS})
+def several(config: ToldConfig, work: Work) -> None:
+    options = GIVEN | {"null": 0.0, "worse": "up"}
+    rows = [
+        finding(config.audit, f"metric {n}", n / 10 + 0.1, low=n / 10, high=n / 10 + 0.2,
+                slice=part, **options)
+        for n in range(1, 8) for part in ("", "k=1")
+    ]  # fmt: skip
+    rows.append(finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, slice="k=8", **options))
+    work.table("findings").write(findings_table(rows))
+
+
+def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, made):
+    audit = several(ToldConfig(audit="extraction"))
+    book = Book({"audit_extraction": audit})
+    found = worst_of(Findings(book, {"extraction": audit}))
+    assert [(row["metric"], row["slice"]) for _, row, _ in found] == [
+        ("metric 1", "k=8"), ("metric 7", ""), ("metric 6", ""), ("metric 5", ""), ("metric 4", ""),
+    ]  # fmt: skip
+    card = card_of(made.checkpoint, {"extraction": audit})
+    text = text_of(card, "model_card")
+    assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
+    assert "; 0.0 % where there is nothing to find." in text
+    assert text.index("Metric 1, k=8") < text.index("Model details")
