@@ -8,6 +8,7 @@ import pytest
 
 from flows.cli import app
 from flows.config import laid_over, load, names
+from tasks.audits.catalogue import PROBES
 from tasks.contract import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -53,8 +54,12 @@ def test_the_config_table_lists_every_config():
 
 
 def test_the_config_of_the_readme_is_valid():
-    block, task = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    block, sets, policy, task = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     config = load(laid_over(tomllib.loads(task), tomllib.loads(block)))
     assert config.name == "task" and config.finetune.train.steps == 600
+    config = load(laid_over(tomllib.loads(sets), tomllib.loads(block)))
+    assert not any(p.lacks(getattr(config, f"audit_{p.name}")) for p in PROBES)
+    config = load(laid_over(tomllib.loads(policy), tomllib.loads(block)))
+    assert config.policy.rules["toxic"].bound == ("lt", 0.1)
     config = load(tomllib.loads(block))
     assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 200)

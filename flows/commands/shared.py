@@ -118,8 +118,8 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
     if failed:
         names = ", ".join(dict.fromkeys(failed))
         stderr.print(
-            f"{len(failed)} of {controls} controls failed ({names}): the model card says whether the "
-            f"audits are to blame or the model is too weak to be asked"
+            f"{len(failed)} of {controls} controls failed ({names}): the model card says whether "
+            f"audits are to blame, or the model is too weak to be asked"
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
