@@ -19,7 +19,7 @@ from tasks.audits.attention_maps import attention_maps
 from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.policy import policy
-from tasks.audits.respond import respond
+from tasks.audits.respond import respond, respond_untrained
 from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
 from tasks.contract import Artifact, Table, UsageError
@@ -157,8 +157,13 @@ def examine(
         if probe.scored:
             scored = score.named(f"{name}_score")(asked, answered, config.score)
             parts[f"{name}_score"] = scored
+        untrained, floor = None, None
+        if probe.floor(settings):
+            untrained = respond_untrained.named(f"{name}_floor")(checkpoint, asked, config.respond)
+            floor = score.named(f"{name}_floor_score")(None, untrained, config.score)
+            parts |= {f"{name}_floor": untrained, f"{name}_floor_score": floor}
         dated = (checkpoint, pretrained) if probe.dated else (None, None)
-        audits[name] = JUDGE[name](asked, answered, scored, *dated, settings)
+        audits[name] = JUDGE[name](asked, answered, scored, *dated, untrained, floor, settings)
     if not audits:
         raise UsageError(f"{', '.join(only)}: {lacking(config, only)}")
     made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}

@@ -158,6 +158,19 @@ def load(
     return model.eval()
 
 
+def blank(folder: str | Path, device: str | torch.device = "cpu", *, seed: int) -> Transformer:
+    """The model of a checkpoint before any training: its config, and weights drawn from a seed. The
+    checkpoint's own weights are not looked at. Raises CheckpointError, one sentence."""
+    config = read_config(folder)
+    check_tokenizer(_require(Path(folder), TOKENIZER), config.vocab_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Transformer(config)
+    model.objective = read_objective(folder, config.architecture)
+    model.pairs = read_pairs(folder)
+    return model.to(device).eval()
+
+
 def check_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     """The tokenizer at ``path``; CheckpointError unless it has exactly ``vocab_size`` tokens."""
     from tokenizers import Tokenizer

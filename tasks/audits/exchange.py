@@ -193,7 +193,8 @@ class Questions:
 
 
 class Answers:
-    """Items with what was answered and scored for their sake."""
+    """Items with what was answered and scored for their sake; ``floor``: what an untrained model
+    answered."""
 
     def __init__(
         self,
@@ -205,9 +206,10 @@ class Answers:
         skipped: pa.Table | None = None,
         scorer: str = "",
         readings: Readings | None = None,
+        floor: Answers | None = None,
     ) -> None:
         self.items, self.requests, self.responses = items, requests, responses
-        self.scorer, self.readings = scorer, readings
+        self.scorer, self.readings, self.floor = scorer, readings, floor
         self.kind, self.begin = "", ""
         if reader is not None:
             self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()

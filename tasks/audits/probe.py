@@ -57,6 +57,7 @@ class Probe:
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
     scored    whether scorers are asked about its texts
+    floor     called with the config: whether an untrained model answers its requests, too
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
     needs     settings without which it does not run: files of the user
     """
@@ -74,6 +75,7 @@ class Probe:
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     scored: bool = False
+    floor: Callable[[Any], bool] = lambda config: False
     corpus: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -96,7 +98,7 @@ class Probe:
     @property
     def dated(self) -> bool:
         """Whether its findings depend on what training had read by the checkpoint's step."""
-        return "documents" in self.corpus
+        return "doc_ids" in self.items.names
 
 
 def ask_of(probe: Probe) -> Stage:
@@ -139,20 +141,28 @@ def judge_of(probe: Probe) -> Stage:
         scored: Artifact | None,
         checkpoint: Artifact | None,
         pretrained: Artifact | None,
+        untrained: Artifact | None,
+        untrained_scored: Artifact | None,
         config: Any,
         work: Work,
     ) -> None:
         items = asked["items"].read()
-        answers = Answers(
-            items,
-            asked["requests"].read(),
-            answered["responses"].read(),
-            scored["scores"].read() if scored else None,
-            asked["reader"].read(),
-            asked["skipped"].read(),
-            scored["scorer"].read()["scorer"][0].as_py() if scored else "",
-            readings_of(items, checkpoint, pretrained),
-        )
+        scores = [each["scores"].read() for each in (scored, untrained_scored) if each]
+
+        def answers_of(responses: Artifact, floor: Answers | None = None) -> Answers:
+            return Answers(
+                items,
+                asked["requests"].read(),
+                responses["responses"].read(),
+                pa.concat_tables(scores) if scores else None,
+                asked["reader"].read(),
+                asked["skipped"].read(),
+                scored["scorer"].read()["scorer"][0].as_py() if scored else "",
+                readings_of(items, checkpoint, pretrained),
+                floor,
+            )
+
+        answers = answers_of(answered, answers_of(untrained) if untrained else None)
         name, rows, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
         work.table(name).write(rows)
@@ -168,7 +178,7 @@ def judge_of(probe: Probe) -> Stage:
         libraries=["numpy", "scipy"],
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "model"), "scored": ("scores", "scorer"),
-               "pretrained": TOLD},
+               "untrained": ("responses",), "untrained_scored": ("scores",), "pretrained": TOLD},
     )(judge)  # fmt: skip
 
 

@@ -17,11 +17,15 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.exchange import MODEL, REQUESTS, RESPONSES, SETTINGS
+from tasks.audits.subjects.reader import READ as READERS
 from tasks.audits.subjects.subject import Subject, open_subject
 from tasks.contract import Artifact, Device, InProcess, StageConfig, Table, Tables, Work, stage
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
 WRITTEN, READ = 1 << 15, 1 << 18
+
+#: Of the weights of a model that was never trained.
+SEED = 0
 
 Row = dict[str, Any]
 
@@ -80,18 +84,18 @@ def _size(row: Row) -> tuple[int, bytes]:
 _opened: dict[tuple[str, str], Subject] = {}
 
 
-def opened(checkpoint: Artifact, device: str) -> Subject:
+def opened(checkpoint: Artifact, device: str, seed: int | None = None) -> Subject:
     """The model of a checkpoint, kept until another is asked for."""
-    key = (checkpoint.content, device)
+    key = (checkpoint.content, f"{device} {seed}")
     if key not in _opened:
         _opened.clear()
-        _opened[key] = open_subject(checkpoint, device)
+        _opened[key] = open_subject(checkpoint, device, seed=seed)
     return _opened[key]
 
 
-def answer(chunk: Chunk, checkpoint: Artifact, device: str, out: Tables) -> Row:
+def answer(chunk: Chunk, checkpoint: Artifact, device: str, seed: int | None, out: Tables) -> Row:
     """Answer the requests of a chunk; says in which precision."""
-    subject = opened(checkpoint, device)
+    subject = opened(checkpoint, device, seed)
     rows = list(responses_to(subject, chunk.requests.to_pylist()))
     out.table("responses").write(pa.Table.from_pylist(rows, schema=RESPONSES))
     return {"precision": subject.precision}
@@ -162,8 +166,28 @@ def _all(target: list[int]) -> list[int]:
 )
 def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work) -> None:
     """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
+    _respond(checkpoint, requests, config, work, None)
+
+
+@stage(
+    tables={"responses": RESPONSES, "model": MODEL},
+    libraries=["numpy", "tokenizers", "torch", "transformers"],
+    determinism="machine",
+    reads={"checkpoint": READERS},
+)
+def respond_untrained(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work
+) -> None:
+    """As ``respond``, asking the model as it was before any training: a floor. All checkpoints of
+    one training share it."""
+    _respond(checkpoint, requests, config, work, SEED)
+
+
+def _respond(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work, seed: int | None
+) -> None:
     work.mapper = InProcess()
     asked = requests.read(REQUESTS.names)
-    done = work.map(answer, chunks(asked), checkpoint, config.device)
+    done = work.map(answer, chunks(asked), checkpoint, config.device, seed)
     precisions = [part.value["precision"] for part in done[:1]]
     work.table("model").write(pa.table({"precision": precisions}, schema=MODEL))

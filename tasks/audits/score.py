@@ -64,12 +64,15 @@ def score_texts(item: Texts, config: ScorerConfig, out: Tables) -> None:
     external=lambda config, secret_id: scorer_digest(config.scorer),
     determinism="machine",
 )
-def score(items: Table, responses: Table, config: ScoreConfig, work: Work) -> None:
-    """``items`` and ``responses``: of ``ask`` and of ``respond``. A text without a visible
-    character has no score, and no row."""
+def score(items: Table | None, responses: Table, config: ScoreConfig, work: Work) -> None:
+    """``items`` and ``responses``: of ``ask``, where they are to be scored, and of ``respond``. A
+    text without a visible character has no score, and no row."""
     work.mapper = InProcess()  # a scorer is opened once, and uses every processor
     texts = pa.chunked_array(
-        [*items.read(["text"])["text"].chunks, *responses.read(["text"])["text"].chunks],
+        [
+            *(items.read(["text"])["text"].chunks if items else ()),
+            *responses.read(["text"])["text"].chunks,
+        ],
         pa.large_string(),
     )
     texts = texts.drop_null().unique()

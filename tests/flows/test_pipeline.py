@@ -21,14 +21,15 @@ STAGES = [
     "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
-    "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "audit_toxicity",
+    "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "toxicity_floor",
+    "toxicity_floor_score", "audit_toxicity",
     "bias_ask", "bias_respond", "audit_bias",
     "extraction_ask", "extraction_respond", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
-SHARED = ("toxicity_ask", "bias_ask", "extraction_ask")
+SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask", "extraction_ask")
 
 pytestmark = pytest.mark.slow
 

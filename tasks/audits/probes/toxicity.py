@@ -28,17 +28,20 @@ from pydantic import Field, field_validator, model_validator
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.continuations import (
     BROUGHT,
+    MODEL,
     NONTOXIC,
+    SHUFFLED,
     TOXIC,
     UNPROMPTED,
     UNSCORED,
+    UNTRAINED,
     measure,
 )
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import finding
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, column, table
+from tasks.contract import Seed, StageConfig, Table, column, table
 from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 
@@ -69,6 +72,10 @@ class ToxicityConfig(StageConfig):
     threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
     seed: Seed = Field(default=0, description="of the sampling and of the bootstrap")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    floor: int = Field(
+        default=100, ge=0, le=10_000, description="groups of texts of shuffled held-out tokens, "
+        "which stand beside the figures with what untrained weights write; 0: neither"
+    )  # fmt: skip
 
     @field_validator("k")
     @classmethod
@@ -87,8 +94,10 @@ class ToxicityConfig(StageConfig):
 SAMPLES = table(
     "Continuations of prompts, each with the score of its scorer; and the scorer's controls.",
     column("sample", pa.int32(), "id", "number of the row"),
+    column("writer", pa.string(), "label",
+           "who wrote it: the model, or, as a floor, untrained weights or shuffled tokens"),
     column("kind", pa.string(), "label", "prompted, unprompted, brought: by a prompt about a group "
-           "of a lexicon of the corpus, or control"),
+           "of a lexicon of the corpus, shuffled, or control"),
     column("slice", pa.string(), "label",
            "by the prompt's own score, the lexicon and the group that it is about, or what a "
            "control must or must not be"),
@@ -111,8 +120,8 @@ FLAG, PASS = "must flag", "must not flag"
 ITEMS = items_table(
     column("kind", pa.string(), "label", "as in samples"),
     column("about", pa.string(), "label",
-           "the lexicon and the group that a prompt is about, or what a control must or must not "
-           "be; else empty"),
+           "the lexicon and the group that a prompt is about, what a control must or must not be, "
+           "or group and number of a text of shuffled tokens; else empty"),
 )  # fmt: skip
 
 
@@ -146,6 +155,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
         why = "prompts that stand there before; each is asked once"
         questions.skip("repeated_prompts", why, len(prompts) - len(asked))
     asked += [(BROUGHT, *about) for about in prompts_about(groups_of(corpus.lexicons))]
+    shuffle(questions, reader, corpus.documents, config)
     sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
     encoded = reader.encode_batch([prompt for _, _, prompt in asked])
@@ -172,34 +182,78 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
         questions.write(item, reader.opened([]), draws=draws, **sampling)
 
 
+def shuffle(
+    questions: Questions, reader: Reader, documents: Table | None, config: ToxicityConfig
+) -> None:
+    """Texts of held-out tokens in no order: what a scorer says of words without a meaning."""
+    if not config.floor:
+        return
+    wanted = config.floor * config.continuations * config.tokens
+    tokens: list[int] = []
+    for batch in documents.batches(["source", "text", "split"]) if documents else ():
+        planted = pc.starts_with(batch["source"], "planted/")
+        held = pc.and_not(pc.equal(batch["split"], "validation"), planted)
+        for ids in reader.encode_batch(batch.filter(held)["text"].to_pylist()):
+            tokens += ids
+        if len(tokens) >= wanted:
+            break
+    if not tokens:
+        questions.skip(SHUFFLED, "no held-out text of the corpus is known")
+        return
+    rng = np.random.default_rng(config.seed)
+    few = len(tokens) < wanted  # then some are drawn again
+    drawn = rng.choice(np.array(tokens), wanted, replace=few).reshape(-1, config.tokens)
+    for number, ids in enumerate(drawn.tolist()):
+        group, draw = divmod(number, config.continuations)
+        questions.item(reader.decode(ids), str(group), kind="shuffled", about=f"{group}/{draw}")
+
+
 def samples_of(answers: Answers, config: ToxicityConfig) -> pa.Table:
-    """Rows of SAMPLES: prompted ones, those about groups, unprompted ones, controls."""
+    """Rows of SAMPLES: prompted ones, those about groups, unprompted ones, controls; behind them,
+    where there is one, those of the floor."""
+    own = _samples(answers, config, MODEL)
+    tables = [own.filter(pc.not_equal(own["kind"], "shuffled"))]
+    if answers.floor is not None:
+        found = _samples(answers.floor, config, UNTRAINED)
+        written = pc.is_in(found["kind"], value_set=pa.array(["prompted", "unprompted"]))
+        tables.append(found.filter(written))
+    shuffled = own.filter(pc.equal(own["kind"], "shuffled"))
+    place = SAMPLES.get_field_index("writer")
+    who = pa.array([SHUFFLED] * len(shuffled), pa.string())
+    tables.append(shuffled.set_column(place, SAMPLES.field(place), who))
+    rows = pa.concat_tables(tables)
+    return rows.set_column(0, SAMPLES.field(0), pa.array(np.arange(len(rows), dtype=np.int32)))
+
+
+def _samples(answers: Answers, config: ToxicityConfig, writer: str) -> pa.Table:
     items, drawn = answers.items, answers.of()
     kinds = items["kind"].to_pylist()
     row = drawn["row"].to_numpy()
-    order = {"prompted": 0, BROUGHT: 1, "unprompted": 2, "control": 3}
+    order = {"prompted": 0, BROUGHT: 1, "unprompted": 2, "control": 3, "shuffled": 4}
     # Numbers of prompts: of each kind from 0; of texts without a prompt, of their group.
     number = np.zeros(len(items), np.int64)
     for kind in order:
         here = np.flatnonzero(np.array(kinds) == kind)
         number[here] = np.arange(len(here))
     prompts = items["text"]
-    controls = np.flatnonzero(np.array(kinds) == "control")
-    rows = np.concatenate([row, controls])
+    given = np.flatnonzero(np.isin(kinds, ["control", "shuffled"]))  # texts that nobody wrote
+    rows = np.concatenate([row, given])
     kind = np.array(kinds, object)[rows]
     texts = pa.chunked_array(
-        [*drawn["text"].chunks, *prompts.take(pa.array(controls)).chunks], pa.large_string()
+        [*drawn["text"].chunks, *prompts.take(pa.array(given)).chunks], pa.large_string()
     )
-    draw = np.concatenate([drawn["draw"].to_numpy(), np.zeros(len(controls), np.int32)])
-    free = kind == "unprompted"
+    # Texts without a prompt are dealt into groups that stand for one.
+    draw = np.concatenate([drawn["draw"].to_numpy(), number[given]])
+    free = np.isin(kind, ["unprompted", "shuffled"])
     numbers = np.where(free, draw // config.continuations, number[rows])
-    draw = np.where(free, draw % config.continuations, draw)
-    written = kind != "control"
+    draw = np.where(kind == "control", 0, np.where(free, draw % config.continuations, draw))
+    written = ~np.isin(kind, ["control", "shuffled"])
     prompt_scores = np.where(written & ~free, answers.scores(prompts)[rows], np.nan)
     score = answers.scores(texts)
     table = pa.table(
         {
             "sample": np.arange(len(rows), dtype=np.int32),
+            "writer": pa.array([writer] * len(rows), pa.string()),
             "kind": pa.array(kind, pa.string()),
             "slice": pa.array(_slices(kind, items["about"].to_pylist(), rows, prompt_scores,
                                       config.threshold), pa.string()),
@@ -214,8 +268,7 @@ def samples_of(answers: Answers, config: ToxicityConfig) -> pa.Table:
         schema=SAMPLES,
     )  # fmt: skip
     ordered = np.lexsort((draw, numbers, np.array([order[k] for k in kind])))
-    table = table.take(pa.array(ordered))
-    return table.set_column(0, SAMPLES.field(0), pa.array(np.arange(len(rows), dtype=np.int32)))
+    return table.take(pa.array(ordered))
 
 
 def _objects(column: pa.ChunkedArray) -> np.ndarray:
@@ -231,7 +284,8 @@ def _slices(
         if name == "prompted":
             found.append(UNSCORED if np.isnan(score) else TOXIC if score >= threshold else NONTOXIC)
         else:
-            found.append(UNPROMPTED if name == "unprompted" else about[row])
+            free = {"unprompted": UNPROMPTED, "shuffled": SHUFFLED}
+            found.append(free.get(name, about[row]))
     return found
 
 
@@ -286,7 +340,7 @@ PROBE = Probe(
     ask=ask,
     judge=judge,
     module=__name__,
-    corpus=("lexicons",),
+    corpus=("lexicons", "documents"),
     data=(
         "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",
@@ -294,4 +348,5 @@ PROBE = Probe(
     ),
     external=lambda config, secret_id: digest_of(config.prompts, "prompts"),
     scored=True,
+    floor=lambda config: config.floor > 0,
 )

@@ -23,7 +23,7 @@ from model.decoding.score import (
     token_log_probs,
     token_moments,
 )
-from model.interchange.checkpoint import CheckpointError, load
+from model.interchange.checkpoint import CheckpointError, blank, load
 from model.rows import padded
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
@@ -32,11 +32,14 @@ from tasks.audits.subjects.subject import Float32, Subject, Written, computes, j
 from tasks.contract import UsageError
 
 
-def open_own(folder: Path, name: str, device: str, *, pairs: bool = False) -> Subject:
-    """A checkpoint of model/. Raises UsageError, one sentence; also of a model that was trained on
-    pairs, unless ``pairs`` says that it will be asked for the targets of sources."""
+def open_own(
+    folder: Path, name: str, device: str, *, pairs: bool = False, seed: int | None = None
+) -> Subject:
+    """A checkpoint of model/, or the same before any training. Raises UsageError, one sentence;
+    also of a model that was trained on pairs, unless ``pairs`` says that it will be asked for the
+    targets of sources."""
     try:
-        model = load(folder, device=device)
+        model = load(folder, device) if seed is None else blank(folder, device, seed=seed)
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
     check_language(model.config, model.pairs and not pairs, name)

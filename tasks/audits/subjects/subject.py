@@ -247,9 +247,11 @@ def open_subject(
     *,
     precision: Precision = "auto",
     pairs: bool = False,
+    seed: int | None = None,
 ) -> Subject:
     """The model of a checkpoint folder, on a device ("auto": the GPU where there is one), in a
-    precision ("auto": bf16 on a GPU that has it).
+    precision ("auto": bf16 on a GPU that has it). With a seed: the same model before any training,
+    with weights drawn from it; those of the checkpoint are not looked at.
 
     Raises UsageError, one sentence, where the folder holds no model that can be loaded safely, or
     none of language: of labels, or, unless ``pairs`` asks for it, one that answers sources.
@@ -260,11 +262,11 @@ def open_subject(
     if config.get("model_type") == "hallmark":
         from tasks.audits.subjects.own_subject import open_own
 
-        subject = open_own(folder, name, device, pairs=pairs)
+        subject = open_own(folder, name, device, pairs=pairs, seed=seed)
     else:
         from tasks.audits.subjects.transformers_subject import open_transformers
 
-        subject = open_transformers(folder, config, name, device)
+        subject = open_transformers(folder, config, name, device, seed=seed)
     from model.decoding.mode import computing
 
     with computing(subject.model, precision) as subject.precision:

@@ -39,12 +39,16 @@ from tasks.measures.quiet import quiet_transformers
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
 
-def open_transformers(folder: Path, config: dict[str, Any], name: str, device: str) -> Subject:
-    """A causal or masked LM folder. Raises UsageError, one sentence."""
+def open_transformers(
+    folder: Path, config: dict[str, Any], name: str, device: str, *, seed: int | None = None
+) -> Subject:
+    """A causal or masked LM folder, or the same before any training. Raises UsageError, one
+    sentence."""
     kind = kind_of(folder, config)
-    _check_weights(folder)
+    if seed is None:
+        _check_weights(folder)
     tokenizer = load_tokenizer(folder)
-    model, info = _load(folder, kind)
+    model, info = _load(folder, kind) if seed is None else (_blank(folder, kind, seed), _WHOLE)
     for key, found, expected in sorted(info["mismatched_keys"]):
         raise UsageError(
             f"the weights in {folder} do not fit its config.json: {key} has shape {tuple(found)}, "
@@ -67,11 +71,28 @@ def open_transformers(folder: Path, config: dict[str, Any], name: str, device: s
     return made(model.eval().to(device), tokenizer, name, kind)
 
 
-def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
-    """The model, and what transformers found missing in the weights."""
+#: What ``_load`` says of weights of which none is missing.
+_WHOLE: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
+
+
+def _auto(kind: str) -> Any:
     import transformers
 
-    auto = getattr(transformers, f"AutoModelFor{'MaskedLM' if kind == 'masked' else 'CausalLM'}")
+    return getattr(transformers, f"AutoModelFor{'MaskedLM' if kind == 'masked' else 'CausalLM'}")
+
+
+def _blank(folder: Path, kind: str, seed: int) -> Any:
+    """The model with weights drawn from a seed, as transformers draws them."""
+    from transformers import AutoConfig
+
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _auto(kind).from_config(AutoConfig.from_pretrained(folder, **LOCAL))
+
+
+def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers found missing in the weights."""
+    auto = _auto(kind)
     try:
         with quiet_transformers():
             model, info = auto.from_pretrained(

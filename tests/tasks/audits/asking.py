@@ -8,7 +8,7 @@ import pyarrow as pa
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Answers, Questions
 from tasks.audits.probe import Corpus
-from tasks.audits.respond import RespondConfig, respond
+from tasks.audits.respond import RespondConfig, respond, respond_untrained
 from tasks.audits.score import ScoreConfig, score
 from tasks.audits.subjects.reader import open_reader
 from tasks.contract import external
@@ -24,7 +24,11 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     (probe,) = [probe for probe in PROBES if probe.name == name]
     settings = ScoreConfig(scorer=scorer or ScorerConfig())
     scored = score(asked, answered, settings) if probe.scored else None
-    judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, config)
+    untrained = floor = None
+    if probe.floor(config):
+        untrained = respond_untrained(checkpoint, asked, RespondConfig())
+        floor = score(None, untrained, settings)
+    judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor, config)
     name = "samples" if probe.judge else "values"
     tables = judged[name].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables

@@ -26,7 +26,7 @@ from tasks.measures.scorers import Linear
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, resamples=200)
+QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, resamples=200, floor=0)
 
 
 def requests_of(questions: Questions) -> pa.Table:

@@ -34,7 +34,7 @@ from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
 
 RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
-QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300)
+QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300, floor=0)
 
 
 #: What prompts score, by the slice that it puts them into.

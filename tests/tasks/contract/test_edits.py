@@ -127,7 +127,12 @@ EDITS = {
         "KEEP\nEDITED = 1\n",
         {"ask_toxicity", "audit_toxicity"},
     ),
-    "what asks a model": ("tasks/audits/respond.py", "KEEP", "KEEP\nEDITED = 1\n", {"respond"}),
+    "what asks a model": (
+        "tasks/audits/respond.py",
+        "KEEP",
+        "KEEP\nEDITED = 1\n",
+        {"respond", "respond_untrained"},
+    ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
 
@@ -166,7 +171,11 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
             | AUDITS,
         ),
         ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
-        ("torch", {"pretrain", "finetune", "respond", "attention_maps", "audit_capability"}),
+        (
+            "torch",
+            {"pretrain", "finetune", "respond", "respond_untrained", "attention_maps"}
+            | {"audit_capability"},
+        ),
         ("prefect", set()),
     ],
 )
