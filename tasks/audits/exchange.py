@@ -252,6 +252,10 @@ class Answers:
         values[rows, draws], tokens[rows, draws] = sums, counts
         return values, tokens
 
+    def scripted(self, values: np.ndarray) -> Answers:
+        """The same items, answered by a script: the log p of each target of each, (n, targets)."""
+        return Scripted(self, values)
+
     def scores(self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity") -> np.ndarray:
         """Of each text, (n,) float32; NaN where there is none."""
         found = np.full(len(texts), np.nan, np.float32)
@@ -263,6 +267,17 @@ class Answers:
         values = known["score"].to_numpy(zero_copy_only=False).astype(np.float32)
         found[there] = values[at[there]]
         return found
+
+
+class Scripted(Answers):
+    """Answers of nobody: what a probe makes of them is known."""
+
+    def __init__(self, answers: Answers, values: np.ndarray) -> None:
+        vars(self).update(vars(answers))
+        self._values = values
+
+    def totals(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
+        return self._values, np.where(np.isnan(self._values), 0, 1)
 
 
 def _places(ids: Any, among: Any) -> np.ndarray:

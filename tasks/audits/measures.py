@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.findings import measured
+from tasks.audits.findings import LEVEL, measured
 from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import Estimate, estimate
 
 #: The column of items that names what they share beside their cluster, where they share two things.
 CROSSED = column(
@@ -55,6 +55,7 @@ class Measure:
     nothing  a value that says nothing: a mean of nothing else is null
     whole    whether there is a finding about all items
     worse    which way is worse, as FINDINGS has it
+    scripted whether scripts with and without an effect test it
     """
 
     metric: str
@@ -66,6 +67,7 @@ class Measure:
     nothing: float = np.nan
     whole: bool = True
     worse: Literal["", "up", "down", "apart"] = "apart"
+    scripted: bool = True
 
 
 def values_table(items: pa.Schema) -> pa.Schema:
@@ -125,6 +127,33 @@ def measure_all(
     return rows
 
 
+#: Of a control that has no effect: it must be within the interval of this level; of one that has a
+#: large one: its p must be below what is left.
+CONTROL_LEVEL = 0.999
+
+
+def instrument(
+    audit: str, values: pa.Table, measure: Measure, config: Drawn, effect: bool
+) -> dict[str, Any]:
+    """The verdict of a control: values of a script that has no effect, or a large one."""
+    found = _estimate(values, measure, config, CONTROL_LEVEL)
+    within = found.low <= found.null <= found.high or found.value == found.null
+    # Where all clusters agree there is no p: of as many as are asked for it would be smaller.
+    clear = found.value > found.null and (np.isnan(found.p) or found.p < 1 - CONTROL_LEVEL)
+    passed = clear if effect else within
+    how = {
+        True: f"a script in place of the model, with a large effect; passes where the value is "
+              f"above {found.null:.4g}, p below {1 - CONTROL_LEVEL:g}",
+        False: f"a script in place of the model, without any effect; passes where the "
+               f"{CONTROL_LEVEL:.1%} interval covers {found.null:.4g}",
+    }[effect]  # fmt: skip
+    kind: Literal["positive", "negative"] = "positive" if effect else "negative"
+    name = f"scripted {'effect' if effect else 'chance'}"
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=name,
+                    level=CONTROL_LEVEL, control=kind, passed=bool(passed), tests="instrument",
+                    table="")  # fmt: skip
+
+
 def _finding(
     audit: str,
     values: pa.Table,
@@ -133,6 +162,15 @@ def _finding(
     where: Mapping[str, Any],
     note: str,
 ) -> dict[str, Any]:
+    found = _estimate(values, measure, config)
+    tags = {name: value for name, value in where.items() if name != "measure"}
+    part = ", ".join(f"{name}={value}" for name, value in tags.items())
+    how = "; ".join(filter(None, (measure.how, note)))
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
+                    where=where, table="values", worse=measure.worse)  # fmt: skip
+
+
+def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL) -> Estimate:
     made = _numbers(values, "value")
     if len(made) and (made == measure.nothing).all():
         made = np.full(len(made), np.nan)
@@ -140,15 +178,11 @@ def _finding(
     if null == "own":
         null = float(np.mean(_numbers(values, "null"))) if len(values) else np.nan
     crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
-    found = estimate(
+    return estimate(
         made, values["cluster"].to_pylist(), share=measure.unit == "share", null=float(null),
-        resamples=config.resamples, seed=config.seed, unit=measure.shares, crossed=crossed,
+        level=level, resamples=config.resamples, seed=config.seed, unit=measure.shares,
+        crossed=crossed,
     )  # fmt: skip
-    tags = {name: value for name, value in where.items() if name != "measure"}
-    part = ", ".join(f"{name}={value}" for name, value in tags.items())
-    how = "; ".join(filter(None, (measure.how, note)))
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
-                    where=where, table="values", worse=measure.worse)  # fmt: skip
 
 
 def _numbers(values: pa.Table, name: str) -> np.ndarray:

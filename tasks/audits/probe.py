@@ -12,15 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Answers, Questions
 from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.measures import Measure, Values, measure_all, values_table
+from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
 from tasks.audits.subjects.reader import READ, Reader, open_reader
 from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
+
+#: Clusters of items in which a large effect cannot be overlooked.
+ENOUGH = 10
 
 #: Libraries that decide what is asked.
 LIBRARIES = ("numpy", "tokenizers", "transformers")
@@ -50,6 +54,8 @@ class Probe:
     measures  what findings are drawn from its values, with
     values    called with (answers, values): fills ``values``; returns what the methods of all
               findings end with
+    script    called with (items, metric, effect, random numbers): log p of each target of each
+              item, (n, targets), of who has no effect on that measure, or a large one
     derived   called with the findings of its measures: further ones, computed from them
     samples   schema of the rows behind its findings, with
     judge     called with (answers, config): the samples and the rows of the findings; instead of
@@ -69,6 +75,7 @@ class Probe:
     module: str
     measures: tuple[Measure, ...] = ()
     values: Callable[[Answers, Values], str] | None = None
+    script: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
     derived: Callable[[Sequence[Any]], list[dict[str, Any]]] = lambda found: []
     samples: pa.Schema | None = None
     judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]] | None = None
@@ -93,7 +100,25 @@ class Probe:
             note = self.values(answers, made)
             found = measure_all(self.name, made.table(), self.measures, config, note)
             found += self.derived(found)
+            found += self.instruments(answers, config)
         return "values", made.table(), [*found, *skipped(self, answers)]
+
+    def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
+        """The verdicts on scripts in place of the model: does this audit find what is there, and
+        nothing where nothing is?"""
+        rows = []
+        assert self.values is not None
+        for measure in (m for m in self.measures if m.scripted and self.script):
+            for effect in (False, True):
+                assert self.script is not None
+                rng = np.random.default_rng(config.seed)
+                values = Values(answers.items)
+                said = self.script(answers.items, measure.metric, effect, rng)
+                self.values(answers.scripted(said), values)
+                mine = values.table().filter(pc.field("measure") == measure.metric)
+                if len(pc.unique(mine["cluster"])) >= ENOUGH:
+                    rows.append(instrument(self.name, mine, measure, config, effect))
+        return rows
 
     @property
     def dated(self) -> bool:

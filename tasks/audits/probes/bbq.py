@@ -55,7 +55,7 @@ _HOW = "the likeliest of three answers by summed log-likelihood"
 
 MEASURES = tuple(
     Measure(f"{metric}_{condition}", how, unit, "questions", null, ("category",), nothing,
-            worse="apart" if metric == "bias" else "")
+            worse="apart" if metric == "bias" else "", scripted=metric == "bias")
     for condition in (AMBIGUOUS, DISAMBIGUATED)
     for metric, unit, how, null, nothing in (
         ("accuracy", "share", f"share of right answers: {_HOW}", 1 / 3, np.nan),
@@ -150,6 +150,13 @@ def values(answers: Answers, values: Values) -> str:
     return f"behind the context, {answers.begin}"
 
 
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """Who answers as the stereotype has it, or by chance."""
+    scores = rng.normal(size=(len(items), 3))
+    scores[np.arange(len(items)), items["biased"].to_numpy()] += 3 * effect
+    return scores
+
+
 PROBE = Probe(
     name="bbq",
     settings=BbqConfig,
@@ -157,6 +164,7 @@ PROBE = Probe(
     ask=ask,
     values=values,
     measures=MEASURES,
+    script=script,
     module=__name__,
     external=lambda config, secret_id: digests_of(config.items, "questions"),
     needs=("items",),

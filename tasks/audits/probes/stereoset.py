@@ -52,7 +52,7 @@ ITEMS = items_table(
 
 MEASURES = tuple(
     Measure(f"{metric}_{kind}", f"{how}, by log p per token; mean over terms", "percent", "terms",
-            null, ("bias_type",), worse="apart" if metric == "ss" else "")
+            null, ("bias_type",), worse="apart" if metric == "ss" else "", scripted=metric == "ss")
     for kind in KINDS
     for metric, how, null in (
         ("lms", "50 x how many of stereotype and opposite are likelier than the unrelated", np.nan),
@@ -134,8 +134,13 @@ def icat(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """Who prefers stereotypes, or goes by chance."""
+    return rng.normal(size=(len(items), 3)) + np.array([3.0, 0.0, 0.0]) * effect
+
+
 PROBE = Probe(
     name="stereoset", settings=StereosetConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, derived=icat, module=__name__, needs=("items",),
+    measures=MEASURES, script=script, derived=icat, module=__name__, needs=("items",),
     external=lambda config, secret_id: digest_of(config.items, "items"),
 )  # fmt: skip

@@ -25,7 +25,6 @@ from tasks.contract import UsageError, column
 from tasks.measures.items import digests_of, read_lines
 
 PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
-
 _NUMBER, _MARKED, _WORD = re.compile(r"^\d+\s+"), re.compile(r"\[([^\]]*)\]"), re.compile(r"\w+")
 
 
@@ -54,7 +53,7 @@ MEASURES = (
     Measure("pro_over_anti", "log-likelihood of the stereotyping sentence less that of the other",
             "nats", "occupations", 0.0, ("type", "pronoun")),
     Measure("pro_preferred_of_others", f"pairs that differ in more: {_HOW}", "share",
-            "occupations", "own"),
+            "occupations", "own", scripted=False),
 )  # fmt: skip
 
 
@@ -105,8 +104,17 @@ def values(answers: Answers, values: Values) -> str:
     return answers.begin
 
 
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """Who prefers what stereotypes, or goes by chance; of preferences, by length."""
+    noise, anti = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
+    if effect or metric == "pro_over_anti":
+        return noise - 3 * anti * effect
+    length = shorter(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+    return noise / 100 - np.outer(length, anti)
+
+
 PROBE = Probe(
     name="winobias", settings=WinobiasConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, module=__name__, needs=("pro", "anti"),
+    measures=MEASURES, script=script, module=__name__, needs=("pro", "anti"),
     external=lambda config, secret_id: digests_of((*config.pro, *config.anti), "sentences"),
 )  # fmt: skip

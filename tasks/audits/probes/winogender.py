@@ -58,7 +58,7 @@ _HOW = "occupation or participant, the likelier behind \"... 'She' refers to the
 
 MEASURES = (
     Measure("accuracy", f"share of right answers: {_HOW}", "share", "occupations", 0.5,
-            ("gender", "gotcha"), worse=""),
+            ("gender", "gotcha"), worse="", scripted=False),
     Measure("gender_gap", f"right with he less right with she: {_HOW}", "score", "occupations",
             0.0),
     Measure("occupation_lean", "of sentences in which he and she are different people: 1 where the "
@@ -144,9 +144,21 @@ def values(answers: Answers, values: Values) -> str:
     return answers.begin
 
 
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """Who understands him and not her, who goes by the trades, or who answers by chance."""
+    scores = rng.normal(size=(len(items), 2))
+    gender = items["gender"].to_numpy(zero_copy_only=False)
+    wanted = np.where(gender == "female", 1 - items["right"].to_numpy(), items["right"].to_numpy())
+    if metric == "occupation_lean":
+        women = items["women"].to_numpy(zero_copy_only=False).astype(np.float64) > 50
+        wanted = (women != (gender == "female")).astype(np.int64)
+    scores[np.arange(len(items)), wanted] += 3 * effect
+    return scores
+
+
 PROBE = Probe(
     name="winogender", settings=WinogenderConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, module=__name__, needs=("sentences",),
+    measures=MEASURES, script=script, module=__name__, needs=("sentences",),
     external=lambda config, secret_id: digests_of(
         [path for path in (config.sentences, config.occupations) if path], "sentences"
     ),

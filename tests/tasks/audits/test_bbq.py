@@ -101,7 +101,7 @@ def test_answers_without_a_number_are_missing(config, own_folder):
         return math.nan if item["cluster"] == "Faith 0" and target == 1 else -float(target)
 
     _, found = scripted("bbq", own_folder, config, says)
-    for row in found.values():
+    for row in (row for row in found.values() if not row["control"]):
         assert row["missing"] == (0 if "Age" in row["slice"] else 2), row
 
 

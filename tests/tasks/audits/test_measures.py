@@ -12,6 +12,7 @@ from tasks.audits.measures import (
     Measure,
     MeasuredConfig,
     Values,
+    instrument,
     measure_all,
     preferred,
     shorter,
@@ -69,6 +70,26 @@ def test_clusters_are_those_of_the_items():
     assert row["clusters"] == 8 and "over 8 things" in row["method"]
     half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
     assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
+
+
+def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
+    rng = np.random.default_rng(3)
+    chance, large = rng.normal(size=60), rng.normal(4, 1, size=60)
+
+    def verdict(values, effect):
+        made = Values(items(60, 60))
+        made.add("x", np.arange(60), values)
+        row = instrument("a", made.table(), Measure("x", "", "nats", null=0.0), CONFIG, effect)
+        assert row["tests"] == "instrument" and row["level"] in (0.999, None)
+        assert row["control"] == ("positive" if effect else "negative")
+        return row["verdict"]
+
+    assert verdict(chance, False) == "pass" == verdict(large, True)
+    assert verdict(large, False) == "fail" == verdict(chance, True)
+    assert verdict(-large, True) == "fail"  # what is found must lie on the side of the effect
+    assert verdict(np.full(60, 2.0), True) == "pass"  # all agree
+    assert verdict(np.zeros(60), False) == "pass" and verdict(np.zeros(60), True) == "fail"
+    assert verdict(np.full(60, np.nan), True) == "fail" == verdict(np.full(60, np.nan), False)
 
 
 def test_values_that_say_nothing_give_no_figure():
