@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import flow
@@ -18,11 +20,13 @@ from tasks.audits.about import AUDITS
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
+from tasks.audits.failures import FailuresConfig, failures
 from tasks.audits.policy import policy
+from tasks.audits.probe import Probe
 from tasks.audits.respond import respond, respond_untrained
 from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
-from tasks.contract import Artifact, Table, UsageError
+from tasks.contract import Artifact, HallmarkError, Table, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
@@ -47,6 +51,8 @@ from tasks.training.finetune import finetune as finetune_model
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
+
+log = logging.getLogger("hallmark")
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
 select_scored = select.named("select_scored")
@@ -142,42 +148,77 @@ def examine(
     brought = (corpus or {}).get("identities")  # with the groups of its lexicons
     tables = {"lexicons": brought, "plants": documents, "documents": documents}
     audits: dict[str, Artifact] = {}
+    made: dict[str, Artifact] = {}
+    failed: dict[str, str] = {}
     if documents and "capability" in only:
-        audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
-    parts: dict[str, Artifact] = {}
+        with told(failed, "capability"):
+            audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
     for probe in [probe for probe in PROBES if probe.name in only]:
-        name, settings = probe.name, getattr(config, f"audit_{probe.name}")
-        if probe.lacks(settings):  # the card says that it did not run
-            continue
-        given = [tables[t] if t in probe.corpus else None for t in tables]
-        asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
-        answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
-        parts |= {f"{name}_ask": asked, f"{name}_respond": answered}
-        scored = None
-        if probe.scored:
-            scored = score.named(f"{name}_score")(asked, answered, config.score)
-            parts[f"{name}_score"] = scored
-        untrained, floor = None, None
-        if probe.floor(settings):
-            untrained = respond_untrained.named(f"{name}_floor")(checkpoint, asked, config.respond)
-            floor = score.named(f"{name}_floor_score")(None, untrained, config.score)
-            parts |= {f"{name}_floor": untrained, f"{name}_floor_score": floor}
-        dated = (checkpoint, pretrained) if probe.dated else (None, None)
-        audits[name] = JUDGE[name](asked, answered, scored, *dated, untrained, floor, settings)
+        settings = getattr(config, f"audit_{probe.name}")
+        if not probe.lacks(settings):  # else the card says that it did not run
+            with told(failed, probe.name):
+                given = [tables[name] if name in probe.corpus else None for name in tables]
+                audits[probe.name] = ask_and_judge(
+                    probe, checkpoint, pretrained, given, settings, config, made
+                )
     if not audits:
-        raise UsageError(f"{', '.join(only)}: {lacking(config, only)}")
-    made = {**parts, **{f"audit_{name}": artifact for name, artifact in audits.items()}}
+        why = next(iter(failed.values()), f"{', '.join(only)}: {lacking(config, only)}")
+        raise (HallmarkError if failed else UsageError)(why)
+    made |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if config.policy.rules:
         made["policy"] = policy(audits, config.policy)
-    made["attention_maps"] = maps = attention_maps(checkpoint, config.attention_maps)
+    with told(failed, "attention_maps"):
+        made["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if pretrained:
         made["score_samples"] = score_samples(pretrained, config.score_samples)
+    if failed:
+        made["failures"] = failures(FailuresConfig(audits=failed))
     made["model_card"] = model_card(
         checkpoint, pretrained, trained_tokenizer(pretrained), audits,
-        {**of(earlier, "plant"), **(corpus or {})}, maps, made.get("score_samples"),
-        made.get("policy"), config.model_card,
+        {**of(earlier, "plant"), **(corpus or {})}, made.get("attention_maps"),
+        made.get("score_samples"), made.get("policy"), made.get("failures"), config.model_card,
     )  # fmt: skip
     return made
+
+
+def ask_and_judge(
+    probe: Probe,
+    checkpoint: Artifact,
+    pretrained: Artifact | None,
+    given: Sequence[Any],
+    settings: Any,
+    config: Config,
+    made: dict[str, Artifact],
+) -> Artifact:
+    """A probe's findings; what leads to them goes to ``made``. ``given``: what it asks about of the
+    corpus."""
+    name = probe.name
+    made[f"{name}_ask"] = asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
+    answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
+    made[f"{name}_respond"] = answered
+    scored, untrained, floor = None, None, None
+    if probe.scored:
+        scored = score.named(f"{name}_score")(asked, answered, config.score)
+        made[f"{name}_score"] = scored
+    if probe.floor(settings):
+        untrained = respond_untrained.named(f"{name}_floor")(checkpoint, asked, config.respond)
+        floor = score.named(f"{name}_floor_score")(None, untrained, config.score)
+        made |= {f"{name}_floor": untrained, f"{name}_floor_score": floor}
+    dated = (checkpoint, pretrained) if probe.dated else (None, None)
+    return JUDGE[name](asked, answered, scored, *dated, untrained, floor, settings)
+
+
+@contextmanager
+def told(failed: dict[str, str], part: str) -> Iterator[None]:
+    """What goes wrong within is a line of the card, and no end of the run; but what is wrong with
+    the command or the config is."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except HallmarkError as error:
+        failed[part] = str(error)
+        log.warning("%s could not be made, and the model card says so: %s", part, error)
 
 
 def lacking(config: Config, only: Sequence[str]) -> str:

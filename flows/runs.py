@@ -175,6 +175,13 @@ class Run:
         rows = self["policy"]["verdicts"].read().to_pylist()
         return [row for row in rows if row["verdict"] != "pass"]
 
+    def failures(self) -> dict[str, str]:
+        """What of its examination could not be made, and why."""
+        if "failures" not in self.stages:
+            return {}
+        rows = self["failures"]["failures"].read().to_pylist()
+        return {row["audit"]: row["why"] for row in rows}
+
 
 def find_artifact(store: Store, name: str) -> Artifact:
     """The artifact of a name such as "pack/0123456789abcdef"."""

@@ -76,11 +76,12 @@ class Card:
     maps: Artifact | None
     written: Artifact | None
     policy: Artifact | None
+    failures: Artifact | None
     masker: Masker
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        blocks = standing(self.findings, self.policy, self.book)
+        blocks = standing(self.findings, self.policy, self._failed())
         blocks += self.findings.outdone()
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
@@ -98,6 +99,11 @@ class Card:
         if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
             blocks.append(self.findings.controls())
         return blocks
+
+    def _failed(self) -> dict[str, str]:
+        """Why, by audit, masked."""
+        rows = self.failures["failures"].read().to_pylist() if self.failures else []
+        return {row["audit"]: self.masker.whole(row["why"]) for row in rows}
 
     def details(self) -> Section:
         config = self.config
@@ -296,6 +302,7 @@ def model_card(
     maps: Artifact | None,
     written: Artifact | None,
     policy: Artifact | None,
+    failures: Artifact | None,
     config: ModelCardConfig,
     work: Work,
 ) -> None:
@@ -303,11 +310,12 @@ def model_card(
 
     ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
     train_tokenizer left for it, ``maps`` what attention_maps left, ``written`` what score_samples
-    left of the texts written during training, ``policy`` what its rules say of the findings.
+    left of the texts written during training, ``policy`` what its rules say of the findings,
+    ``failures`` what of the examination could not be made.
     """
     write(
-        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, config, work,
-        masker_of(corpus, config.mask_from),
+        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, failures, config,
+        work, masker_of(corpus, config.mask_from),
     )  # fmt: skip
 
 
@@ -320,6 +328,7 @@ def write(
     maps: Artifact | None,
     written: Artifact | None,
     policy: Artifact | None,
+    failures: Artifact | None,
     config: ModelCardConfig,
     work: Work,
     masker: Masker,
@@ -338,17 +347,8 @@ def write(
     book = Book(artifacts)
     findings = Findings(book, audits)
     card = Card(
-        book,
-        checkpoint,
-        pretrained,
-        tokenizer,
-        findings,
-        corpus,
-        maps,
-        written,
-        policy,
-        masker,
-        config,
-    )
+        book, checkpoint, pretrained, tokenizer, findings, corpus, maps, written, policy, failures,
+        masker, config,
+    )  # fmt: skip
     document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

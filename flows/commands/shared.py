@@ -106,7 +106,7 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
         from flows.commands.status import status_of
 
         show(status_of(done), True, str)
-        check_policy(done)
+        check_findings(done)
         return None
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
@@ -123,14 +123,20 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
-    check_policy(done)
+    check_findings(done)
     return done
 
 
-def check_policy(run: Run) -> None:
-    """GateError where the findings of a run break its policy."""
-    from tasks.contract import GateError
+def check_findings(run: Run) -> None:
+    """HallmarkError where an audit of a run failed, GateError where its findings break its
+    policy."""
+    from tasks.contract import GateError, HallmarkError
 
+    for audit, why in run.failures().items():
+        raise HallmarkError(
+            f"{audit} failed, all else is there and the model card says so; run again to try it "
+            f"once more: {why}"
+        )
     broken = run.broken()
     if not broken:
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
-from reports.page.figures import Book, Figure
+from reports.page.figures import Figure
 from reports.sections.findings import Finding, Findings, title, words
 from tasks.audits.about import AUDITS
 from tasks.contract import Artifact
@@ -19,13 +19,17 @@ SHOWN = 5
 RANGE = {"share": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
-def standing(findings: Findings, policy: Artifact | None, book: Book) -> list[Block]:
-    """What a reader must know first. Green only where all of it holds."""
+def standing(findings: Findings, policy: Artifact | None, failed: Mapping[str, str]) -> list[Block]:
+    """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
+    the examination could not be made."""
     controls = [(name, row) for name, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
     broken = _failed(controls, ("instrument", "scorer", "baseline"))
     weak = _failed(controls, ("model",))
-    missing = [about.without for name, about in AUDITS.items() if name not in findings.by_audit]
+    missing = [
+        about.without for name, about in AUDITS.items()
+        if name not in findings.by_audit and name not in failed
+    ]  # fmt: skip
     verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
     fails = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
@@ -36,15 +40,22 @@ def standing(findings: Findings, policy: Artifact | None, book: Book) -> list[Bl
         if fails else f"all {len(rules)} rules of the policy hold",
         f"{len(missing)} of {len(AUDITS)} audits did not run" if missing else "every audit ran",
     ]  # fmt: skip
-    bad, good = bool(broken or fails or not controls), bool(rules and not missing and not weak)
+    if failed:
+        said[-1] = f"failed: {', '.join(map(title, failed))}; {said[-1]}"
+    bad, good = (
+        bool(broken or fails or failed or not controls),
+        bool(rules and not missing and not weak),
+    )
     headline = "; ".join(said)
+    silent = [f"{title(name)} failed: {why.rstrip('.')}." for name, why in failed.items()]
+    silent += missing
     blocks: list[Block] = [
         Callout("bad" if bad else "good" if good else "note", [_sentence(headline)]),
         Facts(
             [
                 ("Do the instruments work?", [_believed(controls, broken, weak)]),
                 ("Against the policy", _judged(rules, fails, findings)),
-                ("Not audited", [" ".join(missing) or "Nothing that can be audited was left out."]),
+                ("Not audited", [" ".join(silent) or "Nothing that can be audited was left out."]),
                 ("Audited", [", ".join(title(name) for name in findings.by_audit) or "Nothing."]),
             ]
         ),

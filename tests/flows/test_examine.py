@@ -4,8 +4,19 @@ import shutil
 
 import pytest
 
-from flows.pipeline import trained_tokenizer
-from tasks.contract import Artifact, NoConfig, Session, Store, Work, external, open_session, stage
+from flows.pipeline import told, trained_tokenizer
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    NoConfig,
+    Session,
+    Store,
+    UsageError,
+    Work,
+    external,
+    open_session,
+    stage,
+)
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
@@ -28,6 +39,19 @@ def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
     assert found is not None and found.name == made.name
     shutil.rmtree(store.root / "artifacts" / "train_tokenizer")
     assert trained_tokenizer(pretrained) is None  # the rest can be audited without it
+
+
+def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
+    failed = {}
+    with told(failed, "bias"):
+        raise HallmarkError("the model gives no number")
+    assert failed == {"bias": "the model gives no number"}
+    assert "bias could not be made, and the model card says so" in caplog.text
+    with pytest.raises(UsageError), told(failed, "toxicity"):
+        raise UsageError("prompts.jsonl, line 2 has no text in 'prompt'")
+    with pytest.raises(ValueError, match="a mistake of ours"), told(failed, "toxicity"):
+        raise ValueError("a mistake of ours")
+    assert [*failed] == ["bias"]
 
 
 def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -203,6 +204,35 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
     assert made(again) == []
     smoke("audit", "latest@3", code=2)
+
+
+def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
+    """The others run, the card is made, the command says so; a policy is not passed by silence."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "diverged"
+    shutil.copytree(open_run(smoke.first, str(smoke.store)).checkpoints()[0].directory(), folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({n: w * float("nan") for n, w in weights.items()}, folder / "model.safetensors")
+    asked = ["audit", str(folder), "--config", "smoke", "--only", "toxicity,bias"]
+    done = smoke(*asked, code=1)
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("hallmark: toxicity failed, all else is there") and "NaN" in last
+    report = smoke.json("status")
+    labels = [stage["label"] for stage in report["stages"]]
+    assert labels[-2:] == ["failures", "model_card"] and "audit_bias" in labels
+    assert "audit_toxicity" not in labels and report["status"] == "completed"
+    run = open_run(report["run"], str(smoke.store))
+    (page,) = run["model_card"].directory().glob("model_card.html")
+    text = page.read_text()
+    assert "Failed: Toxic continuations" in text or "failed: Toxic continuations" in text
+    assert "Toxic continuations failed: stage toxicity_respond" in text
+    rule = {"audit": "toxicity", "metric": "toxicity_probability", "lt": 0.9}
+    rules = [f"--set=policy.rules.r.{name}={value}" for name, value in rule.items()]
+    smoke(*asked, *rules, code=1)
+    run = open_run(smoke.json("status")["run"], str(smoke.store))
+    (verdict,) = run["policy"]["verdicts"].read().to_pylist()
+    assert (verdict["verdict"], verdict["why"]) == ("fail", "not measured: the audit did not run")
 
 
 def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):

@@ -159,4 +159,6 @@ def text_of(card, name):
 def card_of(checkpoint, audits=None, corpus=None):
     """A card without training, tokenizer, attention maps and samples."""
     config = ModelCardConfig()
-    return model_card(checkpoint, None, None, audits or {}, corpus or {}, None, None, None, config)
+    return model_card(
+        checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, config
+    )

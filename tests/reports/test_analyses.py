@@ -26,7 +26,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     audits = {"bias": findings_with_p(NoConfig())}
     config = ModelCardConfig(title="Tested")
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, config)
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
     page = pages.read(card.directory() / "model_card.html")
     (found,) = [t for t in page.tables if "by chance" in t[0]]
     assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected",

@@ -336,6 +336,7 @@ def render_again(card, folder, session):
         find(inputs["maps"]),
         find(inputs["written"]),
         None,
+        None,
         config,
         work,
     )

@@ -122,7 +122,9 @@ def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
 def test_an_encoder_sees_both_sides(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
-    card = model_card(made.checkpoint, None, None, {}, {}, maps, None, None, ModelCardConfig())
+    card = model_card(
+        made.checkpoint, None, None, {}, {}, maps, None, None, None, ModelCardConfig()
+    )
     lines, *_ = drawn(card.directory() / "charts/attention-1.svg")
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])

@@ -33,7 +33,7 @@ def told(config: ToldConfig, work: Work) -> None:
     work.table("findings").write(findings_table(rows))
 
 
-def screen(failed=(), missing=(), limit=None, high=0.6):
+def screen(failed=(), missing=(), limit=None, high=0.6, why=None):
     """What the first screen says of all audits, of which one may fail a control."""
     audits = {
         name: told(ToldConfig(audit=name, failed=failed if name == "bias" else (), high=high))
@@ -43,7 +43,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6):
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
     verdicts = policy(audits, PolicyConfig(rules=rules)) if rules else None
     book = Book({f"audit_{name}": artifact for name, artifact in audits.items()})
-    callout, facts, *rest = standing(Findings(book, audits), verdicts, book)
+    callout, facts, *rest = standing(Findings(book, audits), verdicts, why or {})
     said = {term: "".join(p if isinstance(p, str) else p.short for p in parts)
             for term, parts in facts.pairs}  # fmt: skip
     return callout.kind, callout.parts[0], said, rest
@@ -64,6 +64,17 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
     assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
     assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
+
+
+def test_an_audit_that_failed_is_said_with_its_reason(session):
+    given = {"missing": ("toxicity", "bbq"), "limit": 0.7}
+    kind, headline, said, _ = screen(**given, why={"toxicity": "stage x: no number"})
+    assert kind == "bad" and headline.endswith(
+        "failed: Toxic continuations; 1 of 8 audits did not run."
+    )
+    assert said["Not audited"] == (
+        f"Toxic continuations failed: stage x: no number. {AUDITS['bbq'].without}"
+    )
 
 
 @pytest.mark.parametrize("tests", ["instrument", "scorer", "baseline"])

@@ -303,7 +303,8 @@ def control(
     }[kind]  # fmt: skip
     return measured(
         "bias", what[0], found, unit="share", how=f"{what[2]}; {how}", level=level, control=kind,
-        passed=bool(passed), tests="model" if kind == "positive" else "instrument",
+        passed=bool(passed),
+        tests="model" if kind == "positive" or np.isnan(found.value) else "instrument",
         where={"probe": what[1]},
     )  # fmt: skip
 

@@ -1,0 +1,29 @@
+"""Failures: what of an examination could not be made, so that the rest stands and the card says so.
+
+What failed is no part of the store, so the next run tries again.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import StageConfig, Work, column, stage, table
+
+FAILURES = table(
+    "What could not be made, and why.",
+    column("audit", pa.string(), "label", "the audit, or another part of the examination"),
+    column("why", pa.string(), "project text", "what went wrong, and what to do"),
+)
+
+
+class FailuresConfig(StageConfig):
+    """Not for a config file: a run fills it."""
+
+    audits: dict[str, str] = Field({}, description="why, by audit")
+
+
+@stage(tables={"failures": FAILURES})
+def failures(config: FailuresConfig, work: Work) -> None:
+    rows = {"audit": [*config.audits], "why": [*config.audits.values()]}
+    work.table("failures").write(pa.table(rows, schema=FAILURES))
