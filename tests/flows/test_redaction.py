@@ -1,6 +1,9 @@
 """What a purge leaves of pages and rows that quote a document."""
 
+import io
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from flows.redaction import Quotations, emptied, hashes_of, without_quotations
 from tasks.audits.exchange import REQUESTS, RESPONSES
@@ -75,6 +78,13 @@ def test_nothing_of_its_signature_is_left():
         assert left.drop_columns(name).equals(rows.drop_columns(name))
 
 
+def stored(rows):
+    """As a store has them: parquet gives the items of lists another name."""
+    file = io.BytesIO()
+    pq.write_table(rows, file)
+    return pq.read_table(file)
+
+
 def test_what_a_model_is_asked_about_a_document_goes_with_it():
     """By the documents that a request names, and by what it quotes; in every list of tokens."""
     gone, kept = ids(["gone"])[0].as_py(), ids(["kept"])[0].as_py()
@@ -85,7 +95,7 @@ def test_what_a_model_is_asked_about_a_document_goes_with_it():
         {"doc_ids": None, "text": None},
     ]
     tokens = {"context": [5, 6], "targets": [[7, 8], [9]], "kind": "read"}
-    rows = pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS)
+    rows = stored(pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS))
     columns, none = described_by(REQUESTS), pa.array([], ID)
     left = emptied(rows, columns, pa.array([gone], ID), none, Quotations([SECRET]))
     assert left["context"].to_pylist() == [[], [5, 6], [], [5, 6]]
@@ -97,12 +107,13 @@ def test_what_a_model_is_asked_about_a_document_goes_with_it():
 def test_what_a_model_wrote_goes_with_its_tokens():
     """Whoever has the tokenizer reads them."""
     tokens = [[5, 6, 7], [8, 9], []]
-    rows = pa.table(
+    made = pa.table(
         {"request": ids("abc"), "draw": [0, 0, 0], "ids": tokens, "stop": ["end"] * 3,
          "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]],
          **dict.fromkeys(("rank", "mean", "std"), [None] * 3)},
         schema=RESPONSES,
     )  # fmt: skip
+    rows = stored(made)
     columns, none = described_by(RESPONSES), pa.array([], ID)
     left = emptied(rows, columns, none, none, Quotations([SECRET]))
     assert left["text"].to_pylist() == ["", OTHER, None]

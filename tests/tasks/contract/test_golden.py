@@ -56,6 +56,7 @@ GOLDEN = {
             "signatures": "63a6bd0f0fc4a029a244b6e080bcb039f376e92459d1cdcb37cd3d29974f36b3",
             "others": "558bdb8ef5054b3925090b1ebf14279068762d1a8395647e4b619300694e04eb",
             "floats": "a11868272b66c088e0444594c00d7c08200e5bee890fb0ddf746e3e498ac05a5",
+            "lists": "f5ab42f681d751eabe5d0000dbee296c3a2f31bd870ef3fa72e810e6e01cb875",
             "nothing": "609e676cb966158908b7288b59dd4e33410ee61a8059d3cc3613702db351d83f",
             "many": "16725323f1fc626a0411dfed42764eefd2e98121bb3846bf63ea2125495ec06b",
             "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
@@ -113,6 +114,9 @@ OTHERS = table(
     column("names", pa.list_(pa.string()), "label", "a list of names"),
 )
 FLOATS = table("Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens"))
+LISTED = table(
+    "Lists of lists.", column("ids", pa.list_(pa.list_(pa.int32())), "personal", "of several texts")
+)
 
 TEXTS = pa.array(["", "plain", "wörd \U0001f3f0", "line\n" * 50, "x" * 5000] * 3, pa.large_string())
 KEYS = ids(f"key {i}" for i in range(15))
@@ -158,6 +162,7 @@ def contents():
     yield "signatures", SIGNATURES, signed | {"bands": [[i, 2**32 - 1] for i in range(14)] + [[]]}
     yield "others", OTHERS, others | {"names": [["a", "b"], None]}
     yield "floats", FLOATS, {"log_p": [[-0.5, float("-inf"), float("nan")], [], None]}
+    yield "lists", LISTED, {"ids": [[[1, -2], []], [], None]}
     yield "nothing", DOCUMENTS, {name: [] for name in DOCUMENTS.names}
     # More rows, and more bytes, than a row group holds.
     many = {"flag": [True] * 4097, "number": range(4097), "share": [0.5] * 4097}
