@@ -48,6 +48,30 @@ def batch_sequences(seed: int, step: int, batch: int, n: int) -> Int64:
     return rows
 
 
+def times_read(seed: int, step: int, batch: int, rows: int) -> Int64:
+    """How often each of the packed rows was read in the steps 1 ... ``step``, of ``batch`` rows
+    each, (rows,)."""
+    epoch, rest = divmod(step * batch, rows)
+    return epoch + (_places(seed, epoch, rows) < rest)
+
+
+def step_of(reading: Int64, seed: int, batch: int) -> Int64:
+    """The step of each row's reading number ``reading`` (from 0), (rows,): the epoch's number."""
+    rows = len(reading)
+    step = np.empty(rows, np.int64)
+    for epoch in np.unique(reading):
+        here = reading == epoch
+        step[here] = (epoch * rows + _places(seed, int(epoch), rows)[here]) // batch + 1
+    return step
+
+
+def _places(seed: int, epoch: int, rows: int) -> Int64:
+    """At which place of an epoch each row is read, (rows,)."""
+    place = np.empty(rows, np.int64)
+    place[permute(np.arange(rows), rows, combine(seed, epoch))] = np.arange(rows)
+    return place
+
+
 class PackedRows:
     """Rows of token ids, (n, context) int32, mapped from a file; ``digest``: its SHA-256."""
 

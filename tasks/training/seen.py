@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.draws import combine, permute
+from model.training.data import step_of, times_read
 from tasks.contract import ID, Table, column, table
 
 Int64 = NDArray[np.int64]
@@ -50,30 +50,6 @@ COVERAGE = table(
     column("tokens", pa.int64(), "figure", "tokens read, each as often as it was read",
            unit="tokens"),
 )  # fmt: skip
-
-
-def times_read(seed: int, step: int, batch: int, rows: int) -> Int64:
-    """How often each of the packed rows was read in the steps 1 ... ``step``, of ``batch`` rows
-    each, (rows,)."""
-    epoch, rest = divmod(step * batch, rows)
-    return epoch + (_places(seed, epoch, rows) < rest)
-
-
-def step_of(reading: Int64, seed: int, batch: int) -> Int64:
-    """The step of each row's reading number ``reading`` (from 0), (rows,): the epoch's number."""
-    rows = len(reading)
-    step = np.empty(rows, np.int64)
-    for epoch in np.unique(reading):
-        here = reading == epoch
-        step[here] = (epoch * rows + _places(seed, int(epoch), rows)[here]) // batch + 1
-    return step
-
-
-def _places(seed: int, epoch: int, rows: int) -> Int64:
-    """At which place of an epoch each row is read, (rows,)."""
-    place = np.empty(rows, np.int64)
-    place[permute(np.arange(rows), rows, combine(seed, epoch))] = np.arange(rows)
-    return place
 
 
 @dataclass(frozen=True)

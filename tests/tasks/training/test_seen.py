@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from model.training.data import batch_sequences
-from tasks.training.seen import Stretches, seen_of, step_of, times_read
+from model.training.data import batch_sequences, step_of, times_read
+from tasks.training.seen import Stretches, seen_of
 
 
 def walked(seed, step, batch, rows):
