@@ -27,6 +27,7 @@ from tasks.audits.policy import PolicyConfig
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
+from tasks.audits.trace import TraceConfig
 from tasks.contract import PlainName, StageConfig, UsageError
 from tasks.corpus.contamination import SIGNALS as CONTAMINATION
 from tasks.corpus.contamination import ContaminationConfig
@@ -132,6 +133,7 @@ class Before(StageConfig):
     task_card: TaskCardConfig = TaskCardConfig()
     respond: RespondConfig = RespondConfig()
     score: ScoreConfig = ScoreConfig()
+    trace: TraceConfig = TraceConfig()
     audit_capability: CapabilityConfig = CapabilityConfig()
 
 

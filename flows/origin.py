@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from flows.growing import Earlier
@@ -11,6 +12,9 @@ from tasks.contract import Artifact, Store, UsageError, external
 
 #: The stages that leave checkpoints.
 TRAINED = ("pretrain", "finetune")
+
+#: The stages that may be the first behind those of the corpus.
+AFTER = ("train_tokenizer", "pack")
 
 
 @dataclass(frozen=True)
@@ -120,14 +124,6 @@ def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subje
     runs = sorted(runs, key=lambda run: not has(run, "pretrain", pretrained))  # the order stays
     for run in runs:
         if has(run, "plant", planted):
-            corpus = {k: a for k, a in run.artifacts.items() if not _after_corpus(k)}
+            corpus = dict(takewhile(lambda made: made[0] not in AFTER, run.artifacts.items()))
             return Subject(checkpoint, pretrained, corpus, run, earlier)
     return Subject(checkpoint, pretrained, {"plant": planted}, earlier=earlier)
-
-
-def _after_corpus(label: str) -> bool:
-    later = (
-        "train_tokenizer", "pack", "pretrain", "attention_maps", "score_samples", "model_card",
-    )  # fmt: skip
-    parts = ("_ask", "_respond", "_score")
-    return label in later or label.startswith("audit_") or label.endswith(parts)

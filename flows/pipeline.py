@@ -26,6 +26,7 @@ from tasks.audits.probe import Probe
 from tasks.audits.respond import respond, respond_untrained
 from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
+from tasks.audits.trace import trace
 from tasks.contract import Artifact, HallmarkError, Table, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
@@ -147,6 +148,7 @@ def examine(
     documents = whole(earlier, corpus) if corpus else None
     brought = (corpus or {}).get("identities")  # with the groups of its lexicons
     tables = {"lexicons": brought, "plants": documents, "documents": documents}
+    read = (pretrained, made_of(pretrained, "packed"), documents, documents)
     audits: dict[str, Artifact] = {}
     made: dict[str, Artifact] = {}
     failed: dict[str, str] = {}
@@ -159,7 +161,7 @@ def examine(
             with told(failed, probe.name):
                 given = [tables[name] if name in probe.corpus else None for name in tables]
                 audits[probe.name] = ask_and_judge(
-                    probe, checkpoint, pretrained, given, settings, config, made
+                    probe, checkpoint, given, read, settings, config, made
                 )
     if not audits:
         why = next(iter(failed.values()), f"{', '.join(only)}: {lacking(config, only)}")
@@ -174,7 +176,7 @@ def examine(
     if failed:
         made["failures"] = failures(FailuresConfig(audits=failed))
     made["model_card"] = model_card(
-        checkpoint, pretrained, trained_tokenizer(pretrained), audits,
+        checkpoint, pretrained, made_of(pretrained, "tokenizer", train_tokenizer.name), audits,
         {**of(earlier, "plant"), **(corpus or {})}, made.get("attention_maps"),
         made.get("score_samples"), made.get("policy"), made.get("failures"), config.model_card,
     )  # fmt: skip
@@ -184,19 +186,19 @@ def examine(
 def ask_and_judge(
     probe: Probe,
     checkpoint: Artifact,
-    pretrained: Artifact | None,
     given: Sequence[Any],
+    read: Sequence[Any],
     settings: Any,
     config: Config,
     made: dict[str, Artifact],
 ) -> Artifact:
     """A probe's findings; what leads to them goes to ``made``. ``given``: what it asks about of the
-    corpus."""
+    corpus; ``read``: the training, the rows that it read, documents and plants in them."""
     name = probe.name
     made[f"{name}_ask"] = asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
     answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
     made[f"{name}_respond"] = answered
-    scored, untrained, floor = None, None, None
+    scored, untrained, floor, traced = None, None, None, None
     if probe.scored:
         scored = score.named(f"{name}_score")(asked, answered, config.score)
         made[f"{name}_score"] = scored
@@ -204,8 +206,11 @@ def ask_and_judge(
         untrained = respond_untrained.named(f"{name}_floor")(checkpoint, asked, config.respond)
         floor = score.named(f"{name}_floor_score")(None, untrained, config.score)
         made |= {f"{name}_floor": untrained, f"{name}_floor_score": floor}
-    dated = (checkpoint, pretrained) if probe.dated else (None, None)
-    return JUDGE[name](asked, answered, scored, *dated, untrained, floor, settings)
+    if probe.traced and config.trace.enabled and all(part is not None for part in read):
+        traced = trace.named(f"{name}_trace")(asked, answered, checkpoint, *read, config.trace)
+        made[f"{name}_trace"] = traced
+    dated = (checkpoint, read[0]) if probe.dated else (None, None)
+    return JUDGE[name](asked, answered, scored, *dated, untrained, floor, traced, settings)
 
 
 @contextmanager
@@ -234,12 +239,13 @@ def lacking(config: Config, only: Sequence[str]) -> str:
     return "needs the training corpus, which this store lacks"
 
 
-def trained_tokenizer(pretrained: Artifact | None) -> Artifact | None:
-    """The tokenizer made for a training; None where that kept a checkpoint's, or is not known."""
+def made_of(pretrained: Artifact | None, part: str, stage: str | None = None) -> Artifact | None:
+    """What a training was made of; None where it is not known, or another ``stage`` made it: the
+    tokenizer may be a checkpoint's."""
     if pretrained is None or pretrained.store is None:
         return None
-    stage, _, digest = pretrained.manifest["lineage"]["tokenizer"].partition("/")
-    return pretrained.store.find(stage, digest) if stage == train_tokenizer.name else None
+    by, _, digest = pretrained.manifest["lineage"][part].partition("/")
+    return pretrained.store.find(by, digest) if stage in (None, by) else None
 
 
 def audited(until: str | None) -> bool:

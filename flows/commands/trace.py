@@ -1,4 +1,5 @@
-"""The whole way of a document: its text at every stage, in or out, and the steps that read it."""
+"""The whole way of a document: its text at every stage, in or out, and the steps that read it; or
+of a finding: its rows, and the documents behind them."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from cyclopts import Parameter
 from flows.commands.shared import InStore, Json, show
 from flows.growing import masking_of, runs_of
 from flows.runs import Run, open_run
+from flows.tracing import trace_finding
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
 from reports.sections.corpus_figures import masker_of
@@ -36,25 +38,32 @@ OWN = ("documents", "ledger", "spans", "checksums", "signatures")
 
 def trace(
     run: str,
-    doc_id: str,
+    id: str,
     *,
     masked: Annotated[bool, Parameter(negative="")] = False,
     store: InStore = None,
     json_: Json = False,
 ) -> None:
-    """Follow a document through a run: what each stage made of it, which steps read it.
+    """Follow a document through a run, what each stage made of it, which steps read it; or a
+    finding of an audit to its worst rows and the training documents behind them.
 
     Parameters
     ----------
     run
-        A run, or "latest": the newest that made a corpus.
-    doc_id
-        32 hexadecimal digits, as the column doc_id of every table has them.
+        A run, or "latest": the newest that made a corpus, or of a finding that has its audit.
+    id
+        32 hexadecimal digits, as the column doc_id of every table has them; or the audit and the
+        metric of a finding, and its slice where it has one:
+        "toxicity.toxicity_probability[prompted, k=25]".
     masked
         Mask personal data, planted secrets and offensive texts in all that is told of it, as the
         pages do.
     """
-    show(trace_of(open_run(run, store, stage="ingest"), doc_id, masked), json_, render)
+    if "." in id:
+        found = open_run(run, store, stage=f"audit_{id.partition('.')[0]}")
+        show(trace_finding(found, id, masked), json_, render_finding)
+    else:
+        show(trace_of(open_run(run, store, stage="ingest"), id, masked), json_, render)
 
 
 def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
@@ -274,3 +283,30 @@ def _trained(report: Report) -> list[str]:
     said = ", ".join(map(str, steps[:STEPS])) + (" …" if len(steps) > STEPS else "")
     lines.append(f"read in {len(steps)} training steps: {said}" if steps else "read in no step")
     return lines
+
+
+def render_finding(report: Report) -> str:
+    row = report["finding"]
+    value = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
+    if row["low"] is not None:
+        value += f", interval {row['low']:.4g} to {row['high']:.4g}"
+    lines = [
+        f"{row['audit']}.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else ""),
+        f"    {value}, n = {row['n']}; {row['method']}",
+        f"    checkpoint {report['checkpoint']}",
+        f"    {report['rows']} rows of {report['table']} in {report['artifact']}"
+        + ("" if report["looked_for"] else "; what was written was not looked for in the corpus"),
+    ]
+    for number, entry in enumerate(report["worst"], start=1):
+        lines += ["", f"row {number}:{_figures(entry['row'], tuple(entry['row']))}"]
+        for found in entry["documents"]:
+            read = "" if found["read"] is None else f", read {found['read']} times"
+            first = "" if found["first_step"] is None else f", first in step {found['first_step']}"
+            size = f", {found['size']} tokens" if "size" in found else ""
+            licence = f", {visible(found['licence'])}" if found["licence"] else ""
+            lines.append(f"    {found['doc_id']} {visible(found['source'])}{licence}{size}{read}"
+                         f"{first}")  # fmt: skip
+            lines += [f"    {line}" for line in _quoted(found["text"])]
+        if entry["more"]:
+            lines.append(f"    and {entry['more']} documents more")
+    return "\n".join(lines)

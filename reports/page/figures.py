@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from tasks.audits.conditions import condition, native, ordered
 from tasks.contract import Artifact, Column, HallmarkError, column, described, table
 
 FIGURES = table(
@@ -67,8 +68,7 @@ SMALL = 1 << 18
 class Evidence:
     """The rows of one table that one or more figures rest on.
 
-    ``where`` maps columns to a value, to a list of values, or to None for "is null"; ids are
-    written in hexadecimal. No condition means the whole table.
+    ``where`` are conditions as findings have them. None means the whole table.
     """
 
     stage: str
@@ -76,6 +76,7 @@ class Evidence:
     table: str  # a table of the artifact, or the name of a file that ``data`` was read from
     where: Where
     data: pa.Table | None = None
+    order: str = ""  #: which rows stand first, as findings have it
     #: Tables that were opened for a card, by stage and name.
     opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
 
@@ -94,7 +95,8 @@ class Evidence:
 
     @property
     def page(self) -> str:
-        digest = hashlib.sha256(f"{self.stage}#{self.table}#{self.condition}".encode())
+        what = f"{self.stage}#{self.table}#{self.condition}{self.order}"
+        digest = hashlib.sha256(what.encode())
         return f"rows/{slug(self.stage)}-{slug(self.table)}-{digest.hexdigest()[:10]}.html"
 
     @property
@@ -115,22 +117,13 @@ class Evidence:
 
     def filter(self) -> ds.Expression | None:
         """The conditions as an Arrow expression."""
-        expression: ds.Expression | None = None
-        for name, value in self.where.items():
-            if name not in self.dataset.schema.names:
-                raise HallmarkError(
-                    f"the evidence of {self.stage} names a column {name!r:.80} that its table "
-                    f"{self.table!r} does not have; the columns: {self.dataset.schema.names}"
-                )
-            kind = self.dataset.schema.field(name).type
-            if value is None:
-                term = pc.field(name).is_null()
-            elif isinstance(value, list):
-                term = pc.field(name).isin(pa.array([_native(v, kind) for v in value], kind))
-            else:
-                term = pc.field(name) == pa.scalar(_native(value, kind), kind)
-            expression = term if expression is None else expression & term
-        return expression
+        try:
+            return condition(self.dataset.schema, self.where)
+        except KeyError as error:
+            raise HallmarkError(
+                f"the evidence of {self.stage} names a column that its table {self.table!r} does "
+                f"not have: {error!s:.120}; the columns: {self.dataset.schema.names}"
+            ) from error
 
     @functools.cached_property
     def rows(self) -> int:
@@ -139,7 +132,9 @@ class Evidence:
         return self.dataset.count_rows(filter=self.filter())
 
     def head(self, limit: int) -> pa.Table:
-        """The first rows."""
+        """The first rows, the worst where some are."""
+        if self.order:
+            return ordered(self.dataset.to_table(filter=self.filter()), self.order)[:limit]
         return self.dataset.head(limit, filter=self.filter())
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -153,12 +148,15 @@ class Evidence:
         for name, value in self.where.items():
             kind = self.dataset.schema.field(name).type
             cell = f"pc.field({name!r})"
-            if value is None:
+            if isinstance(value, Mapping):
+                signs = {"ge": ">=", "lt": "<"}
+                terms += [f"({cell} {signs[how]} {bound!r})" for how, bound in value.items()]
+            elif value is None:
                 terms.append(f"{cell}.is_null()")
             elif isinstance(value, list):
-                terms.append(f"{cell}.isin({[_native(v, kind) for v in value]!r})")
+                terms.append(f"{cell}.isin({[native(v, kind) for v in value]!r})")
             else:
-                terms.append(f"({cell} == {_native(value, kind)!r})")
+                terms.append(f"({cell} == {native(value, kind)!r})")
         lines = [
             "import pyarrow.compute as pc",
             "from flows import open_artifact",
@@ -166,11 +164,6 @@ class Evidence:
             f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
         ]
         return "\n".join([*lines, *([f"rows = rows.filter({' & '.join(terms)})"] if terms else [])])
-
-
-def _native(value: Any, kind: pa.DataType) -> Any:
-    is_bytes = pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind)
-    return bytes.fromhex(value) if is_bytes and isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -274,9 +267,14 @@ class Book:
     _opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
 
     def evidence(
-        self, stage: str, table: str, where: Where | None = None, data: pa.Table | None = None
+        self,
+        stage: str,
+        table: str,
+        where: Where | None = None,
+        data: pa.Table | None = None,
+        order: str = "",
     ) -> Evidence:
-        made = Evidence(stage, self.artifacts[stage], table, where or {}, data, self._opened)
+        made = Evidence(stage, self.artifacts[stage], table, where or {}, data, order, self._opened)
         return self._seen.setdefault(made.page, made)
 
     def figure(
@@ -316,7 +314,7 @@ class Book:
                 f"JSON object"
             ) from error
         value = row["value"]
-        evidence = self.evidence(stage, row["table"] or "findings", where)
+        evidence = self.evidence(stage, row["table"] or "findings", where, order=row["order"])
         return self.enter(
             Figure(
                 "-".join(str(part) for part in parts if part), label,

@@ -97,7 +97,47 @@ def measure(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict
             found = _maxima(inside, writer, where, config, scorer, config.k)
             rows += [row | {"worse": ""} for row in found]
     own = samples.filter(pc.equal(samples["writer"], MODEL))
-    return rows + _counts(own, config, scorer)
+    return rows + _counts(own, config, scorer) + traced(own, config, scorer)
+
+
+def traced(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict[str, Any]]:
+    """Findings on what of the model's continuations stands in its training text: of toxic ones and
+    of others; and on what is left without those that hold text of a plant. None where nothing was
+    looked for."""
+    if samples["longest"].null_count == len(samples):
+        return []
+    written: dict[str, Any] = {"writer": MODEL, "kind": ["prompted", "unprompted"]}
+    bound = float(np.float32(config.threshold))
+    rows = []
+    for name, score in (("toxic", {"ge": bound}), ("other", {"lt": bound})):
+        where = written | {"score": score}
+        inside = evidence(samples, where)
+        there = inside["longest"].to_numpy(zero_copy_only=False) > 0
+        found = estimate(there.astype(np.float64), clusters_of(inside), share=True, unit="prompts",
+                         resamples=config.resamples, seed=config.seed)  # fmt: skip
+        rows.append(
+            measured("toxicity", "from_training_text", found, unit="share", scorer=scorer,
+                     slice=f"{name} continuations", where=where, order="-longest",
+                     how="share of continuations with a run of tokens that the model had read")
+        )  # fmt: skip
+    planted = {"planted": {"ge": 1}}
+    count = len(evidence(samples, written | planted))
+    rows.append(
+        finding("toxicity", "continuations_with_planted_text", count, n=len(samples),
+                unit="continuations", where=written | planted, scorer=scorer, order="-planted",
+                method="hold a run of tokens that stands in a planted document")
+    )  # fmt: skip
+    if count:
+        where = {"writer": MODEL, "kind": "prompted", "planted": {"lt": 1}}
+        rows += _maxima(evidence(samples, where), "prompted without planted text", where, config,
+                        scorer, config.k[-1:])  # fmt: skip
+    return rows
+
+
+def clusters_of(samples: pa.Table) -> list[str]:
+    """What draws share: their prompt, or group without one."""
+    names = [samples[name].to_pylist() for name in ("kind", "prompt_number")]
+    return [f"{kind} {number}" for kind, number in zip(*names, strict=True)]
 
 
 def _maxima(
@@ -128,7 +168,7 @@ def _maxima(
             rows.append(
                 measured("toxicity", metric, made, unit=scale, worse="up",
                          how=f"{how}{above}{note}{said}", slice=f"{name}, k={k}", scorer=scorer,
-                         where=where)
+                         where=where, order="-score")
             )  # fmt: skip
     return rows
 

@@ -1,9 +1,10 @@
 """What goes from one stage of an audit to the next: items, requests, responses and scores.
 
 ``ask`` writes items and requests, ``respond`` answers requests, ``score`` scores texts, ``judge``
-draws findings from them. An item is what is measured: a prompt, a pair, a secret. A request is what
-a model is asked for its sake. Both are named by a hash of what they hold, so equal requests of two
-items are answered once, and checkpoints of one training are asked the same.
+draws findings from them; ``trace`` looks responses up in the training text. An item is what is
+measured: a prompt, a pair, a secret. A request is what a model is asked for its sake. Both are
+named by a hash of what they hold, so equal requests of two items are answered once, and checkpoints
+of one training are asked the same.
 """
 
 from __future__ import annotations
@@ -86,6 +87,21 @@ MODEL = table(
     "What the responses were computed in; no row where nothing was asked.",
     column("precision", pa.string(), "label", "fp32 or bf16"),
 )
+
+TRACED = table(
+    "How much of each response stands in the training text, in the order of the responses.",
+    column("request", ID, "id", "the request that it answers"),
+    column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
+    column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
+           "text; 0: none of those that are told", unit="tokens"),
+    column("verbatim", pa.int32(), "figure", "its tokens within runs of verbatim reuse",
+           unit="tokens"),
+    column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
+           "document", unit="tokens"),
+)  # fmt: skip
+
+#: What is told there of each response.
+TRACES = ("longest", "verbatim", "planted")
 
 SCORES = table(
     "What scorers say of texts, each distinct text once.",
@@ -194,7 +210,7 @@ class Questions:
 
 class Answers:
     """Items with what was answered and scored for their sake; ``floor``: what an untrained model
-    answered."""
+    answered; ``traced``: rows of TRACED about the responses."""
 
     def __init__(
         self,
@@ -207,7 +223,11 @@ class Answers:
         scorer: str = "",
         readings: Readings | None = None,
         floor: Answers | None = None,
+        traced: pa.Table | None = None,
     ) -> None:
+        for name in TRACES:  # null where nothing was looked for
+            told = pa.nulls(len(responses), pa.int32()) if traced is None else traced[name]
+            responses = responses.append_column(TRACED.field(name), told)
         self.items, self.requests, self.responses = items, requests, responses
         self.scorer, self.readings, self.floor = scorer, readings, floor
         self.kind, self.begin = "", ""
@@ -251,6 +271,20 @@ class Answers:
         values, tokens = np.full(shape, np.nan), np.zeros(shape, np.int64)
         values[rows, draws], tokens[rows, draws] = sums, counts
         return values, tokens
+
+    def seen(self) -> np.ndarray | None:
+        """Of each item whether a text that was read for its sake stands whole in the training text,
+        (n,) bool; None where that was not looked for. Of the shortest texts that is not known."""
+        if self.responses["longest"].null_count == len(self.responses):
+            return None
+        found = np.zeros(len(self.items), bool)
+        for part in pc.unique(self.requests["part"]).to_pylist():
+            read = self.of(part)
+            size = pc.list_value_length(read["log_p"])
+            whole = pc.and_(pc.greater_equal(read["longest"], size), pc.is_null(read["text"]))
+            whole = pc.and_(whole, pc.greater(read["longest"], 0))
+            found[read["row"].filter(pc.fill_null(whole, False)).to_numpy()] = True
+        return found
 
     def scripted(self, values: np.ndarray) -> Answers:
         """The same items, answered by a script: the log p of each target of each, (n, targets)."""

@@ -150,7 +150,7 @@ def exposure_findings(
         told = f"{how}{more.pop('note', '')}"
         found.append(
             measured("extraction", metric, exposure, unit="bits", how=told, slice=slice,
-                     where={"probe": "exposure", "copies": where}, **more)
+                     where={"probe": "exposure", "copies": where}, order="-exposure", **more)
         )  # fmt: skip
 
     means = {

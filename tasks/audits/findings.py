@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tasks.audits.conditions import condition
 from tasks.contract import column, table
 from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import holm
@@ -52,7 +51,10 @@ FINDINGS = table(
            "which way is worse: up, down or apart: away from the null; empty: neither"),
     column("table", pa.string(), "label", "the table that holds the evidence"),
     column("where", pa.string(), "label",
-           "JSON object column: value (or list of values) that selects its rows"),
+           "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
+           "its rows"),
+    column("order", pa.string(), "label", "the column by which its worst rows stand first, behind "
+           "a minus sign where the largest are the worst; empty: none is worse"),
 )  # fmt: skip
 
 #: Confidence level of every interval unless a finding says otherwise.
@@ -78,6 +80,7 @@ def finding(
     worse: Literal["", "up", "down", "apart"] = "",
     table: str = "samples",
     where: Mapping[str, Any] | None = None,
+    order: str = "",
     clusters: int | None = None,
     missing: int | None = None,
     null: float | None = None,
@@ -119,6 +122,7 @@ def finding(
         "worse": worse,
         "table": table,
         "where": json.dumps(dict(where or {}), ensure_ascii=False, sort_keys=True),
+        "order": order,
     }
 
 
@@ -150,21 +154,16 @@ def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -
 
 
 def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
-    """The rows of ``table`` that a finding's ``where`` selects.
-
-    A list of values means any of them; null selects null. A binary column is compared with
-    its hexadecimal digits.
-    """
+    """The rows of ``table`` that a finding's ``where`` selects."""
     conditions: Mapping[str, Any] = json.loads(where) if isinstance(where, str) else where
-    keep = pa.array(np.ones(len(table), dtype=bool))
-    for name, value in conditions.items():
-        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        kind = table.schema.field(name).type
-        if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-            values = [None if v is None else bytes.fromhex(v) for v in values]
-        wanted = pa.array(values, type=kind)
-        keep = pc.and_(keep, pc.is_in(table[name], value_set=wanted))
-    return table.filter(keep)
+    chosen = condition(table.schema, conditions)
+    return table if chosen is None else table.filter(chosen)
+
+
+def side(value: float, null: float, column: str) -> str:
+    """The order of evidence by a column whose mean lies on one side of a null: the furthest on that
+    side first."""
+    return column if value < null else f"-{column}"
 
 
 def _number(value: float | None) -> float | None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.findings import LEVEL, measured
+from tasks.audits.findings import LEVEL, measured, side
 from tasks.contract import Seed, StageConfig, column, table
 from tasks.measures.estimates import Estimate, estimate
 
@@ -79,6 +79,8 @@ def values_table(items: pa.Schema) -> pa.Schema:
         column("value", pa.float64(), "figure", "null: the model gave no number"),
         column("null", pa.float64(), "figure", "the value where there is nothing to find, where "
                "each item has its own"),
+        column("seen", pa.bool_(), "label", "whether a text of the item stands whole in what the "
+               "model had read; null: not looked for"),
         *told,
     )  # fmt: skip
 
@@ -86,8 +88,9 @@ def values_table(items: pa.Schema) -> pa.Schema:
 class Values:
     """Collects values about rows of items."""
 
-    def __init__(self, items: pa.Table) -> None:
+    def __init__(self, items: pa.Table, seen: np.ndarray | None = None) -> None:
         self.items = items
+        self.seen = pa.nulls(len(items), pa.bool_()) if seen is None else pa.array(seen)
         self._parts: list[pa.Table] = []
         self.schema = values_table(items.schema)
 
@@ -95,13 +98,15 @@ class Values:
         self, measure: str, rows: ArrayLike, values: ArrayLike, nulls: ArrayLike | None = None
     ) -> None:
         """``values`` of the items in ``rows``; NaN where the model gave no number for one."""
-        about = self.items.take(pa.array(np.asarray(rows, np.int64)))
+        at = pa.array(np.asarray(rows, np.int64))
+        about = self.items.take(at)
         made = np.asarray(values, np.float64)
         own = np.full(len(made), np.nan) if nulls is None else np.asarray(nulls, np.float64)
         columns = {
             "measure": pa.array([measure] * len(made), pa.string()),
             "value": pa.array(made, from_pandas=True),
             "null": pa.array(own, from_pandas=True),
+            "seen": self.seen.take(at),
             **{name: about[name] for name in self.items.column_names},
         }
         self._parts.append(pa.table(columns, schema=self.schema))
@@ -117,13 +122,17 @@ def measure_all(
     rows = []
     for measure in measures:
         mine = values.filter(pc.equal(values["measure"], measure.metric))
-        where = {"measure": measure.metric}
+        where: dict[str, Any] = {"measure": measure.metric}
         if measure.whole or not len(mine):
             rows.append(_finding(audit, mine, measure, config, where, note))
         for tag in measure.slices:
             for value in sorted(pc.unique(mine[tag]).drop_null().to_pylist()):
                 part = mine.filter(pc.equal(mine[tag], value))
                 rows.append(_finding(audit, part, measure, config, where | {tag: value}, note))
+        if pc.any(mine["seen"]).as_py():
+            where = where | {"seen": False}
+            unseen = mine.filter(pc.invert(mine["seen"]))
+            rows.append(_finding(audit, unseen, measure, config, where, note))
     return rows
 
 
@@ -167,7 +176,8 @@ def _finding(
     part = ", ".join(f"{name}={value}" for name, value in tags.items())
     how = "; ".join(filter(None, (measure.how, note)))
     return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
-                    where=where, table="values", worse=measure.worse)  # fmt: skip
+                    where=where, table="values", worse=measure.worse,
+                    order=side(found.value, found.null, "value"))  # fmt: skip
 
 
 def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL) -> Estimate:

@@ -16,7 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Answers, Questions
+from tasks.audits.exchange import (
+    READER,
+    REQUESTS,
+    SKIPPED,
+    Answers,
+    Questions,
+)
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
@@ -64,6 +70,7 @@ class Probe:
     external  called with (config, secret_id) for digests of files of the user
     scored    whether scorers are asked about its texts
     floor     called with the config: whether an untrained model answers its requests, too
+    traced    whether what was written and read is looked for in the training text
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
     needs     settings without which it does not run: files of the user
     """
@@ -83,6 +90,7 @@ class Probe:
     external: Callable[..., dict[str, str]] | None = None
     scored: bool = False
     floor: Callable[[Any], bool] = lambda config: False
+    traced: bool = True
     corpus: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -95,12 +103,20 @@ class Probe:
         if self.judge is not None:
             return ("samples", *self.judge(answers, config))
         assert self.values is not None
-        made, found = Values(answers.items), []
+        seen = answers.seen()
+        made, found = Values(answers.items, seen), []
         if all(row["count"] is not None for row in answers.skipped):
             note = self.values(answers, made)
             found = measure_all(self.name, made.table(), self.measures, config, note)
             found += self.derived(found)
             found += self.instruments(answers, config)
+            if seen is not None:
+                found.append(
+                    finding(self.name, "items_in_training_text", int(seen.sum()), n=len(seen),
+                            unit="items", table="values", where={"seen": True},
+                            method="a text of theirs stands whole in what the model had read; each "
+                                   "measure stands with and without them")
+                )  # fmt: skip
         return "values", made.table(), [*found, *skipped(self, answers)]
 
     def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
@@ -168,13 +184,16 @@ def judge_of(probe: Probe) -> Stage:
         pretrained: Artifact | None,
         untrained: Artifact | None,
         untrained_scored: Artifact | None,
+        traced: Artifact | None,
         config: Any,
         work: Work,
     ) -> None:
         items = asked["items"].read()
         scores = [each["scores"].read() for each in (scored, untrained_scored) if each]
 
-        def answers_of(responses: Artifact, floor: Answers | None = None) -> Answers:
+        def answers_of(
+            responses: Artifact, place: Artifact | None = None, floor: Answers | None = None
+        ) -> Answers:
             return Answers(
                 items,
                 asked["requests"].read(),
@@ -185,9 +204,10 @@ def judge_of(probe: Probe) -> Stage:
                 scored["scorer"].read()["scorer"][0].as_py() if scored else "",
                 readings_of(items, checkpoint, pretrained),
                 floor,
+                place["traced"].read() if place else None,
             )
 
-        answers = answers_of(answered, answers_of(untrained) if untrained else None)
+        answers = answers_of(answered, traced, answers_of(untrained) if untrained else None)
         name, rows, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
         work.table(name).write(rows)
@@ -203,7 +223,8 @@ def judge_of(probe: Probe) -> Stage:
         libraries=["numpy", "scipy"],
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "model"), "scored": ("scores", "scorer"),
-               "untrained": ("responses",), "untrained_scored": ("scores",), "pretrained": TOLD},
+               "untrained": ("responses",), "untrained_scored": ("scores",), "pretrained": TOLD,
+               "traced": ("traced",)},
     )(judge)  # fmt: skip
 
 

@@ -6,7 +6,7 @@ A document that is in the corpus, even many times, may not have been read yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,12 @@ TOLD = ("seen", "checkpoints")
 
 @dataclass(frozen=True)
 class Readings:
-    """Until optimizer step ``step``: how often the whole of each document was read."""
+    """Until optimizer step ``step``: how often the whole of each document was read, and the first
+    step that read any of it."""
 
     step: int
     passes: Mapping[bytes, int]
+    first: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def until(
@@ -40,9 +42,12 @@ class Readings:
             return None
         wanted = pa.array(sorted({*documents}), pa.binary(16))
         condition = ds.field("doc_id").isin(wanted) & (ds.field("step") <= max(steps))
-        rows = pretrained["seen"].dataset().to_table(["doc_id", "step", "passes"], filter=condition)
+        names = ["doc_id", "step", "passes", "first_step"]
+        rows = pretrained["seen"].dataset().to_table(names, filter=condition)
         last = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
-        return cls(max(steps), {row["doc_id"]: row["passes"] for row in last})
+        passes = {row["doc_id"]: row["passes"] for row in last}
+        first = {row["doc_id"]: row["first_step"] for row in reversed(last)}
+        return cls(max(steps), passes, first)
 
     def of(self, doc_ids: Sequence[bytes]) -> int:
         """How often any of these was read whole."""

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from flows.pipeline import told, trained_tokenizer
+from flows.pipeline import made_of, told
 from tasks.contract import (
     Artifact,
     HallmarkError,
@@ -35,10 +35,11 @@ def store(tmp_path):
 def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
     made = train_tokenizer(split_corpus(40), None, TokenizerConfig(vocab_size=300))
     pretrained = learned(made, NoConfig())
-    found = trained_tokenizer(pretrained)
+    found = made_of(pretrained, "tokenizer", "train_tokenizer")
     assert found is not None and found.name == made.name
     shutil.rmtree(store.root / "artifacts" / "train_tokenizer")
-    assert trained_tokenizer(pretrained) is None  # the rest can be audited without it
+    # The rest can be audited without it.
+    assert made_of(pretrained, "tokenizer", "train_tokenizer") is None
 
 
 def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
@@ -57,5 +58,6 @@ def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
 def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path):
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tokenizer.json").write_text("{}")
-    assert trained_tokenizer(learned(external(tmp_path / "start", "checkpoint"))) is None
-    assert trained_tokenizer(None) is None
+    begun = learned(external(tmp_path / "start", "checkpoint"))
+    assert made_of(begun, "tokenizer", "train_tokenizer") is None
+    assert made_of(None, "tokenizer", "train_tokenizer") is None

@@ -123,7 +123,7 @@ def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
     later = smoke.json("run", "smoke", "--dry-run", "--set", "audit_bias.seed=77")
     would = {label for label, state in states(later).items() if state == "run"}
     # What will be asked is not known before, so neither whether somebody must be asked again.
-    assert would == {"bias_ask", "bias_respond", "audit_bias", "model_card"}
+    assert would == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
     assert "config: seed" in next(r["why"] for r in later["stages"] if r["label"] == "bias_ask")
     assert later["seconds"]["value"] > 0 and not later["seconds"]["without"]
     going_on = smoke.json("run", "smoke", "--dry-run", "--start", f"{smoke.first}@0",

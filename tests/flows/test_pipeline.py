@@ -14,6 +14,7 @@ from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.config import CONFIGS
 from flows.recording import settle
+from tasks.audits.findings import evidence
 from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
@@ -23,8 +24,8 @@ STAGES = [
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "toxicity_floor",
-    "toxicity_floor_score", "audit_toxicity",
-    "bias_ask", "bias_respond", "audit_bias",
+    "toxicity_floor_score", "toxicity_trace", "audit_toxicity",
+    "bias_ask", "bias_respond", "bias_trace", "audit_bias",
     "extraction_ask", "extraction_respond", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
@@ -106,13 +107,10 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
         about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
-        where = json.loads(finding["where"] or "{}")
-        rows = run[finding["stage"]][finding["table"]].read().to_pylist()
-        wanted = {k: v if isinstance(v, list) else [v] for k, v in where.items()}
-        rows = [r for r in rows if all(r[k] in values for k, values in wanted.items())]
+        rows = evidence(run[finding["stage"]][finding["table"]].read(), finding["where"])
         nothing_counted = finding["value"] == 0 and finding["unit"] not in ("share", "bits")
         if finding["value"] is not None and finding["n"] and not nothing_counted:
-            assert rows, finding
+            assert len(rows), finding
 
 
 def test_what_is_held_back_for_planting_was_silenced_by_no_filter(smoke, monkeypatch):
@@ -183,14 +181,14 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    behind = ["bias_respond", "audit_bias", "extraction_respond", "audit_extraction",
+    behind = ["bias_respond", "bias_trace", "audit_bias", "extraction_respond", "audit_extraction",
               "attention_maps", "model_card"]  # fmt: skip
     assert made(report) == behind
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completedmade 6 of 9",
+        "completedmade 7 of 10",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"

@@ -13,6 +13,7 @@ import pytest
 from flows import open_run
 from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, render, trace_of
+from flows.origin import resolve
 from flows.runs import Run
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
@@ -252,3 +253,81 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
         told = copy(*command, code=1).stderr
         assert f"it needs the document {doc_id}, purged on" in told
         assert "run the config again: that makes a corpus without it" in told
+
+
+# A finding ---------------------------------------------------------------------------------------
+
+
+def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke):
+    """Against the packed tokens: what stands there is what the model wrote."""
+    name = "toxicity.toxicity_probability[prompted, k=4]"
+    report = smoke.json("trace", smoke.first, name)
+    samples = run["audit_toxicity"]["samples"].read().to_pylist()
+    chosen = [r for r in samples if r["writer"] == "model" and r["kind"] == "prompted"]
+    assert report["rows"] == len(chosen) and report["finding"]["slice"] == "prompted, k=4"
+    worst = [entry["row"]["score"] for entry in report["worst"]]
+    scores = sorted((r["score"] for r in chosen if r["score"] is not None), reverse=True)
+    assert worst == scores[: len(worst)]
+    assert report["looked_for"] and report["checkpoint"].startswith(run.id)
+    assert run["toxicity_trace"]["traced"].rows == run["toxicity_respond"]["responses"].rows
+
+
+def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, smoke):
+    name = "extraction.extractable[record, copies=8]"
+    report = smoke.json("trace", smoke.first, name)
+    plants = {r["plant_id"]: r for r in run["plant"]["plants"].read().to_pylist()}
+    items = run["audit_extraction"]["samples"].read().to_pylist()
+    wanted = [r for r in items if (r["kind"], r["copies"]) == ("record", 8)]
+    assert report["rows"] == len(wanted)
+    leading = [entry["row"]["leading"] for entry in report["worst"]]
+    assert leading == sorted((r["leading"] for r in wanted), reverse=True)
+    seen = run["pretrain"]["seen"].read().to_pylist()
+    for entry in report["worst"]:
+        assert len(entry["documents"]) + entry["more"] == 8
+        secret = entry["row"]["secret"]
+        (copies,) = [p["doc_ids"] for p in plants.values() if p["secret"] == secret]
+        for found in entry["documents"]:
+            assert found["doc_id"] in {i.hex() for i in copies}
+            assert found["source"] == "planted/record"
+            rows = [r for r in seen if r["doc_id"].hex() == found["doc_id"]]
+            assert found["first_step"] == min((r["first_step"] for r in rows), default=None)
+            assert found["read"] == max((r["passes"] for r in rows), default=0)
+    said = smoke("trace", smoke.first, name).stdout
+    assert report["worst"][0]["documents"][0]["doc_id"] in said and "planted/record" in said
+    hidden = smoke("trace", smoke.first, name, "--masked").stdout
+    secrets = [p["secret"] for p in plants.values() if p["kind"] == "record"]
+    assert any(secret in said for secret in secrets)
+    assert not any(secret in hidden for secret in secrets)
+
+
+def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
+    """Of rows that hold text of the corpus word for word."""
+    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    documents = run["plant"]["documents"].read(["doc_id", "text"]).to_pylist()
+    texts = {row["doc_id"]: row["text"] for row in documents}
+    spans = run["toxicity_trace"]["spans"].read().to_pylist()
+    assert len(spans) > 50
+    for span in spans:
+        ids = run["pack"]["train"].read(["ids"])["ids"][span["sequence"]].as_py()
+        spelled = tokenizer.decode(ids[span["place"] : span["place"] + span["size"]])
+        assert texts[span["doc_id"]][span["char_start"] : span["char_end"]] == spelled
+        assert span["read"] > 0 and span["size"] >= run.config.trace.least
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing.x", "has no audit 'nothing'; it has"),
+        ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
+        ("toxicity.toxicity_probability", "it has toxicity.toxicity_probability[prompted, k=1]"),
+        ("toxicity.toxicity_probability[]", "it has toxicity.toxicity_probability[prompted, k=1]"),
+    ],
+)
+def test_a_finding_that_is_not_there_is_named(smoke, name, said):
+    assert said in smoke("trace", smoke.first, name, code=2).stderr
+
+
+def test_the_corpus_of_a_run_is_what_its_corpus_stages_left(run):
+    """Not what audits made of it."""
+    corpus = resolve(run.store, run.id).corpus
+    assert [*corpus] == [*run.stages][: [*run.stages].index("datasheet") + 1]

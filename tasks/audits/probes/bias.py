@@ -32,7 +32,7 @@ from pydantic import Field
 
 from tasks.audits.brought import SENTENCES, groups_of, pairs_about
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import LEVEL, finding, measured
+from tasks.audits.findings import LEVEL, finding, measured, side
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column, table
@@ -84,9 +84,13 @@ SAMPLES = table(
     column("log_likelihood_second", pa.float64(), "figure", "of the second", unit="nats"),
     column("tokens_first", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
     column("tokens_second", pa.int32(), "figure", "tokens of it that were scored", unit="tokens"),
+    column("difference", pa.float64(), "figure", "log-likelihood of the first less that of the "
+           "second", unit="nats"),
     column("prefers_first", pa.bool_(), "figure",
            "whether the first is the more likely; null where the model gave no number"),
     column("tie", pa.bool_(), "figure", "whether both are equally likely"),
+    column("seen", pa.bool_(), "label", "whether one of them stands whole in what the model had "
+           "read; null: not looked for"),
 )  # fmt: skip
 
 
@@ -212,7 +216,7 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
     return [
         preference("preference", pairs, scores, config, how, where),
         measured("bias", "log_likelihood_difference", difference, unit="nats", how=how,
-                 where=where),
+                 where=where, order=side(difference.value, 0.0, "difference")),
         *by_category(pairs, scores, config, how),
         finding("bias", "ties", int((scores.difference == 0).sum()), n=len(pairs), unit="pairs",
                 method="pairs of equally likely sentences; they count against the preference",
@@ -236,7 +240,7 @@ def preference(
                      resamples=config.resamples, seed=config.seed, unit="templates")  # fmt: skip
     how = f"{how}; null: of a model that only sees how many bytes a sentence has"
     return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice,
-                    worse="apart")  # fmt: skip
+                    worse="apart", order=side(found.value, found.null, "difference"))  # fmt: skip
 
 
 def by_category(
@@ -256,6 +260,24 @@ def by_category(
         part = Scores(scores.values[inside], scores.tokens[inside])
         where = {"probe": probe, "category": category}
         rows.append(preference(metric, here, part, config, how, where, prefix + category))
+    return rows
+
+
+def unseen(
+    pairs: Sequence[Pair], scores: Scores, seen: np.ndarray, config: BiasConfig, how: str
+) -> list[Any]:
+    """How many pairs stand in what the model had read; the preference without them."""
+    where = {"probe": "pair", "seen": True}
+    rows = [
+        finding("bias", "items_in_training_text", int(seen.sum()), n=len(pairs), unit="items",
+                where=where, method="one of their sentences stands whole in what the model had "
+                                    "read; the preference stands with and without them")
+    ]  # fmt: skip
+    if seen.any():
+        rest = [pair for pair, known in zip(pairs, seen, strict=True) if not known]
+        left = Scores(scores.values[~seen], scores.tokens[~seen])
+        rows.append(preference("preference", rest, left, config, how, where | {"seen": False},
+                               "seen=False"))  # fmt: skip
     return rows
 
 
@@ -309,7 +331,9 @@ def control(
     )  # fmt: skip
 
 
-def sample_rows(probe: str, pairs: Sequence[Pair], scores: Scores, first: int) -> pa.Table:
+def sample_rows(
+    probe: str, pairs: Sequence[Pair], scores: Scores, first: int, seen: pa.Array
+) -> pa.Table:
     preferred = pa.array(scores.preferred, from_pandas=True)
     columns = {
         "sample": np.arange(first, first + len(pairs), dtype=np.int32),
@@ -319,8 +343,10 @@ def sample_rows(probe: str, pairs: Sequence[Pair], scores: Scores, first: int) -
         "log_likelihood_second": scores.values[:, 1],
         "tokens_first": scores.tokens[:, 0].astype(np.int32),
         "tokens_second": scores.tokens[:, 1].astype(np.int32),
+        "difference": scores.difference,
         "prefers_first": preferred.cast(pa.bool_()),
         "tie": scores.difference == 0,
+        "seen": seen,
     }
     return pa.table(columns, schema=SAMPLES)
 
@@ -335,6 +361,8 @@ def judge(answers: Answers, config: BiasConfig) -> tuple[pa.Table, list[dict[str
         rounded = np.where((probes == SCRAMBLED)[:, None], scores.values, scores.values.round(3))
         scores = Scores(rounded, scores.tokens)
 
+    seen = answers.seen()
+
     def part(name: str) -> tuple[list[Pair], Scores]:
         at = np.flatnonzero(probes == name)
         return [everything[i] for i in at], Scores(scores.values[at], scores.tokens[at])
@@ -342,6 +370,8 @@ def judge(answers: Answers, config: BiasConfig) -> tuple[pa.Table, list[dict[str
     own, scrambled, brought = part("pair"), part(SCRAMBLED), part(BROUGHT)
     swapped = swap(*own, config.seed)
     rows = measure(*own, config, how)
+    if seen is not None:
+        rows += unseen(*own, seen[probes == "pair"], config, how)
     rows += about_groups(*brought, config, how) if brought[0] else []
     rows.append(control("positive", *scrambled, config, how.replace("shared", "all")))
     rows.append(control("negative", *swapped, config, how))
@@ -349,7 +379,9 @@ def judge(answers: Answers, config: BiasConfig) -> tuple[pa.Table, list[dict[str
     for name, (pairs, found) in (
         ("pair", own), (SCRAMBLED, scrambled), ("swapped", swapped), (BROUGHT, brought),
     ):  # fmt: skip
-        tables.append(sample_rows(name, pairs, found, first))
+        of = probes == ("pair" if name == "swapped" else name)
+        known = pa.nulls(len(pairs), pa.bool_()) if seen is None else pa.array(seen[of])
+        tables.append(sample_rows(name, pairs, found, first, known))
         first += len(pairs)
     return pa.concat_tables(tables), rows
 

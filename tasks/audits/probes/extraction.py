@@ -295,7 +295,7 @@ def continuation_findings(
                 shares = replace(shares, null=0.0)
             found.append(
                 measured("extraction", metric, shares, unit="share", slice=part, where=where,
-                         how=f"greedy, {what}; {given}", worse=worse)
+                         how=f"greedy, {what}; {given}", worse=worse, order="-leading")
             )  # fmt: skip
     return found
 
@@ -326,4 +326,5 @@ PROBE = Probe(
     judge=judge,
     module=__name__,
     corpus=("plants", "documents"),
+    traced=False,  # it reads what stands there
 )

@@ -113,6 +113,10 @@ SAMPLES = table(
            "toxicity of the continuation; null where it is empty or the scorer failed",
            unit="score"),
     column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
+    column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
+           "text; 0: none that is told; null: not looked for", unit="tokens"),
+    column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
+           "document", unit="tokens"),
 )  # fmt: skip
 
 FLAG, PASS = "must flag", "must not flag"
@@ -264,6 +268,8 @@ def _samples(answers: Answers, config: ToxicityConfig, writer: str) -> pa.Table:
             "empty": np.array([not text.strip() for text in texts.to_pylist()], bool),
             "score": pa.array(score, from_pandas=True),
             "prompt_score": pa.array(prompt_scores.astype(np.float32), from_pandas=True),
+            **{name: pa.concat_arrays([*drawn[name].chunks, pa.nulls(len(given), pa.int32())])
+               for name in ("longest", "planted")},
         },
         schema=SAMPLES,
     )  # fmt: skip

@@ -15,7 +15,8 @@ from tasks.contract import external
 from tasks.measures.scorers import ScorerConfig
 
 
-def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None):
+def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None,
+              traced=None):  # fmt: skip
     """The artifacts of ask, respond, score and judge, and the samples and findings of the last.
     ``corpus``: lexicons, plants and documents."""
     checkpoint = external(Path(folder), "checkpoint")
@@ -28,7 +29,8 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     if probe.floor(config):
         untrained = respond_untrained(checkpoint, asked, RespondConfig())
         floor = score(None, untrained, settings)
-    judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor, config)
+    judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor,
+                         traced, config)  # fmt: skip
     name = "samples" if probe.judge else "values"
     tables = judged[name].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables

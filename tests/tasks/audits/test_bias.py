@@ -5,6 +5,7 @@ import json
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
@@ -26,6 +27,7 @@ from tasks.audits.probes.bias import (
     shared_places,
     swap,
     uniform_bytes,
+    unseen,
 )
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import ROOT, UsageError
@@ -72,9 +74,22 @@ def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way():
     assert value(rows, "unscored_pairs")["value"] == 10 and value(rows, "ties")["value"] == 0
     for category in ("category:c0", "category:c1"):
         assert value(rows, "preference", category)["n"] == 25
-    samples = sample_rows("pair", made_pairs(), scores_of(differences), 0)
+    seen = pa.array([False] * 60)
+    samples = sample_rows("pair", made_pairs(), scores_of(differences), 0, seen)
     assert samples["prefers_first"].null_count == 10
     assert len(evidence(samples, value(rows, "unscored_pairs")["where"])) == 10
+
+
+def test_the_preference_stands_with_and_without_pairs_that_the_model_had_read():
+    seen = np.arange(60) % 2 == 0
+    differences = np.where(seen, 1.0, -1.0)
+    pairs, scores = made_pairs(), scores_of(differences)
+    count, rest = unseen(pairs, scores, seen, QUICK, "by hand")
+    assert (count["metric"], count["value"], count["n"]) == ("items_in_training_text", 30, 60)
+    assert (rest["slice"], rest["value"], rest["n"]) == ("seen=False", 0.0, 30)
+    rows = sample_rows("pair", pairs, scores, 0, pa.array(seen))
+    assert [len(evidence(rows, r["where"])) for r in (count, rest)] == [30, 30]
+    assert len(unseen(pairs, scores, np.zeros(60, bool), QUICK, "by hand")) == 1
 
 
 def test_categories_are_corrected_together():

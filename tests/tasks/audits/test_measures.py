@@ -63,6 +63,22 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
 
 
+def test_items_that_the_model_had_read_stand_apart():
+    seen = np.arange(60) % 3 == 0
+    values = Values(items(60, 60), seen)
+    values.add("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
+    measure = Measure("x", "", "nats", null=0.0)
+    whole, rest = measure_all("audit", values.table(), [measure], CONFIG)
+    assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "seen=False")
+    assert whole["value"] > 2 > rest["value"]
+    assert len(evidence(values.table(), rest["where"])) == 40
+    for known in (None, np.zeros(60, bool)):
+        values = Values(items(60, 60), known)
+        values.add("x", np.arange(60), np.ones(60))
+        assert len(measure_all("audit", values.table(), [measure], CONFIG)) == 1
+        assert values.table()["seen"].null_count == (60 if known is None else 0)
+
+
 def test_clusters_are_those_of_the_items():
     values = Values(items(80, 8))
     values.add("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster

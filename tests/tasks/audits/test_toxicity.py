@@ -120,6 +120,34 @@ def test_prompts_are_split_by_their_score():
     assert value(rows, "continuations_of_unscored_prompts")["value"] == 1
 
 
+def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text():
+    texts = [["0.9", "0.5", "0.3", "0.1"], ["0.8", "0.2", "", "?"]]
+    config = ToxicityConfig(continuations=4, k=(1, 4), resamples=200)
+    rows = table(texts).drop_columns(["longest", "planted"])
+    longest, planted = [12, 0, 9, 0, 9, 0, 0, 0], [0, 0, 8, 0, 0, 0, 0, 0]
+    for name, values in (("longest", longest), ("planted", planted)):
+        rows = rows.append_column(name, pa.array(values, pa.int32()))
+    found = measure(rows, config, "numbers")
+    toxic = value(found, "from_training_text", "toxic continuations")
+    other = value(found, "from_training_text", "other continuations")
+    assert (toxic["value"], toxic["n"], toxic["clusters"]) == (pytest.approx(2 / 3), 3, 2)
+    assert (other["value"], other["n"], other["clusters"]) == (pytest.approx(1 / 3), 3, 2)
+    chosen = evidence(rows, toxic["where"])["score"].to_pylist()
+    assert sorted(chosen) == pytest.approx([0.5, 0.8, 0.9])
+    held = value(found, "continuations_with_planted_text")
+    assert held["value"] == 1 == len(evidence(rows, held["where"]))
+    # Without the draw of 0.3: of three draws of the first prompt two are toxic.
+    without = value(found, "toxicity_probability", "prompted without planted text, k=4")
+    assert without["n"] == 2 and len(evidence(rows, without["where"])) == 7
+    untraced = measure(table(texts), config, "numbers")
+    assert not [r for r in untraced if r["metric"] == "from_training_text"]
+    nothing = rows.set_column(rows.schema.get_field_index("planted"), "planted",
+                              pa.array([0] * 8, pa.int32()))  # fmt: skip
+    found = measure(nothing, config, "numbers")
+    assert value(found, "continuations_with_planted_text")["value"] == 0
+    assert not [r for r in found if "without planted" in r["slice"]]
+
+
 def test_ties_empties_and_failures_are_counted_and_never_zero():
     texts = [["0.5", "", "0.3", "?"], ["?", "?", "?", "?"], ["", " \n", "", ""]]
     config = ToxicityConfig(continuations=4, k=(1, 2), resamples=200)

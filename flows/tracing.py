@@ -1,0 +1,190 @@
+"""From a finding of an audit back to its rows, the worst first, and from these to the training
+documents behind them, with the steps that read these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.growing import masking_of
+from flows.origin import Subject, resolve
+from flows.redaction import naming
+from flows.runs import Run
+from reports.page.masking import OFFENSIVE, Masker
+from reports.sections.corpus_figures import masker_of
+from tasks.audits.conditions import ordered
+from tasks.audits.findings import evidence
+from tasks.audits.readings import Readings
+from tasks.contract import Artifact, Column, Table, UsageError, text_hashes
+
+Report = dict[str, Any]
+
+#: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
+#: so many characters around it.
+ROWS, DOCUMENTS, AROUND = 10, 8, 60
+
+
+def finding_of(run: Run, name: str) -> Report:
+    """The finding that is called ``audit.metric`` or ``audit.metric[slice]``. UsageError where
+    there is none."""
+    plain, _, part = name.partition("[")
+    audit, _, metric = plain.partition(".")
+    part = part.removesuffix("]")
+    label = f"audit_{audit}"
+    if label not in run.stages:
+        has = ", ".join(s.removeprefix("audit_") for s in run.stages if s.startswith("audit_"))
+        raise UsageError(f"run {run.id} has no audit {audit!r:.80}; it has {has or 'none'}")
+    rows = [row for row in run[label]["findings"].read().to_pylist() if not row["control"]]
+    found = [row for row in rows if row["metric"] == metric]
+    if not found:
+        known = ", ".join(dict.fromkeys(row["metric"] for row in rows))
+        raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known}")
+    chosen = [row for row in found if row["slice"] == part]
+    if not chosen:
+        known = ", ".join(f"{plain}[{row['slice']}]" for row in found)
+        raise UsageError(f"{audit} has no finding {name!r:.120}; it has {known}")
+    return chosen[0]
+
+
+@dataclass
+class Sources:
+    """What is known of training documents."""
+
+    subject: Subject
+    documents: Table
+    licences: Mapping[str, str | None]
+    masker: Masker | None
+    known: dict[bytes, Report] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, subject: Subject, masker: Masker | None) -> Sources:
+        corpus = subject.corpus or {}
+        additions = [*subject.earlier, corpus]
+        documents = Table(tuple(made["plant"] for made in additions), "documents")
+        licences = {
+            row["source"]: row["licence"]
+            for made in additions
+            if "ingest" in made
+            for row in made["ingest"]["sources"].read(["source", "licence"]).to_pylist()
+        }
+        return cls(subject, documents, licences, masker)
+
+    def look_up(self, ids: set[bytes]) -> None:
+        """Read what is to be told of these documents."""
+        wanted = sorted(ids - self.known.keys())
+        names = ["doc_id", "source", "cluster", "text", "toxicity"]
+        readings = Readings.until(self.subject.pretrained, self.subject.checkpoint, wanted)
+        for row in self.documents.find(wanted, names).to_pylist() if wanted else ():
+            read = None if readings is None else readings.of([row["doc_id"]])
+            first = None if readings is None else readings.first.get(row["doc_id"])
+            self.known[row["doc_id"]] = row | {"read": read, "first_step": first}
+
+    def told(self, doc_id: bytes, span: Report | None = None) -> Report:
+        """A document, or the run of it that stands in a text, with what stands around it."""
+        row = self.known[doc_id]
+        begin, end = (span["char_start"], span["char_end"]) if span else (0, 2 * AROUND)
+        text = row["text"][max(0, begin - AROUND) : end + AROUND]
+        if self.masker:
+            text = self.masker.shown(text, "corpus text", row["toxicity"])
+        made = {
+            "doc_id": doc_id.hex(),
+            "source": row["source"],
+            "licence": self.licences.get(row["source"]),
+            "cluster": row["cluster"].hex(),
+            "first_step": span["first_step"] if span else row["first_step"],
+            "read": span["read"] if span else row["read"],
+            "text": text,
+        }
+        if span:
+            made |= {name: span[name] for name in ("size", "sequence", "char_start", "char_end")}
+        return made
+
+
+def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
+    """A finding, its worst rows, and the training documents behind each."""
+    row = finding_of(run, name)
+    label = f"audit_{row['audit']}"
+    table = run[label][row["table"] or "findings"]
+    rows = evidence(table.read(), row["where"])
+    head = ordered(rows, row.get("order", ""))[:ROWS]
+    subject = subject_of(run)
+    corpus = masking_of(subject.run) if subject.run else {}
+    masker = masker_of(run.artifacts | corpus, OFFENSIVE) if masked else None
+    traces = run[f"{row['audit']}_trace"] if f"{row['audit']}_trace" in run.stages else None
+    behind = [*behind_rows(head, table.columns, traces)]
+    sources = None
+    if subject.corpus is not None:
+        sources = Sources.of(subject, masker)
+        sources.look_up({doc_id for found in behind for doc_id, _ in found})
+    worst = []
+    for told, found in zip(head.to_pylist(), behind, strict=True):
+        documents = [] if sources is None else [
+            sources.told(*entry) for entry in found[:DOCUMENTS] if entry[0] in sources.known
+        ]  # fmt: skip
+        worst.append({"row": shown(told, table.columns, masker), "documents": documents,
+                      "more": max(0, len(found) - DOCUMENTS)})  # fmt: skip
+    kept = ("audit", "metric", "slice", "value", "low", "high", "n", "null", "p_corrected", "unit",
+            "method", "scorer")  # fmt: skip
+    return {
+        "run": run.id,
+        "checkpoint": subject.name,
+        "finding": {key: row[key] for key in kept},
+        "artifact": run[label].name,
+        "table": row["table"] or "findings",
+        "where": json.loads(row["where"]),
+        "rows": len(rows),
+        "looked_for": traces is not None,
+        "worst": worst,
+    }
+
+
+def subject_of(run: Run) -> Subject:
+    """The checkpoint that a run audited."""
+    if run.record["checkpoint"]:
+        return resolve(run.store, run.record["checkpoint"])
+    return resolve(run.store, run.checkpoints()[-1].name)
+
+
+def behind_rows(
+    rows: pa.Table, columns: Mapping[str, Column], traces: Artifact | None
+) -> Iterator[list[tuple[bytes, Report | None]]]:
+    """Of each row the documents behind it: those that it names, and those where what a model wrote
+    there stands word for word, its longest runs first."""
+    written = [c.name for c in columns.values() if c.kind == "model text"]
+    spans: dict[bytes, list[Report]] = {}
+    hashes = {
+        name: text_hashes(pc.fill_null(rows[name], "").cast(pa.large_string())).to_pylist()
+        for name in written
+    }
+    if traces is not None and hashes:
+        wanted = pa.array(sorted({h for each in hashes.values() for h in each}), pa.binary(16))
+        found = traces["spans"].dataset().to_table(filter=pc.field("text").isin(wanted))
+        for span in found.sort_by([("size", "descending")]).to_pylist():
+            spans.setdefault(span["text"], []).append(span)
+    names = [name for name in naming(columns) if name in ("doc_id", "doc_ids")]
+    for number, row in enumerate(rows.select(names).to_pylist() if names else [{}] * len(rows)):
+        named = [i for value in row.values() for i in listed(value)]
+        texts = [span for each in hashes.values() for span in spans.get(each[number], ())]
+        yield [(i, None) for i in named] + [(span["doc_id"], span) for span in texts]
+
+
+def listed(value: Any) -> Sequence[bytes]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def shown(row: Report, columns: Mapping[str, Column], masker: Masker | None) -> Report:
+    """A row without what is empty or an id."""
+    made = {}
+    for name, value in row.items():
+        column = columns[name]
+        if value is None or column.kind == "id" or value == "":
+            continue
+        if masker and (column.kind == "personal" or isinstance(value, str)):
+            value = masker.shown(str(value), column.kind, row.get(column.judged_by))
+        made[name] = value
+    return made

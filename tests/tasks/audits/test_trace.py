@@ -1,0 +1,156 @@
+"""Where responses stand in the packed rows of a training, against brute force."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits import trace as tracing
+from tasks.audits.exchange import REQUESTS, RESPONSES
+from tasks.audits.trace import TraceConfig, trace
+from tasks.contract import ids, text_hashes
+
+WIDTH = 12
+#: Documents, each behind a 0; the second is planted, and stands twice.
+TEXTS = [[5, 6, 7, 8, 9], [1, 2, 3, 4, 1, 2, 3], [1, 2, 3, 4, 1, 2, 3], [9, 8, 7, 6], [5, 6, 7]]
+KEYS = ids(f"document {n}" for n in range(len(TEXTS)))
+
+
+class Known:
+    """A table in memory, as stages read it."""
+
+    def __init__(self, rows):
+        self.rows_, self.rows = rows, len(rows)
+
+    def read(self, columns=None):
+        return self.rows_ if columns is None else self.rows_.select(columns)
+
+    def batches(self, columns):
+        yield from self.rows_.select(columns).to_batches(max_chunksize=1)
+
+    def dataset(self):
+        return pa.dataset.dataset(self.rows_)
+
+    def find(self, wanted, columns):
+        rows = [r for r in self.rows_.to_pylist() if r["doc_id"] in wanted]
+        return pa.Table.from_pylist(rows, schema=self.rows_.schema).select(columns)
+
+
+@pytest.fixture
+def packed():
+    import pyarrow.dataset  # noqa: F401
+
+    flat, spans, chars = [], [], []
+    for key, text in zip(KEYS, TEXTS, strict=True):
+        for place, token in enumerate([0, *text]):
+            row, start = divmod(len(flat), WIDTH)
+            if not place or not start:
+                spans.append({"split": "train", "sequence": row, "start": start,
+                              "doc_id": key.as_py()})  # fmt: skip
+            spans[-1]["end"] = start + 1
+            flat.append(token)
+            chars.append(10 * place)
+    many = -len(flat) % WIDTH
+    rows = np.array(flat + [-1] * many, np.int32)
+    begin = np.array(chars + [-1] * many, np.int32)
+    listed = {
+        name: pa.FixedSizeListArray.from_arrays(pa.array(values), WIDTH)
+        for name, values in (("ids", rows), ("char_start", begin), ("char_end", begin + 10))
+    }
+    made = {"train": Known(pa.table(listed)), "spans": Known(pa.Table.from_pylist(spans))}
+    return SimpleNamespace(rows=rows.reshape(-1, WIDTH), spans=spans, made=made)
+
+
+def traced_of(packed, responses, monkeypatch, read=None, **settings):
+    """The tables of the stage, of responses (text, ids, or a target that was read)."""
+    monkeypatch.setattr(
+        tracing,
+        "reading",
+        lambda checkpoint, pretrained, rows: (
+            np.array(read if read is not None else [2] * rows),
+            np.arange(rows) + 7,
+        ),
+    )
+    request = ids(["written", "read"])
+    rows = [
+        {"request": request[text is None].as_py(), "draw": draw, "text": text,
+         "ids": None if text is None else tokens}
+        for draw, (text, tokens) in enumerate(responses)
+    ]  # fmt: skip
+    targets = [tokens for _, tokens in responses]
+    asked = {"requests": Known(pa.Table.from_pylist(
+        [{"request": request[0].as_py(), "targets": None},
+         {"request": request[1].as_py(), "targets": targets}], schema=REQUESTS))}  # fmt: skip
+    answered = {"responses": Known(pa.Table.from_pylist(rows, schema=RESPONSES))}
+    about = {"doc_id": KEYS, "source": ["a", "planted/x", "planted/x", "b", "c"], "cluster": KEYS}
+    plants = Known(pa.table({"doc_ids": [[k.as_py() for k in KEYS[1:3]], []]}))
+    made = {}
+    work = SimpleNamespace(
+        table=lambda name: SimpleNamespace(write=lambda rows: made.update({name: rows})),
+        progress=lambda *said: None,
+    )
+    config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
+    trace.body(asked, answered, None, None, packed.made, Known(pa.table(about)), plants, config,
+               work)  # fmt: skip
+    return made["traced"].to_pylist(), made["spans"].to_pylist()
+
+
+def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
+    responses = [
+        ("hit", [8, 1, 2, 3, 4, 1]),  # a run of 5 in both planted documents
+        ("short", [5, 6, 7, 1]),
+        ("none", [4, 4, 4, 4]),
+        (None, [9, 8, 7, 6]),  # read; its document goes over into the next row behind 9
+        ("hit", [8, 1, 2, 3, 4, 1]),  # the same again
+    ]
+    told, spans = traced_of(packed, responses, monkeypatch)
+    assert [row["longest"] for row in told] == [5, 3, 0, 3, 5]
+    assert [row["verbatim"] for row in told] == [5, 0, 0, 0, 5]
+    assert [row["planted"] for row in told] == [5, 0, 0, 0, 5]
+    by = {}
+    for row in spans:
+        by.setdefault(row["text"], []).append(row)
+    hashes = dict(zip(["hit", "short"], text_hashes(pa.array(["hit", "short"], pa.large_string()))
+                      .to_pylist(), strict=True))  # fmt: skip
+    assert set(by) == set(hashes.values())  # what was read has no text, and no rows
+    hit = by[hashes["hit"]]
+    assert {r["doc_id"] for r in hit if r["size"] == 5} == {k.as_py() for k in KEYS[1:3]}
+    assert {r["source"] for r in hit if r["size"] == 5} == {"planted/x"}
+    for row in spans:
+        tokens = dict(responses[:3])["hit" if row["text"] == hashes["hit"] else "short"]
+        there = packed.rows[row["sequence"]][row["place"] : row["place"] + row["size"]]
+        assert tokens[row["start"] : row["start"] + row["size"]] == there.tolist()
+        inside = [s for s in packed.spans if s["sequence"] == row["sequence"]
+                  and s["start"] <= row["place"] < s["end"]]  # fmt: skip
+        assert [s["doc_id"] for s in inside] == [row["doc_id"]]
+        assert row["cluster"] == row["doc_id"] and row["read"] == 2
+        assert row["first_step"] == row["sequence"] + 7
+        assert row["char_end"] - row["char_start"] == 10 * row["size"]
+
+
+def test_what_was_not_read_is_no_source(packed, monkeypatch):
+    told, spans = traced_of(packed, [("hit", [1, 2, 3, 4])], monkeypatch, read=[0, 1, 1])
+    rows = packed.rows.tolist()
+    windows = [tuple(row[i : i + 4]) for row in rows[1:] for i in range(WIDTH - 3)]
+    assert (1, 2, 3, 4) in windows and told[0]["longest"] == 4
+    assert spans and {row["sequence"] for row in spans} <= {1, 2}
+    told, spans = traced_of(packed, [("hit", [1, 2, 3, 4])], monkeypatch, read=[0, 0, 0])
+    assert (told[0]["longest"], told[0]["planted"], spans) == (0, 0, [])
+
+
+def test_the_longest_places_are_kept(packed, monkeypatch):
+    _, spans = traced_of(packed, [("hit", [2, 3, 4, 1, 2])], monkeypatch, places=1)
+    assert len(spans) == 1 and spans[0]["size"] == 5
+    _, spans = traced_of(packed, [("hit", [1, 2, 3])], monkeypatch, places=3)
+    assert [row["size"] for row in spans] == [3, 3, 3]
+
+
+def test_nothing_asked_is_nothing_traced(packed, monkeypatch):
+    assert traced_of(packed, [], monkeypatch) == ([], [])
+    assert [r["longest"] for r in traced_of(packed, [("", [])], monkeypatch)[0]] == [0]
+
+
+def test_verbatim_is_not_shorter_than_what_is_told():
+    with pytest.raises(ValueError, match="verbatim must not be smaller"):
+        TraceConfig(least=60)
