@@ -138,7 +138,7 @@ def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
         "table": row["table"] or "findings",
         "where": json.loads(row["where"]),
         "rows": len(rows),
-        "looked_for": traces is not None,
+        "unknown": traces is None and any(c.kind == "model text" for c in table.columns.values()),
         "worst": worst,
     }
 

@@ -257,7 +257,11 @@ def _figures(row: Report, names: tuple[str, ...]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))[:80]
+    return f"{value:.4g}" if isinstance(value, float) else _line(str(value))[:80]
+
+
+def _line(text: str) -> str:
+    return visible(" ".join(text.split()))
 
 
 def _quoted(text: str) -> list[str]:
@@ -295,7 +299,7 @@ def render_finding(report: Report) -> str:
         f"    {value}, n = {row['n']}; {row['method']}",
         f"    checkpoint {report['checkpoint']}",
         f"    {report['rows']} rows of {report['table']} in {report['artifact']}"
-        + ("" if report["looked_for"] else "; what was written was not looked for in the corpus"),
+        + ("; what was written was not looked for in the corpus" if report["unknown"] else ""),
     ]
     for number, entry in enumerate(report["worst"], start=1):
         lines += ["", f"row {number}:{_figures(entry['row'], tuple(entry['row']))}"]
