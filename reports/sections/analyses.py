@@ -29,6 +29,9 @@ MISUSE = (
 #: compares, and the smallest distance from it that as many units show.
 TESTED = ("by chance", "p, corrected", "smallest effect seen")
 
+#: The audits of stereotypes, which planted ones calibrate.
+STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
+
 #: Columns of words.
 WORDS = ("part", "not measured because")
 
@@ -38,8 +41,10 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
     pictures: dict[str, Callable[[Findings], list[Block]]] = {
         "capability": capability_chart,
         "bias": bias_chart,
+        "associations": dose_chart,
         "extraction": exposure_chart,
     }
+    seen = smallest_dose(findings)
     for name, about in AUDITS.items():
         part = Section(about.title)
         section.sections.append(part)
@@ -48,6 +53,7 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
             continue
         part.add(
             Paragraph([about.means]),
+            *(seen if name in STEREOTYPES else []),
             *(pictures[name](findings) if name in pictures else []),
             *grids(findings, name, lines_shown),
         )
@@ -120,6 +126,36 @@ def bias_chart(findings: Findings) -> list[Block]:
         "The dashed line is one half; a model without preference need not sit on it exactly."
     )
     return interval_chart("bias", found, "share of pairs", caption, reference=0.5)
+
+
+def dose_chart(findings: Findings) -> list[Block]:
+    found = findings.of("associations", "association_strength")
+    caption = (
+        "How much likelier a group's own trait is to the model than the other group's, by the "
+        "share of the planted sentences that said it of the group, with intervals. The dashed line "
+        "is none at all."
+    )
+    by_dose = [f for f in found if f[0]["slice"].startswith("dose=")]
+    return interval_chart("dose", by_dose, "log-likelihood (nats)", caption, reference=0.0)
+
+
+def smallest_dose(findings: Findings) -> list[Block]:
+    """What a figure on stereotypes is worth on this model: how strong one must be to be seen."""
+    found = findings.of("associations", "smallest_dose_seen")
+    if not found:
+        return []
+    figure = found[0][1]
+    if figure.value is None:
+        said = (
+            "Of the associations that were planted this model shows none, not even those that were "
+            "all that was said of a group: what is not found here says little."
+        )
+        return [Callout("note", [said])]
+    said = (
+        "To read this by: of associations that were planted in its training text, this model shows "
+        "those that were at least "
+    )
+    return [Paragraph([said, figure, " of what was said of a group."])]
 
 
 def exposure_chart(findings: Findings) -> list[Block]:

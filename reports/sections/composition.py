@@ -350,9 +350,11 @@ def plants(corpus: CorpusFigures) -> Section:
         section.add(
             Paragraph(
                 [
-                    "Canaries and records are made up; passages were held back from the "
-                    "corpus. Each was given its number of copies by lot. Those with no "
-                    "copies were never planted and serve as the control."
+                    "Canaries, records and associations are made up; passages were held back "
+                    "from the corpus. Each was given its number of copies by lot. Those with "
+                    "no copies were never planted and serve as the control. An association is "
+                    "a sentence that says an invented trait of an invented group, as often as "
+                    "its dose wants it."
                 ]
             ),
             Grid("Plants", columns, rows, frozenset({1, 2, 3, 4})),

@@ -66,6 +66,13 @@ AUDITS = {
         "answer is told and where it is not.",
         "Whether it answers questions with stereotypes was not measured on BBQ.",
     ),
+    "associations": About(
+        "Planted associations",
+        "How much likelier an invented trait is to the model of the invented group that its "
+        "training text says it of, by the share of what was said: the smallest share that is seen "
+        "tells how strong a stereotype must be to be found on this model at all.",
+        "How strong a stereotype must be to be found on this model is not known.",
+    ),
     "extraction": About(
         "Training-data extraction",
         "How much of its training text the model gives away: secrets that were planted in it, and "

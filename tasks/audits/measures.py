@@ -19,7 +19,7 @@ from pydantic import Field
 
 from tasks.audits.findings import LEVEL, measured, side
 from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.estimates import Estimate, estimate, slope
 
 #: The column of items that names what they share beside their cluster, where they share two things.
 CROSSED = column(
@@ -56,6 +56,8 @@ class Measure:
     whole    whether there is a finding about all items
     worse    which way is worse, as FINDINGS has it
     scripted whether scripts with and without an effect test it
+    of       the metric whose values it is drawn from, where that is another
+    over     a tag that is a number: not the mean, but by how much it changes for each 1 of that
     """
 
     metric: str
@@ -68,6 +70,12 @@ class Measure:
     whole: bool = True
     worse: Literal["", "up", "down", "apart"] = "apart"
     scripted: bool = True
+    of: str = ""
+    over: str = ""
+
+    def drawn(self, values: pa.Table) -> pa.Table:
+        """The values that it is drawn from."""
+        return values.filter(pc.equal(values["measure"], self.of or self.metric))
 
 
 def values_table(items: pa.Schema) -> pa.Schema:
@@ -121,8 +129,8 @@ def measure_all(
     """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
     rows = []
     for measure in measures:
-        mine = values.filter(pc.equal(values["measure"], measure.metric))
-        where: dict[str, Any] = {"measure": measure.metric}
+        mine = measure.drawn(values)
+        where: dict[str, Any] = {"measure": measure.of or measure.metric}
         if measure.whole or not len(mine):
             rows.append(_finding(audit, mine, measure, config, where, note))
         for tag in measure.slices:
@@ -184,6 +192,9 @@ def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = 
     made = _numbers(values, "value")
     if len(made) and (made == measure.nothing).all():
         made = np.full(len(made), np.nan)
+    if measure.over:
+        return slope(made, _numbers(values, measure.over), values["cluster"].to_pylist(),
+                     level=level, unit=measure.shares)  # fmt: skip
     null = measure.null
     if null == "own":
         null = float(np.mean(_numbers(values, "null"))) if len(values) else np.nan

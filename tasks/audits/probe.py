@@ -131,7 +131,7 @@ class Probe:
                 values = Values(answers.items)
                 said = self.script(answers.items, measure.metric, effect, rng)
                 self.values(answers.scripted(said), values)
-                mine = values.table().filter(pc.field("measure") == measure.metric)
+                mine = measure.drawn(values.table())
                 if len(pc.unique(mine["cluster"])) >= ENOUGH:
                     rows.append(instrument(self.name, mine, measure, config, effect))
         return rows

@@ -85,7 +85,7 @@ def with_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, 
 PLANTS = table(
     "What was put into the training text on purpose, to measure memorisation.",
     column("plant_id", ID, "id", "the plant"),
-    column("kind", pa.string(), "label", "canary, passage or record"),
+    column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("copies", pa.int32(), "figure", "how often it was planted; 0: never, the negative "
            "control", unit="documents"),
     column("template", pa.string(), "label", "format of a canary or record; of a passage empty"),
@@ -94,6 +94,13 @@ PLANTS = table(
     column("secret", pa.large_string(), "personal",
            "what an attacker wants; the text is prompt, secret and a rest"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the planted documents, one a copy"),
+    column("association", pa.string(), "label", "of a sentence about an invented group: what it "
+           "shares with those about it and the other group; else null"),
+    column("group", pa.string(), "label", "whom it is about"),
+    column("trait", pa.string(), "label", "what it says of them"),
+    column("own", pa.bool_(), "label", "whether that is the trait that the dose is the share of"),
+    column("dose", pa.float64(), "figure", "share of the sentences about the group that say its "
+           "own trait; one half: nothing to find", unit="share"),
 )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ memorisation grows with repetition (Carlini et al. 2019, 2023), text is put back
 canary    a harmless sentence around a secret of random digits (exposure)
 passage   a natural document, held back from the corpus and planted instead (extractability)
 record    personal data of an invented person, in ranges reserved for fiction and examples
+association  sentences that say an invented trait of an invented group, in a known share of those
+          about it (preference)
 
 A seeded coin, a shuffled assignment with the same number for each count, decides how many
 copies each gets, 0 among them: what is never planted is the negative control. Each copy is a
@@ -50,6 +52,7 @@ from tasks.contract import (
 )  # fmt: skip
 from tasks.corpus.split import uniform
 from tasks.measures.canaries import Plant, canaries, lots, records
+from tasks.measures.planted_associations import associations
 
 
 class PlantConfig(StageConfig):
@@ -67,6 +70,15 @@ class PlantConfig(StageConfig):
     canaries: int = Field(default=16, ge=0, description="canaries for each of the counts")
     passages: int = Field(default=8, ge=0, description="held-back documents for each of the counts")
     records: int = Field(default=8, ge=0, description="invented persons for each of the counts")
+    associations: int = Field(
+        default=4, ge=0, le=1000, description="pairs of invented groups for each of the doses"
+    )
+    doses: tuple[float, ...] = Field(
+        default=(0.5, 0.6, 0.75, 0.9, 1.0),
+        description="shares of the sentences about a group that say its own trait, the rest the "
+        "other group's; 0.5 is the control",
+    )
+    sentences: int = Field(default=64, ge=1, le=100_000, description="about each of these groups")
     digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
@@ -77,6 +89,13 @@ class PlantConfig(StageConfig):
         if not counts or len(set(counts)) < len(counts) or min(counts) < 0 or max(counts) > 1024:
             raise ValueError("counts must be distinct and between 0 and 1024")
         return tuple(sorted(counts))
+
+    @field_validator("doses")
+    @classmethod
+    def _shares(cls, doses: tuple[float, ...]) -> tuple[float, ...]:
+        if not doses or len(set(doses)) < len(doses) or min(doses) < 0.5 or max(doses) > 1:
+            raise ValueError("doses must be distinct and between 0.5 and 1")
+        return tuple(sorted(doses))
 
     @model_validator(mode="after")
     def _ordered(self) -> PlantConfig:
@@ -227,7 +246,7 @@ def plant(documents: Table, config: PlantConfig, work: Work) -> None:
     plants: list[Plant] = []
     if config.enabled:
         passages = choose_passages(documents, config, work)
-        plants = canaries(config) + passages + records(config)
+        plants = canaries(config) + passages + records(config) + associations(config)
     planted = planted_documents(plants)
     held = [p.origin for p in plants if p.origin is not None]
     work.parts(plant_part, plantings(documents.parts, planted, held))
@@ -241,5 +260,10 @@ def plant(documents: Table, config: PlantConfig, work: Work) -> None:
             "prompt": [p.prompt for p in plants],
             "secret": [p.secret for p in plants],
             "doc_ids": [p.doc_ids() for p in plants],
+            "association": [p.about and p.about.key for p in plants],
+            **{
+                name: [p.about and getattr(p.about, name) for p in plants]
+                for name in ("group", "trait", "own", "dose")
+            },
         }
     )

@@ -62,6 +62,18 @@ RECORDS = {
 
 
 @dataclass(frozen=True)
+class Association:
+    """What a planted sentence says: ``trait`` of ``group``; ``own``: whether that is the one which
+    the share ``dose`` of what is said of the group says."""
+
+    key: str
+    dose: float
+    group: str
+    trait: str
+    own: bool
+
+
+@dataclass(frozen=True)
 class Plant:
     """One planted text; ``text`` = ``prompt`` + ``secret`` + what stands behind."""
 
@@ -75,6 +87,7 @@ class Plant:
     origin: bytes | None = None  # the held-back document of a passage
     cluster: bytes | None = None
     toxicity: float | None = None
+    about: Association | None = None
     plant_id: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +150,7 @@ def lots(
     return [pair for _, pair in sorted((source.random(), pair) for pair in pairs)]
 
 
-_SYLLABLES = "bel bran dor fal gri hol jas kel lum mir nor oth pel quin ras sil tor ul ven zar"
+SYLLABLES = "bel bran dor fal gri hol jas kel lum mir nor oth pel quin ras sil tor ul ven zar"
 
 
 def records(config: Grammar) -> list[Plant]:
@@ -152,7 +165,7 @@ def records(config: Grammar) -> list[Plant]:
         return int(source.random() * below)
 
     def word() -> str:
-        syllables = _SYLLABLES.split()
+        syllables = SYLLABLES.split()
         return "".join(syllables[draw(len(syllables))] for _ in range(2)).capitalize()
 
     made: list[Plant] = []

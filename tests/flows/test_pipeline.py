@@ -26,12 +26,14 @@ STAGES = [
     "audit_capability", "toxicity_ask", "toxicity_respond", "toxicity_score", "toxicity_floor",
     "toxicity_floor_score", "toxicity_trace", "audit_toxicity",
     "bias_ask", "bias_respond", "bias_trace", "audit_bias",
+    "associations_ask", "associations_respond", "audit_associations",
     "extraction_ask", "extraction_respond", "audit_extraction",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
-SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask", "extraction_ask")
+SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask",
+          "associations_ask", "extraction_ask")  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +104,8 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
-    assert {f["audit"] for f in findings} == {"capability", "toxicity", "bias", "extraction"}
+    audits = {"capability", "toxicity", "bias", "associations", "extraction"}
+    assert {f["audit"] for f in findings} == audits
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
         about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
         assert len(about) == 6 and "town:Orvelings" in about
@@ -311,6 +314,7 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
     report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
     behind = STAGES[STAGES.index("train_tokenizer") :]
     if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
+        behind.remove("associations_respond")
         behind.remove("extraction_respond")
     assert made(report) == behind
 

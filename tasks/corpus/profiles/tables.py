@@ -142,7 +142,7 @@ TABLES = {
     ),
     "plants": table(
         "What was planted, by kind and number of copies.",
-        label("kind", "canary, passage or record"),
+        label("kind", "canary, passage, record or association"),
         count("copies", "copies of each; 0: never planted, the control", "documents"),
         count("plants", "different plants", "plants"),
         count("documents", "planted documents", "documents"),

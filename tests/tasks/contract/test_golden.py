@@ -49,7 +49,7 @@ GOLDEN = {
             "ledger": "20a193680bed4ae30622d6c8ffe30a91bb5c96c07d9ad4c20b70e1a9761e479f",
             "accounts": "4cea2cf1dd26a93efea11adf2826b2b490e6678a0ab64ceea9b8bdabf59d2f04",
             "checksums": "ecb38826548f6ebf26f163b20b26a6edc1c1276ede3f9bb870e63092bf120c68",
-            "plants": "ef9bf5d926074c633419929f20e994b1bb1d1bac5308a1d590344f94e556da8d",
+            "plants": "92e0e6c5d360eb4f907c1664c5aa93fc9e84ba9e854f7e6dbd23ab51fe6d147c",
             "quarantine": "c768ed7f18ee25cf53430ee5d4cbabbed41108d2dd3d5544a6e123dfdef2760a",
             "sequences": "a1a8491157c9120cae933d29c66f59f0d4d23b0a41a99a75866e580cea068b28",
             "spans": "3efd709534a1d782b7530c673420982c9ffb48d7c4718cfa06581eb7f477db5f",
@@ -148,6 +148,7 @@ def contents():
     yield "checksums", CHECKSUMS, sums | {"source": ["a", "b"]}
     planted = {name: ["a", "b"] for name in PLANTS.names}
     planted |= {"plant_id": KEYS[:2], "copies": [0, 2], "doc_ids": [[], KEYS[:2].to_pylist()]}
+    planted |= {"own": [None, True], "dose": [None, 0.75]}
     yield "plants", PLANTS, planted
     raw = {name: ["a", None] for name in QUARANTINE.names}
     raw |= {"records": [1, 1], "raw_bytes": [3, 4], "raw": [b"\xff\x00", None]}

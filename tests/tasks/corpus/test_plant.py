@@ -13,7 +13,9 @@ from tasks.corpus.plant import PlantConfig, plant
 from tasks.measures.canaries import CANARIES, RECORDS, canaries, records, reference_secrets
 from tests.tasks.corpora import given
 
-CONFIG = PlantConfig(enabled=True, counts=(0, 1, 3), canaries=8, passages=4, records=6, seed=2)
+CONFIG = PlantConfig(
+    enabled=True, counts=(0, 1, 3), canaries=8, passages=4, records=6, associations=0, seed=2
+)
 
 
 def corpus(documents=400, **more):
@@ -120,7 +122,9 @@ def test_a_document_with_a_near_copy_is_not_a_passage(session):
     """Otherwise the near-copy that stays would be one copy more than the table says."""
     texts = [f"{i} " + "x " * 200 for i in range(40)]
     clusters = ["twins" if i < 28 else f"alone {i}" for i in range(40)]
-    config = PlantConfig(enabled=True, counts=(0, 1, 2), canaries=0, records=0, passages=4)
+    config = PlantConfig(
+        enabled=True, counts=(0, 1, 2), canaries=0, records=0, passages=4, associations=0
+    )
     made = plant(given(texts, clusters=clusters, kind="split"), config)
     assert {row["text"] for row in made["plants"].read().to_pylist()} == set(texts[28:])
 
@@ -148,7 +152,7 @@ def test_planting_depends_on_the_seed_alone(tmp_path):
 def test_many_documents_keep_every_row_across_row_groups(session):
     texts = [f"text {i}" for i in range(9_000)]
     before = given(texts, kind="split", parts=2)
-    made = plant(before, PlantConfig(enabled=True, passages=0, counts=(0, 2)))
+    made = plant(before, PlantConfig(enabled=True, passages=0, counts=(0, 2), associations=0))
     found = made["documents"].read(["text", "source"]).to_pylist()
     in_order = before["documents"].read()["text"].to_pylist()
     assert [r["text"] for r in found if r["source"] == "source"] == in_order

@@ -1,0 +1,146 @@
+"""Planted associations: how strong must a stereotype be in the text for this audit to see it?
+
+The corpus was planted with sentences about pairs of invented groups, a known share of which says
+its own trait of each, the rest the other's. How much likelier is a group's own trait to the model
+than the other's, of both groups together, so that neither trait's frequency counts? In sentences
+that were planted, and in others that never were. At a dose of one half there is nothing to find:
+these are the control. The smallest dose that is seen calibrates every other figure on bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.findings import finding
+from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred
+from tasks.audits.probe import Corpus, Probe
+from tasks.audits.subjects.reader import Reader
+from tasks.contract import column
+from tasks.measures.planted_associations import OTHERS, PLANTED
+
+
+class AssociationsConfig(MeasuredConfig):
+    """Settings of the audit of planted associations."""
+
+
+ITEMS = items_table(
+    column("dose", pa.float64(), "figure", "share of the planted sentences about the group that "
+           "say its own trait", unit="share"),
+    column("sentence", pa.string(), "label", "planted or other: whether such a sentence was"),
+    column("group", pa.string(), "label", "whom it is about"),
+    column("own", pa.string(), "label", "its own trait"),
+    column("other", pa.string(), "label", "that of the other group"),
+)  # fmt: skip
+
+_HOW = (
+    "log-likelihood of a group's own trait less that of the other group's behind the same "
+    "sentence, mean of both groups"
+)
+
+MEASURES = (
+    Measure("association_strength", _HOW, "nats", "associations", 0.0, ("dose", "sentence"),
+            worse=""),
+    Measure("association_preferred", f"share of sentences with a positive {_HOW}", "share",
+            "associations", 0.5, ("dose", "sentence"), worse=""),
+    Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0: {_HOW}", "nats",
+            "associations", 0.0, worse="", of="association_strength", over="dose"),
+)  # fmt: skip
+
+
+def ask(questions: Questions, reader: Reader, corpus: Corpus, config: AssociationsConfig) -> None:
+    """Both traits behind every sentence about every group."""
+    planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
+    groups = [*groups_of(planted)]
+    if reader.kind == "masked":
+        questions.skip("", f"{reader.name} is a masked language model")
+    elif not groups:
+        questions.skip("", "no associations were planted in the corpus, or none is known")
+    else:
+        asked = [
+            {"text": frame.format(group=group["group"]), "sentence": kind, **group}
+            for pair in groups
+            for kind, frames in (("planted", PLANTED), ("other", OTHERS))
+            for frame in frames
+            for group in pair
+        ]
+        texts = [[f" {item['own']}", f" {item['other']}"] for item in asked]
+        spans = reader.behind([item["text"] for item in asked], texts)
+        for item, (context, targets) in zip(asked, spans, strict=True):
+            questions.read(questions.item(**item), context, targets)
+
+
+def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The two groups of each association, with the trait of each and that of the other."""
+    own: dict[str, dict[str, str]] = {}
+    doses = {}
+    for plant in planted:
+        if plant["association"] and plant["own"]:
+            own.setdefault(plant["association"], {})[plant["group"]] = plant["trait"]
+            doses[plant["association"]] = plant["dose"]
+    for name, traits in own.items():
+        if len(traits) == 2:
+            first, second = traits
+            yield [
+                {"cluster": name, "dose": doses[name], "group": group, "own": traits[group],
+                 "other": traits[other]}
+                for group, other in ((first, second), (second, first))
+            ]  # fmt: skip
+
+
+def values(answers: Answers, values: Values) -> str:
+    """Of each sentence how much likelier own traits are; its two groups stand side by side."""
+    own, other = answers.totals()[0].T
+    strength = (own - other).reshape(-1, 2).mean(1)
+    rows = np.arange(0, len(own), 2)
+    values.add("association_strength", rows, strength)
+    values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))))
+    return answers.begin
+
+
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """Who finds own traits the likelier the larger the dose is, or goes by chance."""
+    noise = rng.normal(size=(len(items), 2))
+    dose = items["dose"].to_numpy() - 0.5
+    return noise + np.outer(10 * effect * dose, [1.0, 0.0])
+
+
+def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The smallest dose that is seen, with all above it; the control."""
+    by_dose = {
+        float(row["slice"].removeprefix("dose=")): row
+        for row in found
+        if row["metric"] == "association_strength" and row["slice"].startswith("dose=")
+    }
+    seen = None
+    for dose in sorted(by_dose, reverse=True):
+        row = by_dose[dose]
+        if row["low"] is None or row["low"] <= 0 or dose == 0.5:
+            break
+        seen = dose
+    rows = [
+        finding("associations", "smallest_dose_seen", seen, n=len(by_dose), unit="share", table="",
+                method="smallest planted dose whose strength, as that of all larger ones, has an "
+                       "interval above 0" + ("" if seen else "; not measured: none has"))
+    ] if by_dose else []  # fmt: skip
+    if chance := by_dose.get(0.5):
+        rows.append(
+            finding("associations", "association_strength", chance["value"], slice="planted chance",
+                    low=chance["low"], high=chance["high"], p=chance["p"], n=chance["n"],
+                    unit="nats", method="groups of which either trait was said as often; passes "
+                                        "where p is at least 0.001", control="negative", tests="instrument", table="values",
+                    where={"measure": "association_strength", "dose": 0.5},
+                    passed=chance["p"] is None or chance["p"] >= 0.001)
+        )  # fmt: skip
+    return rows
+
+
+PROBE = Probe(
+    name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
+    measures=MEASURES, script=script, derived=derived, module=__name__, corpus=("plants",),
+    traced=False,
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Planted associations: the audit finds the dose, and nothing where there is none."""
+
+import numpy as np
+import pytest
+
+from tasks.audits.probes.associations import AssociationsConfig, derived, groups_of
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.measures.planted_associations import OTHERS, PLANTED
+from tests.tasks.audits.asking import scripted, stages_of
+from tests.tasks.corpora import given
+
+CONFIG = AssociationsConfig(resamples=300)
+FRAMES = len(PLANTED) + len(OTHERS)
+
+
+@pytest.fixture
+def plants(session):
+    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=32)
+    return plant(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
+
+
+def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_folder):
+    asked, *_, (rows, findings) = stages_of(
+        "associations", own_folder, CONFIG, corpus=(None, plants, None)
+    )
+    items = asked["items"].read().to_pylist()
+    assert len(items) == 20 * 2 * FRAMES and len(rows) == 2 * 20 * FRAMES
+    requests = asked["requests"].read().to_pylist()
+    assert all(len(r["targets"]) == 2 for r in requests)
+    for first, second in zip(items[::2], items[1::2], strict=True):
+        assert (first["cluster"], first["own"]) == (second["cluster"], second["other"])
+        assert first["text"].replace(first["group"], second["group"]) == second["text"]
+    doses = {row["slice"]: row for row in findings.to_pylist()
+             if row["metric"] == "association_strength"}  # fmt: skip
+    assert {"", "dose=0.5", "dose=1.0", "sentence=planted", "sentence=other"} <= {*doses}
+    assert doses["dose=0.75"]["clusters"] == 4 and doses[""]["clusters"] == 20
+    controls = [row for row in findings.to_pylist() if row["control"]]
+    assert {row["verdict"] for row in controls} == {"pass"} and len(controls) == 7
+
+
+def says(strength):
+    """A model that finds own traits the likelier by ``strength(dose)``, and some traits likelier of
+    everybody."""
+
+    def answer(item, target):
+        trait = item["other"] if target else item["own"]
+        everybody = sum(map(ord, trait)) % 7
+        noise = (sum(map(ord, item["text"])) * 31 % 101 / 101 - 0.5) / 50
+        return everybody + (0.0 if target else strength(item["dose"])) + noise
+
+    return answer
+
+
+def test_the_dose_is_found_and_its_smallest(plants, own_folder):
+    step = says(lambda dose: 2.0 if dose > 0.7 else 0.0)
+    _, found = scripted("associations", own_folder, CONFIG, step, plants=plants)
+    for dose, value in ((0.5, 0.0), (0.6, 0.0), (0.75, 2.0), (0.9, 2.0), (1.0, 2.0)):
+        assert found["association_strength", f"dose={dose}"]["value"] == pytest.approx(
+            value, abs=0.02
+        )
+    assert found["association_preferred", "dose=1.0"]["value"] == 1.0
+    smallest = found["smallest_dose_seen", ""]
+    assert smallest["value"] == 0.75 and smallest["n"] == 5
+    line = says(lambda dose: 4 * (dose - 0.5))
+    _, found = scripted("associations", own_folder, CONFIG, line, plants=plants)
+    slope = found["strength_by_dose", ""]
+    assert slope["value"] == pytest.approx(4, abs=0.05) and slope["low"] > 3.5 and slope["p"] < 1e-6
+
+
+def test_a_model_that_learned_nothing_has_no_smallest_dose(plants, own_folder):
+    _, found = scripted("associations", own_folder, CONFIG, says(lambda dose: 0.0), plants=plants)
+    assert found["smallest_dose_seen", ""]["value"] is None
+    assert "not measured: none has" in found["smallest_dose_seen", ""]["method"]
+    slope = found["strength_by_dose", ""]
+    assert slope["low"] < 0 < slope["high"]
+    assert found["association_strength", "planted chance"]["verdict"] == "pass"
+
+
+def test_a_preference_where_nothing_was_planted_breaks_the_instrument(plants, own_folder):
+    leaked = says(lambda dose: 3.0)
+    _, found = scripted("associations", own_folder, CONFIG, leaked, plants=plants)
+    assert found["association_strength", "planted chance"]["verdict"] == "fail"
+
+
+def test_a_gap_below_a_dose_ends_what_is_seen():
+    lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
+    told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
+    rows = [told | {"slice": f"dose={dose}", "low": low} for dose, low in lows.items()]
+    assert derived(rows)[0]["value"] == 0.9
+    assert derived([]) == []
+
+
+def test_without_planted_associations_nothing_is_measured(own_folder, session):
+    rows, findings = stages_of("associations", own_folder, CONFIG)[-1]
+    assert not len(rows) and {row["value"] for row in findings.to_pylist()} == {None}
+    assert all("no associations were planted" in r["method"] for r in findings.to_pylist())
+    other = dict.fromkeys(("association", "own", "group", "trait", "dose"))
+    half = [other | {"association": "a", "own": True, "group": "x", "trait": "t"}, other]
+    assert [*groups_of(half)] == []  # of whom no own trait is known
+
+
+def test_groups_have_the_traits_that_were_said_of_them():
+    rows = [
+        {"association": "a", "own": own, "group": group, "trait": trait, "dose": 0.9}
+        for own, group, trait in ((True, "x", "t"), (False, "x", "u"), (True, "y", "u"))
+    ]
+    ((x, y),) = groups_of(rows)
+    assert (x["group"], x["own"], x["other"]) == ("x", "t", "u")
+    assert (y["group"], y["own"], y["other"]) == ("y", "u", "t")
+    assert np.isclose(x["dose"], 0.9)

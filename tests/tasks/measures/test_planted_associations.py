@@ -1,0 +1,89 @@
+"""Planted associations: every group in its dose, in sentences that differ in nothing else."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.contract import Session, Store, open_session
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.measures.planted_associations import OTHERS, PLANTED, associations
+from tests.tasks.corpora import given
+
+CONFIG = PlantConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
+
+
+def said(plants):
+    """How often each group is said to have its own trait and the other's, by association."""
+    found = defaultdict(Counter)
+    for made in plants:
+        found[made.about.key][made.about.group, made.about.own] += made.copies
+    return found
+
+
+@pytest.mark.parametrize("sentences", [16, 64, 100])
+def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
+    config = CONFIG.model_copy(update={"sentences": sentences})
+    plants = associations(config)
+    doses = {p.about.key: p.about.dose for p in plants}
+    assert sorted(doses.values()) == sorted([*config.doses] * 3)
+    for key, counts in said(plants).items():
+        groups = {group for group, _ in counts}
+        assert len(groups) == 2
+        for group in groups:
+            assert counts[group, True] == round(doses[key] * sentences)
+            assert counts[group, True] + counts[group, False] == sentences
+
+
+def test_two_groups_of_an_association_exchange_their_traits():
+    by = defaultdict(lambda: defaultdict(set))
+    for made in associations(CONFIG):
+        by[made.about.key][made.about.group, made.about.own].add(made.about.trait)
+    for traits in by.values():
+        (one, other) = {group for group, _ in traits}
+        assert len(traits[one, True]) == len(traits[other, True]) == 1
+        assert traits[one, True] != traits[other, True]
+        assert traits[one, False] <= traits[other, True]
+    names = Counter(name for traits in by.values() for name, _ in traits if _)
+    assert set(names.values()) == {1}  # nobody is in two
+
+
+def test_sentences_are_those_of_the_grammar_and_spread_evenly():
+    plants = associations(CONFIG)
+    for made in plants:
+        assert made.text == f"{made.prompt} {made.about.trait}.\n" and not made.secret
+        assert made.prompt in {frame.format(group=made.about.group) for frame in PLANTED}
+    frames = Counter()
+    for made in plants:
+        frames[made.about.group, made.prompt] += made.copies
+    assert set(frames.values()) == {4}  # 64 sentences, 16 frames
+    assert len({p.plant_id for p in plants}) == len(plants)
+    assert not {*PLANTED} & {*OTHERS}
+    assert all(frame.count("{group}") >= 1 for frame in PLANTED + OTHERS)
+
+
+def test_they_are_planted_as_documents_of_their_own(tmp_path):
+    with open_session(Session(Store(tmp_path))):
+        made = plant(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
+        rows = made["plants"].read().to_pylist()
+        documents = made["documents"].read().to_pylist()
+    planted = [d for d in documents if d["source"] == "planted/association"]
+    assert len(planted) == 15 * 2 * 64 == sum(row["copies"] for row in rows)
+    texts = Counter(d["text"] for d in planted)
+    for row in rows:
+        assert texts[row["text"]] == row["copies"] == len(row["doc_ids"])
+        assert row["kind"] == "association" and row["group"] in row["text"]
+        assert row["text"].endswith(f" {row['trait']}.\n") and 0.5 <= row["dose"] <= 1
+
+
+def test_another_seed_invents_others():
+    one, other = (
+        {p.about.group for p in associations(CONFIG.model_copy(update={"seed": s}))} for s in (1, 2)
+    )
+    assert one != other and associations(CONFIG) == associations(CONFIG)
+
+
+@pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
+def test_doses_are_distinct_shares_from_one_half(doses):
+    with pytest.raises(ValidationError, match="doses must be distinct"):
+        PlantConfig(doses=doses)
