@@ -131,8 +131,9 @@ def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rows.append(
             finding("associations", "association_strength", chance["value"], slice="planted chance",
                     low=chance["low"], high=chance["high"], p=chance["p"], n=chance["n"],
-                    unit="nats", method="groups of which either trait was said as often; passes "
-                                        "where p is at least 0.001", control="negative", tests="instrument", table="values",
+                    unit="nats", control="negative", tests="instrument", table="values",
+                    method="groups of which either trait was said as often; passes where p is at "
+                           "least 0.001",
                     where={"measure": "association_strength", "dose": 0.5},
                     passed=chance["p"] is None or chance["p"] >= 0.001)
         )  # fmt: skip
