@@ -33,8 +33,9 @@ def words(metric: str) -> str:
 
 
 def natural(text: str) -> list[Any]:
-    """Sorts "copies=8" before "copies=16"."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", text)]
+    """Sorts "copies=8" before "copies=16", and "dose=0.75" before "dose=0.9"."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(p), "") if p[:1].isdecimal() else (-1.0, p) for p in parts]
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 
 from reports.model_card import ModelCardConfig, model_card
 from tasks.audits.findings import FINDINGS, finding, findings_table, measured
-from tasks.contract import NoConfig, Work, stage
+from tasks.contract import NoConfig, StageConfig, Work, stage
 from tasks.measures.estimates import estimate
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
@@ -38,3 +38,42 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
     assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one
+
+
+class Seen(StageConfig):
+    seen: bool
+
+
+@stage(tables={"samples": PARTS, "findings": FINDINGS})
+def planted_doses(config: Seen, work: Work) -> None:
+    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    found = {"dose=0.5": -0.1, "dose=0.9": 1.0, "dose=0.75": 0.5, "dose=1.0": 2.0}
+    rows = [
+        finding("associations", "association_strength", value, slice=name, low=value - 0.2,
+                high=value + 0.2, n=9, unit="nats", method="by hand")
+        for name, value in found.items()
+    ]  # fmt: skip
+    rows.append(
+        finding("associations", "smallest_dose_seen", 0.75 if config.seen else None, n=4, unit="share",
+                method="by hand", table="")
+    )  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereotypes(
+    session, tmp_path
+):
+    checkpoint = artifacts.checkpoint(tmp_path / "y")
+    for seen in (True, False):
+        audits = {"associations": planted_doses(Seen(seen=seen)),
+                  "bias": findings_with_p(NoConfig())}  # fmt: skip
+        config = ModelCardConfig(title=f"Tested {seen}")
+        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
+        html = (card.directory() / "model_card.html").read_text()
+        page = pages.read(card.directory() / "model_card.html")
+        (table,) = [t for t in page.tables if t[1][0] == "dose=0.5"]
+        assert [row[0] for row in table[1:]] == ["dose=0.5", "dose=0.75", "dose=0.9", "dose=1.0"]
+        assert (card.directory() / "charts/dose.svg").exists()
+        bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
+        assert ("To read this by" in bias) == seen
+        assert ("shows none, not even" in bias) == (not seen)
