@@ -53,9 +53,10 @@ def planted_doses(config: Seen, work: Work) -> None:
                 high=value + 0.2, n=9, unit="nats", method="by hand")
         for name, value in found.items()
     ]  # fmt: skip
+    smallest = 0.75 if config.seen else None
     rows.append(
-        finding("associations", "smallest_dose_seen", 0.75 if config.seen else None, n=4, unit="share",
-                method="by hand", table="")
+        finding("associations", "smallest_dose_seen", smallest, n=4, unit="share", table="",
+                method="by hand")
     )  # fmt: skip
     work.table("findings").write(findings_table(rows))
 
