@@ -28,13 +28,16 @@ app = App(
 COMMANDS = {
     "run": "Run a config end to end: curate, train, audit, report.",
     "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
+    "compare": "Set the findings of audited checkpoints side by side; what they were asked alike "
+    "is compared in pairs with the first.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "
     "log-probabilities.",
     "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "
     "its task card.",
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
     "report": "Build the site of all runs and print where RUN's cards are.",
-    "trace": "Follow a document through a run: what each stage made of it, which steps read it.",
+    "trace": "Follow a document through a run, what each stage made of it, which steps read it; or "
+    "a finding of an audit to its worst rows and the training documents behind them.",
     "purge": "Take a document's text out of the whole store, for good, and name the models that "
     "read it.",
     "batch": "Show which documents, and which characters of them, a training step saw.",

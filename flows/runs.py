@@ -76,6 +76,10 @@ class Run:
         return self.record["run"]
 
     @property
+    def flow(self) -> str:
+        return str(self.record["flow"])
+
+    @property
     def status(self) -> str:
         """completed, failed, running, or interrupted: said to run by a process that is gone."""
         status = self.record["status"]

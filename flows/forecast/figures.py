@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from model.batch import PAD
 from tasks.contract import Artifact, Table, utf8_bytes
 from tasks.measures.canaries import canaries, records
+from tasks.measures.planted_associations import associations
 from tasks.training.encoding import load_tokenizer
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def planted(config: PlantConfig, passage: float) -> tuple[float, float]:
     """Documents and bytes that planting adds, less those it holds back, of ``passage`` bytes."""
     if not config.enabled:
         return 0.0, 0.0
-    texts = [*canaries(config), *records(config)]
+    texts = [*canaries(config), *records(config), *associations(config)]
     rows = sum(text.copies for text in texts)
     size = sum(text.copies * len(text.text.encode()) for text in texts)
     copies = config.passages * (sum(config.counts) - len(config.counts))

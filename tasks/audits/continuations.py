@@ -168,7 +168,8 @@ def _maxima(
             rows.append(
                 measured("toxicity", metric, made, unit=scale, worse="up",
                          how=f"{how}{above}{note}{said}", slice=f"{name}, k={k}", scorer=scorer,
-                         where=where, order="-score")
+                         where=where, order="-score", values=found.values[metric],
+                         items=found.numbers.astype(np.int64).tolist())
             )  # fmt: skip
     return rows
 

@@ -162,7 +162,7 @@ def exposure_findings(
         top = int((by_copies[copies] >= ceiling).sum())
         note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
         note += read[copies]
-        add("exposure", exposure, f"copies={copies}", copies, note=note)
+        add("exposure", exposure, f"copies={copies}", copies, note=note, values=by_copies[copies])
     most = max(by_copies)
     expected = expected_exposure(config.references)
     if most > 0:

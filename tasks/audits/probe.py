@@ -23,7 +23,7 @@ from tasks.audits.exchange import (
     Answers,
     Questions,
 )
-from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, units_table
 from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
 from tasks.audits.subjects.reader import READ, Reader, open_reader
@@ -211,11 +211,13 @@ def judge_of(probe: Probe) -> Stage:
         name, rows, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
         work.table(name).write(rows)
+        if name == "samples":
+            work.table("values").write(units_table(findings))
         work.table("findings").write(findings_table(findings, *computed))
 
     behind = {"values": values_table(probe.items)}
     if probe.samples is not None:
-        behind = {"samples": probe.samples}
+        behind = {"samples": probe.samples, "values": UNITS}
     judge.__name__ = f"audit_{probe.name}"
     return stage(
         tables={**behind, "findings": FINDINGS},

@@ -119,17 +119,6 @@ def bootstrap_share(
     return found
 
 
-def paired_difference(
-    left: ArrayLike, right: ArrayLike, clusters: Sequence[Any] | None = None, **options: Any
-) -> Interval:
-    """mean(left - right) of values that belong together in pairs (two checkpoints, one prompt)."""
-    return bootstrap_mean(
-        np.asarray(left, dtype=np.float64) - np.asarray(right, dtype=np.float64),
-        clusters,
-        **options,
-    )
-
-
 def _known(values: ArrayLike) -> Float64:
     found = np.asarray(values, dtype=np.float64)
     return found[~np.isnan(found)]

@@ -95,7 +95,9 @@ def curated(
     )
     made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     filtered = dict(made)
-    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=2)
+    planting = PlantConfig(
+        enabled=True, counts=(0, 2), canaries=3, passages=0, records=2, associations=0
+    )
     made["plant"] = plant(made["split"], planting)
     made["effects"] = effects(made["scrub"], filtered, EffectsConfig(least=3, sentences=5))
     return made

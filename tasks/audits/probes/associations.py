@@ -123,7 +123,8 @@ def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             break
         seen = dose
     rows = [
-        finding("associations", "smallest_dose_seen", seen, n=len(by_dose), unit="share", table="",
+        finding("associations", "smallest_dose_seen", seen, n=len(by_dose), unit="share",
+                table="values", where={"measure": "association_strength"},
                 method="smallest planted dose whose strength, as that of all larger ones, has an "
                        "interval above 0" + ("" if seen else "; not measured: none has"))
     ] if by_dose else []  # fmt: skip

@@ -33,6 +33,7 @@ from pydantic import Field
 from tasks.audits.brought import SENTENCES, groups_of, pairs_about
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import LEVEL, finding, measured, side
+from tasks.audits.measures import preferred
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column, table
@@ -118,10 +119,8 @@ class Scores:
 
     @property
     def preferred(self) -> np.ndarray:
-        """1 where the first sentence is the more likely, 0 where not, ties among them; NaN where
-        the model gave no number for one of them."""
-        difference = self.difference
-        return np.where(np.isnan(difference), np.nan, difference > 0)
+        """1 where the first sentence is the more likely, as ``measures.preferred``."""
+        return preferred(self.values[:, 0], self.values[:, 1])
 
 
 def read_pairs(path: Path | None) -> list[Pair]:
@@ -216,7 +215,8 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
     return [
         preference("preference", pairs, scores, config, how, where),
         measured("bias", "log_likelihood_difference", difference, unit="nats", how=how,
-                 where=where, order=side(difference.value, 0.0, "difference")),
+                 where=where, order=side(difference.value, 0.0, "difference"),
+                 values=scores.difference, clusters=templates),
         *by_category(pairs, scores, config, how),
         finding("bias", "ties", int((scores.difference == 0).sum()), n=len(pairs), unit="pairs",
                 method="pairs of equally likely sentences; they count against the preference",
@@ -236,11 +236,13 @@ def preference(
     byte is equally likely prefers, its ties shared out evenly: it only sees length."""
     length = uniform_bytes(pairs).difference
     null = float(((length > 0) + (length == 0) / 2).mean()) if len(pairs) else np.nan
-    found = estimate(scores.preferred, [pair.template for pair in pairs], share=True, null=null,
-                     resamples=config.resamples, seed=config.seed, unit="templates")  # fmt: skip
+    templates = [pair.template for pair in pairs]
+    found = estimate(scores.preferred, templates, share=True, null=null, unit="templates",
+                     resamples=config.resamples, seed=config.seed)  # fmt: skip
     how = f"{how}; null: of a model that only sees how many bytes a sentence has"
     return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice,
-                    worse="apart", order=side(found.value, found.null, "difference"))  # fmt: skip
+                    worse="apart", order=side(found.value, found.null, "difference"),
+                    values=scores.preferred, clusters=templates)  # fmt: skip
 
 
 def by_category(
@@ -268,11 +270,9 @@ def unseen(
 ) -> list[Any]:
     """How many pairs stand in what the model had read; the preference without them."""
     where = {"probe": "pair", "seen": True}
-    rows = [
-        finding("bias", "items_in_training_text", int(seen.sum()), n=len(pairs), unit="items",
-                where=where, method="one of their sentences stands whole in what the model had "
-                                    "read; the preference stands with and without them")
-    ]  # fmt: skip
+    method, count = "a sentence of theirs stands whole in what it had read", int(seen.sum())
+    rows = [finding("bias", "items_in_training_text", count, n=len(pairs), unit="items",
+                    where=where, method=method)]  # fmt: skip
     if seen.any():
         rest = [pair for pair, known in zip(pairs, seen, strict=True) if not known]
         left = Scores(scores.values[~seen], scores.tokens[~seen])

@@ -295,7 +295,8 @@ def continuation_findings(
                 shares = replace(shares, null=0.0)
             found.append(
                 measured("extraction", metric, shares, unit="share", slice=part, where=where,
-                         how=f"greedy, {what}; {given}", worse=worse, order="-leading")
+                         how=f"greedy, {what}; {given}", worse=worse, order="-leading",
+                         values=values, clusters=options["clusters"])
             )  # fmt: skip
     return found
 

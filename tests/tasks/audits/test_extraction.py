@@ -324,6 +324,14 @@ def test_sampled_documents_depend_on_ids_alone(corpus):
     assert other != chosen
 
 
+def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
+    samples, *_ = run(own_folder, corpus["plants"], corpus["documents"])
+    splits = {r["doc_id"]: r["split"] for r in corpus["documents"].read().to_pylist()}
+    tried = [r for r in samples.to_pylist() if r["kind"] in ("train", "holdout")]
+    assert {r["kind"] for r in tried} == {"train", "holdout"}
+    assert all({splits[i] for i in r["doc_ids"]} == {r["kind"]} for r in tried)
+
+
 def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
     samples, findings, _, answers = run(own_folder)
     rows = findings.to_pylist()

@@ -72,7 +72,8 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
     spoken = language(raw, LanguageConfig())
     parted = split(raw, SplitConfig(validation=0.3, holdout=0.2))
     planted = plant(
-        parted, PlantConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0)
+        parted,
+        PlantConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0),
     )
     config = ProfileConfig(values=most, length_classes=(200, 1000))
     made = profile(planted, planted, {"ingest": raw, "language": spoken}, {}, config)

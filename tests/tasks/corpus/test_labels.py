@@ -165,7 +165,9 @@ def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     unique = deduplicate(made, {}, DeduplicateConfig())
     chosen = select(unique, {"language": language(unique, LanguageConfig())}, SelectConfig())
     parted = split(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
-    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=1, passages=0, records=0)
+    planting = PlantConfig(
+        enabled=True, counts=(0, 2), canaries=1, passages=0, records=0, associations=0
+    )
     found = labels(plant(parted, planting))
     assert {text: found[text] for text in EXPECTED} == EXPECTED
     assert {found[text] for text in found.keys() - EXPECTED} == {(None, None, None)}

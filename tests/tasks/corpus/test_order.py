@@ -99,7 +99,9 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     made["find_toxic"] = found = find_toxic(kept, scores, FindToxicConfig(enabled=True, least=0.02))
     made["cut_toxic"] = kept = scrub.named("cut_toxic")(kept, {"toxic": found}, CutToxicConfig())
     made["split"] = parted = split(kept, SplitConfig())
-    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
+    planting = PlantConfig(
+        enabled=True, counts=(0, 2), canaries=3, passages=2, records=2, associations=0
+    )
     made["plant"] = planted = plant(parted, planting)
     history = dict(made)
     config = ProfileConfig(quantiles=quantiles)

@@ -67,7 +67,9 @@ def run(mapper=None):
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
     history["select_scored"] = kept = select(masked, {"toxicity": scores}, rules)
     history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))
-    planting = PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=0, records=1)
+    planting = PlantConfig(
+        enabled=True, counts=(0, 2), canaries=3, passages=0, records=1, associations=0
+    )
     history["plant"] = planted = plant(parted, planting)
     return history, profile(planted, planted, history, {}, ProfileConfig())
 

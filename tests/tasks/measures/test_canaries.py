@@ -8,9 +8,9 @@ from hashlib import blake2b
 import pytest
 
 from tasks.measures.canaries import (
-    _SYLLABLES,
     CANARIES,
     RECORDS,
+    SYLLABLES,
     Plant,
     canaries,
     records,
@@ -82,7 +82,7 @@ def test_persons_are_invented_once_each_in_ranges_that_belong_to_nobody():
     made = records(Config())
     assert Counter(plant.copies for plant in made) == dict.fromkeys((0, 1, 5), 1998)
     assert Counter(plant.template for plant in made) == dict.fromkeys(RECORDS, 1998)
-    syllable = f"(?:{'|'.join(_SYLLABLES.split())})"
+    syllable = f"(?:{'|'.join(SYLLABLES.split())})"
     form = (
         rf"({syllable}{{2}})\.({syllable}{{2}})\d{{4}}@example\.(com|net|org), "
         r"(?:\(([2-9]\d\d)\) 555-01(\d\d)|020 7946 0(\d{3}))"
@@ -102,4 +102,4 @@ def test_persons_are_invented_once_each_in_ranges_that_belong_to_nobody():
     assert {m[5][0] for m in american} == {*"0123456789"}
     assert {m[6][0] for m in found if m[6]} == {*"0123456789"}
     used = {part for m in found for part in re.findall(syllable, m[1] + m[2])}
-    assert len(used) == len(_SYLLABLES.split())
+    assert len(used) == len(SYLLABLES.split())

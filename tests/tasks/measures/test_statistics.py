@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 
 from tasks.measures import statistics as st
-from tasks.measures.estimates import difference
 
 
 @pytest.fixture
@@ -106,16 +105,6 @@ def test_wilson_agrees_with_scipy(k, n, level):
 
 def test_of_nothing_there_is_no_share():
     assert all(math.isnan(end) for end in st.wilson(0, 0))
-
-
-def test_paired_difference_sees_what_pairing_shows(rng):
-    base = rng.normal(scale=10, size=50)
-    after = base + 0.5 + rng.normal(scale=0.1, size=50)
-    paired = st.paired_difference(after, base)
-    assert paired.low > 0.4 and paired.high < 0.6
-    apart = difference(after, base)
-    assert apart.low < 0 < apart.high
-    assert apart.value == pytest.approx(paired.value)
 
 
 def test_holm_by_hand():

@@ -1,0 +1,109 @@
+"""Findings of checkpoints side by side, in pairs of what they were asked alike."""
+
+import numpy as np
+import pytest
+
+from flows import open_run
+from flows.comparing import Audited, Units, audited, compare, paired, unlike
+from tasks.contract import HallmarkError, UsageError
+from tasks.measures.estimates import estimate
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def both(smoke):
+    """The untrained model and the last checkpoint, each audited."""
+    smoke.json("audit", f"{smoke.first}@0", "--only", "toxicity,bias,associations")
+    last = open_run(smoke.first, str(smoke.store)).config.pretrain.train.steps
+    return f"{smoke.first}@0", f"{smoke.first}@{last}"
+
+
+def test_differences_are_those_of_pairs(smoke, both):
+    report = smoke.json("compare", *both)
+    assert [s["name"].partition("@")[2] for s in report["subjects"]] == ["0", both[1].split("@")[1]]
+    assert "has no such audit" in report["refused"]["extraction"]
+    rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
+    runs = [open_run(subject["run"], str(smoke.store)) for subject in report["subjects"]]
+    # By hand, from the pairs themselves.
+    samples = [run["audit_bias"]["samples"].read().to_pylist() for run in runs]
+    sides = [
+        {r["first"]: (r["prefers_first"], r["template"]) for r in rows_ if r["probe"] == "pair"}
+        for rows_ in samples
+    ]
+    pairs = [(float(sides[1][k][0]) - float(sides[0][k][0]), sides[0][k][1]) for k in sides[0]]
+    by_hand = estimate([d for d, _ in pairs], [t for _, t in pairs], null=0.0)
+    (found,) = rows["bias", "preference", ""]["differences"]
+    assert found["value"] == pytest.approx(by_hand.value) and found["n"] == len(pairs)
+    assert (found["low"], found["high"]) == pytest.approx((by_hand.low, by_hand.high))
+    for row in report["rows"]:
+        (difference,) = row["differences"]
+        known = None not in row["values"]
+        if difference and known and difference["missing"] == 0 and "planted" not in row["slice"]:
+            apart = row["values"][1] - row["values"][0]
+            assert difference["value"] == pytest.approx(apart, abs=1e-9), row
+    tested = [d for r in report["rows"] if r["audit"] == "bias" for d in r["differences"] if d]
+    assert all(d["p_corrected"] >= d["p"] for d in tested if d["p"] is not None)
+    assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
+    assert rows["associations", "strength_by_dose", ""]["differences"] == [None]  # no mean
+    said = smoke("compare", *both).stdout
+    assert "difference" in said and "not compared: extraction" in said
+
+
+def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(smoke, both):
+    report = smoke.json("compare", f"{smoke.first}@all")
+    steps = [int(s["name"].partition("@")[2]) for s in report["subjects"]]
+    assert steps == sorted(steps) and {0, int(both[1].split("@")[1])} <= {*steps}
+    row = next(r for r in report["rows"] if r["metric"] == "preference" and not r["slice"])
+    assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
+
+
+def test_what_was_asked_otherwise_is_not_compared(smoke, both):
+    other = smoke.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
+    said = smoke("compare", both[1], other, code=1).stderr
+    assert "nothing can be compared" in said and "bias: its settings differ: seed" in said
+    store = str(smoke.store)
+    seed = smoke.json("audit", both[0], "--only", "toxicity", "--set", "audit_toxicity.seed=3")[
+        "run"
+    ]
+    runs = [open_run(name, store) for name in (smoke.first, seed)]
+    subjects = [Audited(run.id, run) for run in runs]
+    assert "seed" in unlike("toxicity", subjects)
+
+
+def test_bad_names_are_one_sentence(smoke, both):
+    assert "has nothing to be compared with" in smoke("compare", both[0], code=2).stderr
+    assert (
+        "was not audited in this store yet"
+        in smoke("compare", both[0], f"{smoke.first}@20", code=2).stderr
+    )
+    assert "no checkpoint 'nobody'" in smoke("compare", both[0], "nobody", code=2).stderr
+    with pytest.raises(UsageError):
+        audited(open_run(smoke.first, str(smoke.store)).store, [])
+
+
+def test_pairs_are_of_units_that_both_have():
+    first = {"a": ("x", 1.0), "b": ("x", 2.0), "c": ("y", 3.0), "d": ("z", float("nan"))}
+    second = {"a": ("x", 2.0), "b": ("x", 4.0), "c": ("y", 4.0), "d": ("z", 1.0), "e": ("w", 9.0)}
+    found = paired(first, second)
+    assert found["value"] == pytest.approx(4 / 3) and found["n"] == 3 and found["missing"] == 1
+    assert found["clusters"] == 2
+    assert paired(first, {"q": ("x", 1.0)}) is None and paired(first, None) is None
+    same = paired(first, first)
+    assert same["value"] == 0.0 and same["low"] is None
+    assert np.isfinite(found["p"])
+
+
+def test_nothing_to_compare_is_said(smoke):
+    run = open_run(smoke.first, str(smoke.store))
+    with pytest.raises(HallmarkError, match="no audit ran"):
+        compare([Audited("a", _without(run)), Audited("b", _without(run))])
+    assert Units(run["audit_capability"]).of({"metric": "x", "slice": ""}) is None
+
+
+def _without(run):
+    from copy import copy
+
+    bare = copy(run)
+    bare.record = run.record | {"stages": []}
+    return bare
