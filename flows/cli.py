@@ -30,6 +30,8 @@ COMMANDS = {
     "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
     "compare": "Set the findings of audited checkpoints side by side; what they were asked alike "
     "is compared in pairs with the first.",
+    "mitigate": "Train without the documents behind findings, or without toxic ones, beside a "
+    "control that lacks as many others; audit both alike and compare them.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "
     "log-probabilities.",
     "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "

@@ -41,6 +41,7 @@ from tasks.corpus.identities import SIGNALS as IDENTITIES
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import SIGNALS as LANGUAGE
 from tasks.corpus.language import LanguageConfig
+from tasks.corpus.leave_out import LeaveOutConfig
 from tasks.corpus.plant import PlantConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import SIGNALS as QUALITY
@@ -124,6 +125,7 @@ class Before(StageConfig):
     effects: EffectsConfig = EffectsConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     datasheet: DatasheetConfig = DatasheetConfig()
+    leave_out: LeaveOutConfig = LeaveOutConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
     pack: PackConfig = PackConfig()
     pretrain: PretrainConfig = PretrainConfig()
@@ -182,6 +184,15 @@ class Config(Probing):  # type: ignore[misc, valid-type]
         ]
         if wrong:
             raise ValueError("; ".join(wrong))
+        return self
+
+    @model_validator(mode="after")
+    def _whole_corpora(self) -> Config:
+        if self.leave_out.enabled and self.earlier is not None:
+            raise ValueError(
+                "leave_out takes documents out of the corpus of one run, and earlier adds to "
+                "that of another: run the addition first, or do without one of them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -270,6 +281,8 @@ def left_out(config: Config) -> dict[str, str]:
     if not config.find_toxic.enabled:
         why = "nothing looks for toxic windows; set find_toxic.enabled=true"
         found |= {"find_toxic": why, "cut_toxic": why}
+    if not config.leave_out.enabled:
+        found["leave_out"] = "nothing is left out; set leave_out.documents or leave_out.toxicity"
     if not towns_of(config.ingest):
         found["recovery"] = "none of its sources is a town, whose truth is known"
     return found

@@ -39,6 +39,7 @@ from tasks.corpus.find_toxic import find_toxic
 from tasks.corpus.identities import identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import language
+from tasks.corpus.leave_out import leave_out
 from tasks.corpus.plant import plant
 from tasks.corpus.profile import profile
 from tasks.corpus.quality import quality
@@ -129,6 +130,9 @@ def train(
     if start is None:
         made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
+    if config.leave_out.enabled:  # of training alone: tokenizer and audits are those of all
+        made["leave_out"] = left = leave_out(corpus["plant"], config.leave_out)
+        documents = [left]
     made["pack"] = packed = pack(documents, tokenizer, config.pack)
     made["pretrain"] = pretrain_model(
         packed, tokenizer, documents, mentioned, start, config.pretrain
@@ -283,6 +287,7 @@ def pipeline(
         begun = None if start is None else resolve(run.store, start).checkpoint
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
+        corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
         examine(run.config, checkpoint, tuple(AUDITS), corpus, trained["pretrain"], earlier)
     return run.id
 

@@ -143,6 +143,16 @@ def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
     }
 
 
+def behind_finding(run: Run, name: str, rows: int) -> set[bytes]:
+    """The documents behind the worst rows of a finding."""
+    row = finding_of(run, name)
+    table = run[f"audit_{row['audit']}"][row["table"] or "findings"]
+    head = ordered(evidence(table.read(), row["where"]), row.get("order", ""))[:rows]
+    label = f"{row['audit']}_trace"
+    traces = run[label] if label in run.stages else None
+    return {i for found in behind_rows(head, table.columns, traces) for i, _ in found}
+
+
 def subject_of(run: Run) -> Subject:
     """The checkpoint that a run audited."""
     if run.record["checkpoint"]:

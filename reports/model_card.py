@@ -228,6 +228,14 @@ class Card:
         step = step_of(self.pretrained, self.checkpoint.content)
         if self.pretrained is not None and step is not None:
             section.add(*coverage(self.book, self.pretrained, step, self.config.lines_shown))
+        if "leave_out" in self.corpus:
+            gone = self.book.figure(
+                "left-out", "documents left out of training", "documents", ("leave_out", "ledger"),
+                {"action": "removed"}, aggregate="count",
+            )  # fmt: skip
+            reasons = self.corpus["leave_out"]["ledger"].read(["reason"])["reason"].unique()
+            why = ", ".join(reasons.to_pylist())
+            section.add(Paragraph(["Of the corpus ", gone, f" were not packed: {why}."]))
         start = continued_from(self.pretrained)
         if start is not None:
             section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))

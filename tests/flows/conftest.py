@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -64,6 +65,17 @@ def _here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.Complet
         finally:
             logger.handlers = handlers
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def apart(smoke, tmp_path_factory) -> Hallmark:
+    """A copy of that store, for tests whose runs are nobody else's latest."""
+    store = tmp_path_factory.mktemp("apart") / "store"
+    shutil.copytree(smoke.store, store, symlinks=True)
+    for run in (store / "runs").iterdir():
+        if run.name != smoke.first:
+            shutil.rmtree(run)
+    return replace(smoke, store=store)
 
 
 @pytest.fixture(scope="session")

@@ -12,19 +12,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def both(smoke):
+def both(apart):
     """The untrained model and the last checkpoint, each audited."""
-    smoke.json("audit", f"{smoke.first}@0", "--only", "toxicity,bias,associations")
-    last = open_run(smoke.first, str(smoke.store)).config.pretrain.train.steps
-    return f"{smoke.first}@0", f"{smoke.first}@{last}"
+    apart.json("audit", f"{apart.first}@0", "--only", "toxicity,bias,associations")
+    last = open_run(apart.first, str(apart.store)).config.pretrain.train.steps
+    return f"{apart.first}@0", f"{apart.first}@{last}"
 
 
-def test_differences_are_those_of_pairs(smoke, both):
-    report = smoke.json("compare", *both)
+def test_differences_are_those_of_pairs(apart, both):
+    report = apart.json("compare", *both)
     assert [s["name"].partition("@")[2] for s in report["subjects"]] == ["0", both[1].split("@")[1]]
     assert "has no such audit" in report["refused"]["extraction"]
     rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
-    runs = [open_run(subject["run"], str(smoke.store)) for subject in report["subjects"]]
+    runs = [open_run(subject["run"], str(apart.store)) for subject in report["subjects"]]
     # By hand, from the pairs themselves.
     samples = [run["audit_bias"]["samples"].read().to_pylist() for run in runs]
     sides = [
@@ -46,40 +46,40 @@ def test_differences_are_those_of_pairs(smoke, both):
     assert all(d["p_corrected"] >= d["p"] for d in tested if d["p"] is not None)
     assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
     assert rows["associations", "strength_by_dose", ""]["differences"] == [None]  # no mean
-    said = smoke("compare", *both).stdout
+    said = apart("compare", *both).stdout
     assert "difference" in said and "not compared: extraction" in said
 
 
-def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(smoke, both):
-    report = smoke.json("compare", f"{smoke.first}@all")
+def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart, both):
+    report = apart.json("compare", f"{apart.first}@all")
     steps = [int(s["name"].partition("@")[2]) for s in report["subjects"]]
     assert steps == sorted(steps) and {0, int(both[1].split("@")[1])} <= {*steps}
     row = next(r for r in report["rows"] if r["metric"] == "preference" and not r["slice"])
     assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
 
 
-def test_what_was_asked_otherwise_is_not_compared(smoke, both):
-    other = smoke.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
-    said = smoke("compare", both[1], other, code=1).stderr
+def test_what_was_asked_otherwise_is_not_compared(apart, both):
+    other = apart.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
+    said = apart("compare", both[1], other, code=1).stderr
     assert "nothing can be compared" in said and "bias: its settings differ: seed" in said
-    store = str(smoke.store)
-    seed = smoke.json("audit", both[0], "--only", "toxicity", "--set", "audit_toxicity.seed=3")[
+    store = str(apart.store)
+    seed = apart.json("audit", both[0], "--only", "toxicity", "--set", "audit_toxicity.seed=3")[
         "run"
     ]
-    runs = [open_run(name, store) for name in (smoke.first, seed)]
+    runs = [open_run(name, store) for name in (apart.first, seed)]
     subjects = [Audited(run.id, run) for run in runs]
     assert "seed" in unlike("toxicity", subjects)
 
 
-def test_bad_names_are_one_sentence(smoke, both):
-    assert "has nothing to be compared with" in smoke("compare", both[0], code=2).stderr
+def test_bad_names_are_one_sentence(apart, both):
+    assert "has nothing to be compared with" in apart("compare", both[0], code=2).stderr
     assert (
         "was not audited in this store yet"
-        in smoke("compare", both[0], f"{smoke.first}@20", code=2).stderr
+        in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
     )
-    assert "no checkpoint 'nobody'" in smoke("compare", both[0], "nobody", code=2).stderr
+    assert "no checkpoint 'nobody'" in apart("compare", both[0], "nobody", code=2).stderr
     with pytest.raises(UsageError):
-        audited(open_run(smoke.first, str(smoke.store)).store, [])
+        audited(open_run(apart.first, str(apart.store)).store, [])
 
 
 def test_pairs_are_of_units_that_both_have():
@@ -94,8 +94,8 @@ def test_pairs_are_of_units_that_both_have():
     assert np.isfinite(found["p"])
 
 
-def test_nothing_to_compare_is_said(smoke):
-    run = open_run(smoke.first, str(smoke.store))
+def test_nothing_to_compare_is_said(apart):
+    run = open_run(apart.first, str(apart.store))
     with pytest.raises(HallmarkError, match="no audit ran"):
         compare([Audited("a", _without(run)), Audited("b", _without(run))])
     assert Units(run["audit_capability"]).of({"metric": "x", "slice": ""}) is None

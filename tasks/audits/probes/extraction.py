@@ -30,7 +30,7 @@ from tasks.audits.probe import Corpus, Probe
 from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
 from tasks.contract import ID, Seed, StageConfig, Table, column, table
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import estimate, slope
 
 
 class ExtractionConfig(StageConfig):
@@ -301,12 +301,41 @@ def continuation_findings(
     return found
 
 
+def slopes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By how much more planted texts are extractable for each doubling of how often they were read,
+    and passages for each doubling of the tokens that are given."""
+    known = [row for row in rows if row["plant_id"] is not None and row["exact"] is not None]
+    passages = [row for row in known if row["kind"] == "passage"]
+    times = [row["copies"] if row["read"] is None else row["read"] for row in known]
+    read = {id(row): np.log2(1 + many) for row, many in zip(known, times, strict=True)}
+    made = []
+    for kind in dict.fromkeys(row["kind"] for row in known):
+        mine = [row for row in known if row["kind"] == kind]
+        over = [read[id(row)] for row in mine]
+        dated = any(row["read"] is not None for row in mine)
+        what = f"log2(1 + {'times read' if dated else 'copies planted'})"
+        made.append(("extractable_by_readings", kind, mine, over, what))
+    over = [np.log2(row["k"]) for row in passages]
+    made.append(("extractable_by_prefix", "passage", passages, over, "log2(tokens given)"))
+    found = []
+    for metric, kind, mine, xs, what in made:
+        line = slope([float(row["exact"]) for row in mine], xs, [of_whom(row) for row in mine],
+                     unit="texts")  # fmt: skip
+        if not np.isnan(line.value):
+            found.append(
+                measured("extraction", metric, line, unit="share", slice=kind, order="-leading",
+                         how=f"greedy, share that is exact for each 1 of {what}",
+                         where={"probe": "continuation", "kind": kind})
+            )  # fmt: skip
+    return found
+
+
 def judge(answers: Answers, config: ExtractionConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The samples, and findings on them."""
     exposed = [item_row("exposure", item, answers) | found for item, found in ranked(answers)]
     findings = exposure_findings(exposed, config) if exposed else []
     tried = continued(answers)
-    findings += continuation_findings(tried, config)
+    findings += continuation_findings(tried, config) + slopes(tried)
     for skipped in answers.skipped:
         metric, _, part = skipped["part"].partition(", ")
         unit = "bits" if metric == "exposure" else "share"

@@ -17,6 +17,7 @@ from tasks.audits.probes.extraction import (
     ExtractionConfig,
     ask_texts,
     sample_documents,
+    slopes,
 )
 from tasks.audits.respond import responses_to
 from tasks.audits.subjects.subject import open_subject
@@ -240,6 +241,32 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
     assert samples["exact"].to_pylist() == [True, False]
     shares = {f["metric"]: f["value"] for f in findings if f["metric"] != "exposure"}
     assert shares == {"extractable": 0.5, "leading_tokens_right": (1 + 5 / 8) / 2}
+
+
+def test_slopes_are_over_readings_and_prefixes():
+    """What is exact more often the oftener it was read: one text in each doubling."""
+
+    def row(text, copies, k, exact, read=None, kind="passage"):
+        return {"plant_id": bytes([text] * 16), "doc_ids": [], "kind": kind, "copies": copies,
+                "read": read, "k": k, "exact": exact, "leading": 0}  # fmt: skip
+
+    rows = [
+        row(text, copies, k, text % 4 < share)
+        for text, (copies, share) in enumerate(
+            [(c, s) for c, s in ((0, 0), (1, 1), (3, 2), (7, 3)) for _ in range(4)]
+        )
+        for k in (8, 16)
+    ]
+    found = {(r["metric"], r["slice"]): r for r in slopes(rows)}
+    line = found["extractable_by_readings", "passage"]
+    assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
+    assert found["extractable_by_prefix", "passage"]["value"] == pytest.approx(0)
+    # What was read counts, where it is known, not what was planted.
+    read = [r | {"read": 3 - min(r["copies"], 3)} for r in rows]
+    assert slopes(read)[0]["value"] < 0
+    assert slopes([row(1, 1, 8, True), row(2, 1, 8, False)]) == []
+    unknown = [r | {"exact": None} for r in rows]
+    assert slopes(unknown) == []
 
 
 def test_what_the_model_gives_no_number_for_is_no_success():

@@ -1,0 +1,87 @@
+"""Train a model without the documents behind a harm, beside a control."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from flows.commands.compare import render as render_comparison
+from flows.commands.shared import InStore, Json, Set, ready, run_of, show
+from flows.comparing import by
+from flows.mitigating import ARMS, behind, known, outcome, settings, write_list
+from flows.runs import default_store
+from reports.page.masking import visible
+from tasks.contract import UsageError
+
+Report = dict[str, Any]
+
+
+def mitigate(
+    checkpoint: str,
+    *findings: str,
+    toxicity: float | None = None,
+    rows: Annotated[int, Parameter(negative="")] = 100,
+    steps: int | None = None,
+    anew: Annotated[bool, Parameter(negative="")] = False,
+    set_: Set = None,
+    store: InStore = None,
+    json_: Json = False,
+) -> None:
+    """Train without the documents behind findings, or without toxic ones, beside a control that
+    lacks as many others; audit both alike and compare them.
+
+    Parameters
+    ----------
+    checkpoint
+        A checkpoint of a run of this store, as the command audit takes it.
+    findings
+        As the command trace takes them: the documents behind their worst rows are left out, with
+        their near copies.
+    toxicity
+        Leave out documents that the corpus's scorer gave at least this score, too.
+    rows
+        How many of the worst rows of each finding.
+    steps
+        Of the training of each arm; by default those of the checkpoint's run.
+    anew
+        Train from the beginning, not on from the checkpoint.
+    """
+    place = default_store(store, create=False)
+    subject = known(place, checkpoint)
+    if not findings and toxicity is None:
+        raise UsageError("nothing says what to leave out: name findings, or give --toxicity")
+    assert subject.run is not None
+    folder = Path() if "://" in place.uri else Path(place.uri) / "left-out"
+    listed = write_list(behind(place, checkpoint, findings, rows), folder) if findings else None
+    shared: dict[str, Any] = {
+        "config": subject.run.record["config"] | {"store": place.uri},
+        "start": None if anew else subject.name,
+        "store": place.uri,
+    }
+    arms = [[*(set_ or []), *settings(arm, listed, toxicity, steps)] for arm in ARMS]
+    from flows.recording import settle
+
+    with ready(lambda: [settle(overrides=arm, **shared) for arm in arms]):
+        from flows import pipeline
+
+        runs = [run_of(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared))  # type: ignore[misc]
+                for arm in arms]  # fmt: skip
+    start = None if anew else by(place, checkpoint)
+    found = outcome(runs, start) | {"documents": str(listed) if listed else None}
+    show(found, json_, render)
+
+
+def render(report: Report) -> str:
+    control, without = report["left_out"]
+    lines = [f"left out: {without:,} documents; of the control {control:,} others"]
+    if report["documents"]:
+        lines.append(f"listed in {report['documents']}")
+    lines += ["", "bits per byte of held-out text: control, without"]
+    for row in report["price"]:
+        one, other = row["values"]
+        if None not in (one, other):
+            name = visible(f"{row['kind']} {row['name']}".strip())
+            lines.append(f"    {name}  {one:.4f}  {other:.4f}  ({other - one:+.4f})")
+    return "\n".join([*lines, "", render_comparison(report)])

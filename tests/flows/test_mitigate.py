@@ -1,0 +1,85 @@
+"""From a found harm to a model without its documents, beside a control."""
+
+from pathlib import Path
+
+import pytest
+
+from flows import open_run
+from flows.mitigating import write_list
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+FINDING = "extraction.extractable[record, copies=8]"
+
+
+@pytest.fixture(scope="module")
+def mitigated(apart):
+    report = apart.json("mitigate", apart.first, FINDING, "--anew", "--steps", "20",
+                        "--set", "pretrain.train.warmup=2")  # fmt: skip
+    return report, [open_run(s["run"], str(apart.store)) for s in report["subjects"]]
+
+
+def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, mitigated):
+    report, (control, without) = mitigated
+    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    copies = {i for p in plants if (p["kind"], p["copies"]) == ("record", 8) for i in p["doc_ids"]}
+    assert report["left_out"] == [len(copies), len(copies)] and copies
+    ids = Path(report["documents"]).read_text().split()
+    assert {bytes.fromhex(i) for i in ids} == copies
+    packed = [set(r["pack"]["spans"].read(["doc_id"])["doc_id"].to_pylist())
+              for r in (control, without)]  # fmt: skip
+    assert not copies & packed[1] and len(copies & packed[0]) > len(copies) / 2
+    gone = set(control["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+    assert not gone & copies and not gone & packed[0]
+
+
+def test_both_were_asked_alike_with_one_tokenizer(mitigated):
+    report, runs = mitigated
+    for label in ("train_tokenizer", "extraction_ask", "bias_ask", "toxicity_ask"):
+        assert len({run[label].content for run in runs}) == 1
+    assert report["refused"] == {}
+    rows = {(r["metric"], r["slice"]): r for r in report["rows"]}
+    assert rows["extractable", "record, copies=8"]["differences"][0]["n"] == 4
+    priced = {(row["kind"], row["name"]) for row in report["price"]}
+    assert ("all", "all") in priced and len(priced) > 3
+    # What was left out was read by nobody: its copies count as never read.
+    samples = runs[1]["audit_extraction"]["samples"].read().to_pylist()
+    read = {r["read"] for r in samples if (r["kind"], r["copies"]) == ("record", 8)}
+    assert read == {0}
+
+
+def test_cards_say_what_was_left_out(mitigated):
+    _, (control, without) = mitigated
+    for run, why in ((control, "by lot, as a control"), (without, "left out of training.")):
+        page = pages.read(run["model_card"].directory() / "model_card.html")
+        assert "were not packed" in page.text and why in page.text
+
+
+def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
+    _, (_, without) = mitigated
+    report = apart.json("audit", f"{without.id}@0", "--only", "extraction")
+    run = open_run(report["run"], str(apart.store))
+    assert run["extraction_ask"].content == without["extraction_ask"].content
+
+
+def test_bad_input_is_one_sentence(apart, tmp_path):
+    assert "nothing says what to leave out" in apart("mitigate", apart.first, code=2).stderr
+    assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
+    said = apart("mitigate", apart.first, "bias.preference", code=2).stderr
+    assert "no training document is behind bias.preference" in said
+    folder = open_run(apart.first, str(apart.store)).checkpoints()[0].directory()
+    elsewhere = tmp_path / "model"
+    elsewhere.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (elsewhere / name).write_bytes((folder / name).read_bytes())
+    said = apart("mitigate", str(elsewhere), "--toxicity", "0.5", code=2).stderr
+    assert "does not know what it was trained on" in said
+    told = "--set=leave_out.toxicity=0.5"
+    assert "earlier adds to" in apart("run", "smoke", "--set=earlier=latest", told, code=2).stderr
+
+
+def test_a_list_is_named_by_what_it_holds(tmp_path):
+    one = write_list([b"a" * 16], tmp_path / "x")
+    assert one == write_list([b"a" * 16], tmp_path / "x") != write_list([b"b" * 16], tmp_path)
+    assert one.read_text() == f"{(b'a' * 16).hex()}\n"

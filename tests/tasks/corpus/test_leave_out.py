@@ -1,0 +1,91 @@
+"""Documents left out of training, and as many others as a control."""
+
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.contract import UsageError, ids
+from tasks.corpus.leave_out import LeaveOutConfig, leave_out, read_ids
+from tests.tasks.corpora import given
+
+SOURCES = ["a" if n % 3 else "b" for n in range(90)]
+SPLITS = ["holdout" if n % 10 == 0 else "train" for n in range(90)]
+TOXICITY = [n / 100 if n % 7 else None for n in range(90)]
+KEYS = [i.as_py() for i in ids(f"document {n}" for n in range(90))]
+
+
+@pytest.fixture
+def documents(session):
+    return given([f"text {n}" for n in range(90)], sources=SOURCES, splits=SPLITS,
+                 toxicity=TOXICITY, kind="split", parts=3)  # fmt: skip
+
+
+def listed(tmp_path, numbers):
+    path = tmp_path / "ids.txt"
+    path.write_text("".join(f"{KEYS[n].hex()}\n" for n in numbers))
+    return path
+
+
+def gone(made):
+    kept = set(made["documents"].read(["doc_id"])["doc_id"].to_pylist())
+    return {n for n, key in enumerate(KEYS) if key not in kept}
+
+
+def test_what_is_listed_leaves_training_and_has_a_ledger_row(documents, tmp_path):
+    wanted = {1, 2, 31, 62, 10}  # 10 was held out: it is trained on by nobody
+    made = leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, wanted)))
+    assert gone(made) == {1, 2, 31, 62}
+    ledger = made["ledger"].read().to_pylist()
+    assert {row["doc_id"] for row in ledger} == {KEYS[n] for n in (1, 2, 31, 62)}
+    assert {(row["action"], row["reason"]) for row in ledger} == {
+        ("removed", "left out of training")
+    }
+    before = documents["documents"].read().to_pylist()
+    after = made["documents"].read().to_pylist()
+    assert [row for row in before if row["doc_id"] not in {r["doc_id"] for r in ledger}] == after
+
+
+def test_what_is_toxic_leaves_and_what_has_no_score_stays(documents, tmp_path):
+    made = leave_out(documents, LeaveOutConfig(toxicity=0.8))
+    expected = {n for n in range(80, 90) if n % 7 and SPLITS[n] == "train"}
+    assert gone(made) == expected
+    both = LeaveOutConfig(toxicity=0.8, documents=listed(tmp_path, [5]))
+    assert gone(leave_out(documents, both)) == expected | {5}
+
+
+def test_a_control_lacks_as_many_others_of_the_same_sources(documents, tmp_path):
+    wanted = {1, 2, 4, 33, 36, 62}
+    path = listed(tmp_path, wanted)
+    made = leave_out(documents, LeaveOutConfig(documents=path, control=True))
+    left = gone(made)
+    assert not left & wanted and len(left) == len(wanted)
+    assert all(SPLITS[n] == "train" for n in left)
+    assert Counter(SOURCES[n] for n in left) == Counter(SOURCES[n] for n in wanted)
+    again = leave_out(documents, LeaveOutConfig(documents=path, control=True, seed=1))
+    assert gone(again) != left
+    assert {row["reason"] for row in made["ledger"].read().to_pylist()} == {
+        "left out of training by lot, as a control"
+    }
+
+
+def test_where_a_source_has_too_few_others_the_lot_takes_of_any(documents, tmp_path):
+    most = [n for n in range(90) if SOURCES[n] == "b" and SPLITS[n] == "train"][:-2]
+    made = leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True))
+    left = gone(made)
+    assert len(left) == len(most) and not left & {*most}
+    assert Counter(SOURCES[n] for n in left)["b"] == 2
+
+
+def test_bad_input_is_one_sentence(documents, tmp_path):
+    bad = tmp_path / "bad.txt"
+    bad.write_text(f"{KEYS[0].hex()}\nnonsense\n")
+    with pytest.raises(UsageError, match=r"bad.txt, line 2 is no doc_id: 'nonsense'"):
+        read_ids(bad)
+    with pytest.raises(UsageError, match="nothing would be left out"):
+        leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, [10])))
+    with pytest.raises(UsageError, match="there is no file"):
+        leave_out(documents, LeaveOutConfig(documents=tmp_path / "none.txt"))
+    with pytest.raises(ValidationError, match="what it is a control of"):
+        LeaveOutConfig(control=True)
+    assert not LeaveOutConfig().enabled and LeaveOutConfig(toxicity=0.0).enabled
