@@ -79,4 +79,10 @@ AUDITS = {
         "passages that it goes on with word for word.",
         "Whether it gives away its training data was not measured.",
     ),
+    "membership": About(
+        "Membership inference",
+        "Whether documents that the model was trained on can be told from others by what it makes "
+        "of them: one half is guessing.",
+        "Whether it tells who is in its training data was not measured.",
+    ),
 }

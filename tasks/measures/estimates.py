@@ -272,3 +272,38 @@ def slope(
     half, p = _student(error, groups - 1, made.value, level)
     how = f"least squares; Student's t over a jackknife of {groups} {unit}"
     return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
+
+
+def auc(
+    members: ArrayLike, others: ArrayLike, *, level: float = 0.95, unit: str = "items"
+) -> Estimate:
+    """The probability that one of ``members`` is above one of ``others``, ties by half (the area
+    under the ROC curve), null 1/2. The interval is DeLong's (1988), drawn on the logit; p is that
+    of ranks without any difference (Mann & Whitney 1947)."""
+    from scipy.special import expit, logit, ndtr, ndtri
+    from scipy.stats import rankdata
+
+    sides = [np.asarray(side, np.float64) for side in (members, others)]
+    known = [side[~np.isnan(side)] for side in sides]
+    m, n = map(len, known)
+    missing = sum(map(len, sides)) - m - n
+    made = Estimate(np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5)
+    if not m or not n:
+        return made
+    whole = rankdata(np.concatenate(known))
+    # How much of the other kind lies below (above) each one: (m,) and (n,).
+    below = (whole[:m] - rankdata(known[0])) / n
+    above = 1 - (whole[m:] - rankdata(known[1])) / m
+    value = float(below.mean())
+    chance = (m + n + 1) / (12 * m * n)
+    reach = float(ndtri((1 + level) / 2))
+    smallest = (reach + float(ndtri(POWER))) * chance**0.5
+    made = replace(made, value=value, smallest=smallest,
+                   p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip
+    spread = [float(side.var(ddof=1)) / len(side) for side in (below, above) if len(side) > 1]
+    if len(spread) < 2 or sum(spread) == 0 or value in (0, 1):
+        return replace(made, method=f"no interval: too few {unit}, or all of one kind above")
+    error = sum(spread) ** 0.5 / (value * (1 - value))
+    low, high = expit(logit(value) + np.array([-reach, reach]) * error)
+    return replace(made, low=float(low), high=float(high),
+                   method=f"DeLong's interval over {m} and {n} {unit}")  # fmt: skip

@@ -28,12 +28,13 @@ STAGES = [
     "bias_ask", "bias_respond", "bias_trace", "audit_bias",
     "associations_ask", "associations_respond", "audit_associations",
     "extraction_ask", "extraction_respond", "audit_extraction",
+    "membership_ask", "membership_respond", "audit_membership",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
 SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask",
-          "associations_ask", "extraction_ask")  # fmt: skip
+          "associations_ask", "extraction_ask", "membership_ask")  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,7 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
-    audits = {"capability", "toxicity", "bias", "associations", "extraction"}
+    audits = {"capability", "toxicity", "bias", "associations", "extraction", "membership"}
     assert {f["audit"] for f in findings} == audits
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
         about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
@@ -319,6 +320,7 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
     if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
         behind.remove("associations_respond")
         behind.remove("extraction_respond")
+        behind.remove("membership_respond")
     assert made(report) == behind
 
     findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()

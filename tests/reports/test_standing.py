@@ -58,7 +58,7 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "note" and "nothing was judged: there is no policy" in headline
     assert said["Against the policy"].startswith("Nothing was judged.")
     kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
-    assert kind == "note" and "1 of 9 audits did not run" in headline
+    assert kind == "note" and f"1 of {len(AUDITS)} audits did not run" in headline
     assert said["Not audited"] == AUDITS["bbq"].without
     kind, headline, said, _ = screen(limit=0.55)
     assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
@@ -70,7 +70,7 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
     given = {"missing": ("toxicity", "bbq"), "limit": 0.7}
     kind, headline, said, _ = screen(**given, why={"toxicity": "stage x: no number"})
     assert kind == "bad" and headline.endswith(
-        "failed: Toxic continuations; 1 of 9 audits did not run."
+        f"failed: Toxic continuations; 1 of {len(AUDITS)} audits did not run."
     )
     assert said["Not audited"] == (
         f"Toxic continuations failed: stage x: no number. {AUDITS['bbq'].without}"
@@ -91,7 +91,10 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
         "The instruments work, but this model is too weak for Bias; "
     )
     assert "too weak to be asked by Bias" in said["Do the instruments work?"]
-    assert "18 of 36 controls test a scorer or a baseline" in said["Do the instruments work?"]
+    assert (
+        f"{2 * len(AUDITS)} of {4 * len(AUDITS)} controls test a scorer or a baseline"
+        in said["Do the instruments work?"]
+    )
 
 
 @pytest.mark.parametrize(

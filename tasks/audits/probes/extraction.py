@@ -12,15 +12,12 @@ Without plants or documents the audit still runs and says what it could not meas
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.audits.exchange import Answers, Questions, items_table
@@ -31,6 +28,7 @@ from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
 from tasks.contract import ID, Seed, StageConfig, Table, column, table
 from tasks.measures.estimates import estimate, slope
+from tasks.measures.sampling import sample_documents
 
 
 class ExtractionConfig(StageConfig):
@@ -200,37 +198,14 @@ def sampled(documents: Table | None, config: ExtractionConfig) -> list[dict[str,
     """Documents of training and holdout that were not planted."""
     if documents is None:
         return []
-    splits = ("train", "holdout")
-    return [row for split in splits for row in sample_documents(documents, split, config)]
-
-
-def sample_documents(
-    documents: Table, split: str, config: ExtractionConfig
-) -> list[dict[str, Any]]:
-    """Documents of a split that were not planted, long enough by their characters, chosen by a
-    hash of their ids: the same whatever the order. Holds only those chosen in memory."""
     least = config.prefix[-1] + config.tokens  # no token is shorter than a byte
-    chosen: list[tuple[int, bytes, str]] = []  # a heap: the largest draw first
-    key = f"{config.seed}/{split}".encode()[:64]
-    for batch in documents.batches(["doc_id", "source", "text", "split"]):
-        inside = pc.and_(
-            pc.equal(batch["split"], split),
-            pc.greater_equal(pc.binary_length(batch["text"]), least),
-        )
-        planted = pc.starts_with(batch["source"], "planted/")
-        batch = batch.filter(pc.and_not(inside, planted))
-        for doc_id, text in zip(batch["doc_id"], batch["text"], strict=True):
-            digest = blake2b(doc_id.as_py(), digest_size=8, key=key).digest()
-            draw = -int.from_bytes(digest, "big")
-            if len(chosen) < config.documents:
-                heapq.heappush(chosen, (draw, doc_id.as_py(), text.as_py()))
-            elif chosen and draw > chosen[0][0]:
-                heapq.heapreplace(chosen, (draw, doc_id.as_py(), text.as_py()))
     empty = {"copies": None, "plant_id": None, "template": ""}
     return [
         {"kind": split, "doc_ids": [doc_id], "text": text} | empty
-        for _, doc_id, text in sorted(chosen, reverse=True)
-    ]
+        for split in ("train", "holdout")
+        for doc_id, text in sample_documents(documents, split, config.documents, least,
+                                             f"{config.seed}/{split}")
+    ]  # fmt: skip
 
 
 # Findings --------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from tasks.audits.probes.extraction import (
     SAMPLES,
     ExtractionConfig,
     ask_texts,
-    sample_documents,
     slopes,
 )
 from tasks.audits.respond import responses_to
@@ -39,6 +38,7 @@ from tasks.contract import (
 )
 from tasks.corpus.plant import PlantConfig
 from tasks.measures.canaries import canaries, records, reference_secrets
+from tasks.measures.sampling import sample_documents
 from tasks.training.pretrain import CHECKPOINTS
 from tasks.training.seen import SEEN
 from tests.model.oracles import logits
@@ -337,18 +337,18 @@ def test_greedy_continuation_is_the_argmax_at_each_step(own):
 
 
 def test_sampled_documents_depend_on_ids_alone(corpus):
-    chosen = sample_documents(corpus["documents"], "train", QUICK)
-    assert len(chosen) == 5 == len({d["doc_ids"][0] for d in chosen})
+    def sample(count, key="key"):
+        return sample_documents(corpus["documents"], "train", count, 14, key)
+
+    chosen = sample(5)
+    assert len(chosen) == 5 == len({doc_id for doc_id, _ in chosen})
     rows = {r["doc_id"]: r for r in corpus["documents"].read().to_pylist()}
-    for document in chosen:
-        row = rows[document["doc_ids"][0]]
+    for doc_id, text in chosen:
+        row = rows[doc_id]
         assert row["split"] == "train" and row["source"] == "s" and len(row["text"]) >= 14
-    more = sample_documents(
-        corpus["documents"], "train", QUICK.model_copy(update={"documents": 20})
-    )
-    assert more[:5] == chosen and len(more) == 20
-    other = sample_documents(corpus["documents"], "train", QUICK.model_copy(update={"seed": 1}))
-    assert other != chosen
+        assert text == row["text"]
+    more = sample(20)
+    assert more[:5] == chosen and len(more) == 20 and sample(5, "other") != chosen
 
 
 def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
