@@ -11,22 +11,17 @@ import pytest
 import torch
 
 from tasks.audits.findings import corrected, evidence
+from tasks.audits.pairs import Pair, Scores, scramble, shared_places, swap, uniform_bytes
 from tasks.audits.probes.bias import (
     PROBE,
     SAMPLES,
     BiasConfig,
-    Pair,
-    Scores,
     by_category,
     control,
     measure,
     nulls,
     read_pairs,
     sample_rows,
-    scramble,
-    shared_places,
-    swap,
-    uniform_bytes,
     unseen,
 )
 from tasks.audits.subjects.subject import open_subject

@@ -8,7 +8,8 @@ import pytest
 
 from tasks.audits.brought import OTHERS, Group, groups_of, pairs_about, prompts_about
 from tasks.audits.findings import evidence
-from tasks.audits.probes.bias import BiasConfig, Pair, Scores, about_groups
+from tasks.audits.pairs import Pair, Scores
+from tasks.audits.probes.bias import BiasConfig, about_groups
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tests.tasks.audits.asking import stages_of
