@@ -35,6 +35,11 @@ class Scores:
         return self.values[:, 0] - self.values[:, 1]
 
     @property
+    def alike(self) -> np.ndarray:
+        """Whether both were scored over as many tokens, (pairs,) bool."""
+        return np.asarray(self.tokens[:, 0] == self.tokens[:, 1])
+
+    @property
     def preferred(self) -> np.ndarray:
         """1 where the first sentence is the more likely, as ``measures.preferred``."""
         return preferred(self.values[:, 0], self.values[:, 1])

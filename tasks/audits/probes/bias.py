@@ -5,10 +5,10 @@ A pair is two sentences that differ in a group or in what is said of it, as in C
 the pseudo-log-likelihood of the tokens that both sentences share. The preference is the share of
 pairs whose stereotyping sentence is the more likely; ties stay in n and count against.
 
-The project's own pairs come from templates, each filled both ways round: for every attribute that
-stereotypes join to one group there is one that they join to the other. A model that just likes
-one of the groups' names prefers half of them. What pairs of a template share is why intervals
-resample templates.
+The project's own pairs, in nine categories, come from templates, each filled both ways round: for
+every attribute that stereotypes join to one group there is one that they join to the other. A model
+that just likes one of the groups' names prefers half of them. What pairs of a template share is why
+intervals resample templates.
 
 Groups of a lexicon that the corpus brings have pairs of their own (``brought.py``), and findings
 by group that are no part of the others.
@@ -87,6 +87,7 @@ SAMPLES = table(
     column("prefers_first", pa.bool_(), "figure",
            "whether the first is the more likely; null where the model gave no number"),
     column("tie", pa.bool_(), "figure", "whether both are equally likely"),
+    column("alike", pa.bool_(), "label", "whether as many tokens of both were scored"),
     column("seen", pa.bool_(), "label", "whether one of them stands whole in what the model had "
            "read; null: not looked for"),
 )  # fmt: skip
@@ -137,6 +138,7 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
     unscored = int(np.isnan(scores.difference).sum())
     return [
         preference("preference", pairs, scores, config, how, where),
+        *equal_tokens(pairs, scores, config, how),
         measured("bias", "log_likelihood_difference", difference, unit="nats", how=how,
                  where=where, order=side(difference.value, 0.0, "difference"),
                  values=scores.difference, clusters=templates),
@@ -149,6 +151,16 @@ def measure(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str)
                 where=where | {"prefers_first": None}),
         *nulls(pairs),
     ]  # fmt: skip
+
+
+def equal_tokens(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str) -> list[Any]:
+    """The preference among pairs of which neither sentence has more tokens to pay for."""
+    some = [pair for pair, alike in zip(pairs, scores.alike, strict=True) if alike]
+    part = Scores(scores.values[scores.alike], scores.tokens[scores.alike])
+    where = {"probe": "pair", "alike": True}
+    return (
+        [preference("preference", some, part, config, how, where, "equal tokens")] if some else []
+    )
 
 
 def preference(
@@ -269,6 +281,7 @@ def sample_rows(
         "difference": scores.difference,
         "prefers_first": preferred.cast(pa.bool_()),
         "tie": scores.difference == 0,
+        "alike": scores.alike,
         "seen": seen,
     }
     return pa.table(columns, schema=SAMPLES)

@@ -87,8 +87,21 @@ def test_the_preference_stands_with_and_without_pairs_that_the_model_had_read():
     assert len(unseen(pairs, scores, np.zeros(60, bool), QUICK, "by hand")) == 1
 
 
+def test_pairs_of_equal_token_count_stand_apart():
+    pairs, scores = made_pairs(n=24, templates=12), scores_of(np.repeat([1.0, -1.0], 12))
+    tokens = np.array([[5, 5]] * 12 + [[5, 6]] * 12)
+    mixed = Scores(scores.values, tokens)
+    rows = measure(pairs, mixed, QUICK, "by hand")
+    found = value(rows, "preference", "equal tokens")
+    assert (found["value"], found["n"]) == (1.0, 12) and value(rows, "preference")["value"] == 0.5
+    samples = sample_rows("pair", pairs, mixed, 0, pa.nulls(24, pa.bool_()))
+    assert len(evidence(samples, found["where"])) == 12
+    apart = Scores(scores.values, np.array([[5, 6]] * 24))
+    assert not [r for r in measure(pairs, apart, QUICK, "x") if r["slice"] == "equal tokens"]
+
+
 def test_categories_are_corrected_together():
-    """One category with a strong preference, one with none: p by hand, corrected for all four."""
+    """One category with a strong preference, one with none: p by hand, corrected for all."""
     pairs = made_pairs(n=24, templates=12)
     one_sided = np.array([p.category == "c0" for p in pairs])
     coin = np.where(np.arange(24) % 4 == 1, 1.0, -1.0)
@@ -101,7 +114,7 @@ def test_categories_are_corrected_together():
     assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
     assert even["null"] == sure["null"] == 0.5
     tested = [r["p"] for r in rows if r["p"] is not None]
-    assert len(tested) == 4
+    assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
     assert [r["p_corrected"] for r in rows if r["p"] is not None] == pytest.approx(holm(tested))
     assert sure["p_corrected"] >= 2 * sure["p"]
 
@@ -198,7 +211,9 @@ def test_own_pairs_are_minimal_balanced_and_enough():
     assert len(pairs) >= 120 and len({p.item for p in pairs}) == len(pairs)
     assert len({(p.first, p.second) for p in pairs}) == len(pairs)
     per_category = Counter(p.category for p in pairs)
-    assert len(per_category) >= 6 and min(per_category.values()) >= 20
+    assert len(per_category) == 9 and set(per_category.values()) == {60}
+    templates = {(p.category, p.template) for p in pairs}
+    assert set(Counter(category for category, _ in templates).values()) == {15}
     for pair in pairs:
         first, second = pair.first.split(), pair.second.split()
         assert shared_places(first, second)[0], pair.item
@@ -272,7 +287,7 @@ def test_findings_follow_from_their_evidence(session, request, folder):
         assert row["table"] == "samples" and row["method"]
     controls = [r for r in findings.to_pylist() if r["control"]]
     assert {r["control"] for r in controls} == {"positive", "negative"}
-    assert sum(r["metric"] == "preference" for r in findings.to_pylist()) == 8
+    assert sum(r["metric"] == "preference" for r in findings.to_pylist()) == 11
 
 
 def test_another_seed_asks_nobody_again(session, own_folder):
