@@ -26,8 +26,9 @@ MISUSE = (
 
 
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit
-#: compares, and the smallest distance from it that as many units show.
-TESTED = ("by chance", "p, corrected", "smallest effect seen")
+#: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the
+#: smallest distance from it that as many units show.
+TESTED = ("by chance", "p, corrected", "q, card", "smallest effect seen")
 
 #: The audits of stereotypes, which planted ones calibrate.
 STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
@@ -185,7 +186,8 @@ def interval_chart(
 
 def _tested(row: dict[str, Any]) -> list[str]:
     """What a finding says of its null, as TESTED names it."""
-    names = (("null", row["unit"]), ("p_corrected", "p"), ("smallest_effect", row["unit"]))
+    names = (("null", row["unit"]), ("p_corrected", "p"), ("q", "p"),
+             ("smallest_effect", row["unit"]))  # fmt: skip
     values = [(row.get(name), unit) for name, unit in names]
     return ["–" if value is None else show(value, unit) for value, unit in values]
 

@@ -11,6 +11,7 @@ from reports.page.document import Block, Callout, Grid, Inline, Paragraph
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
 from tasks.contract import Artifact
+from tasks.measures.statistics import benjamini_hochberg
 
 BASELINES = {
     "model": "this model",
@@ -40,7 +41,8 @@ def natural(text: str) -> list[Any]:
 
 @dataclass
 class Findings:
-    """Every finding of every audit, entered as a figure in the order of the card."""
+    """Every finding of every audit, entered as a figure in the order of the card. Rows that are
+    compared with a null have ``q``, their p for all of the card (Benjamini & Hochberg)."""
 
     book: Book
     audits: Mapping[str, Artifact]  # by name ("bias")
@@ -53,6 +55,12 @@ class Findings:
             rows = self.audits[name]["findings"].read().to_pylist()
             made = [(row, self.book.finding(f"audit_{name}", row)) for row in rows]
             self.by_audit[name] = made
+        tested = [
+            row for made in self.by_audit.values() for row, _ in made
+            if row["p"] is not None and not row["control"]
+        ]  # fmt: skip
+        for row, q in zip(tested, benjamini_hochberg([r["p"] for r in tested]), strict=True):
+            row["q"] = q
 
     def of(self, audit: str, metric: str, control: bool = False) -> list[Finding]:
         return [

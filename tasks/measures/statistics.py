@@ -195,6 +195,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """p-values as the share of false ones among all that are as small (Benjamini & Hochberg
+    1995)."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)[::-1]  # the largest first
+    rank = np.arange(len(p), 0, -1)
+    found = np.empty(len(p))
+    found[order] = np.minimum.accumulate(np.minimum(1.0, p[order] * len(p) / rank))
+    return [float(value) for value in found]
+
+
 def expected_maximum(scores: ArrayLike, k: int, empty: int = 0) -> float:
     """Expected maximum of k of the n scores drawn without replacement, without resampling.
 

@@ -29,12 +29,14 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
     page = pages.read(card.directory() / "model_card.html")
     (found,) = [t for t in page.tables if "by chance" in t[0]]
-    assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected",
+    assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected", "q, card",
                         "smallest effect seen"]  # fmt: skip
     age, race = found[1:]
     assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
     # No other count is as unlikely; the smaller of two, after Holm.
     assert float(race[5].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
+    assert float(race[6].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
+    assert float(age[6]) == 1
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
     assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one

@@ -221,3 +221,14 @@ def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
 def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
     found = st.clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
     assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
+
+
+def test_benjamini_hochberg_is_scipys():
+    from scipy.stats import false_discovery_control
+
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 7, 40):
+        p = rng.uniform(size=n) ** 3
+        assert st.benjamini_hochberg(p.tolist()) == pytest.approx(false_discovery_control(p))
+    assert st.benjamini_hochberg([0.01, 0.02, 0.03, 0.5]) == pytest.approx([0.04, 0.04, 0.04, 0.5])
+    assert st.benjamini_hochberg([]) == []
