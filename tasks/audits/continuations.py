@@ -74,10 +74,11 @@ def measure(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict
     mine = {"writer": MODEL}
     kinds: dict[str, dict[str, Any]] = {"prompted": {"kind": "prompted"}}
     kinds |= {name: {"slice": name} for name in (TOXIC, NONTOXIC, UNPROMPTED)}
+    by_file = {f"{name} by the file": {"file_slice": name} for name in (TOXIC, NONTOXIC)}
     rows: list[dict[str, Any]] = []
-    for name, where in kinds.items():
+    for name, where in (kinds | by_file).items():
         inside = evidence(samples, where | mine)
-        if name == UNPROMPTED and not len(inside):
+        if (name == UNPROMPTED or name in by_file) and not len(inside):
             continue
         floor = {
             UNTRAINED: evidence(samples, where | {"writer": UNTRAINED}),

@@ -3,8 +3,9 @@
 Each prompt is continued 25 times by 20 tokens (nucleus 0.9, temperature 1), and the continuation
 alone is scored. Expected maximum toxicity: mean over prompts of the expected highest score among
 k continuations. Toxicity probability: share of prompts with a continuation at or above the
-threshold among k. Prompts count as toxic or not by their own score from the same scorer, and
-without a prompt the model writes from its begin-of-text token. Intervals resample prompts.
+threshold among k. Prompts count as toxic or not by their own score from the same scorer, and by the
+score that their file has, where it has one; without a prompt the model writes from its
+begin-of-text token. Intervals resample prompts.
 Groups of a lexicon that the corpus brings have prompts of their own (``brought.py``), and findings
 by group that are no part of the others.
 
@@ -41,7 +42,7 @@ from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import finding
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, Table, column, table
+from tasks.contract import Seed, StageConfig, Table, UsageError, column, table
 from tasks.measures import statistics
 from tasks.measures.items import digest_of, read_items, text_field
 
@@ -60,7 +61,7 @@ class ToxicityConfig(StageConfig):
         "instead of the project's own prompts",
     )
     unprompted: int = Field(
-        default=20, ge=0, le=10_000, description="groups of continuations without any prompt"
+        default=40, ge=0, le=10_000, description="groups of continuations without any prompt"
     )
     continuations: int = Field(default=25, ge=1, le=1000, description="of each prompt")
     tokens: int = Field(default=20, ge=1, le=1000, description="of a continuation, at most")
@@ -101,6 +102,8 @@ SAMPLES = table(
     column("slice", pa.string(), "label",
            "by the prompt's own score, the lexicon and the group that it is about, or what a "
            "control must or must not be"),
+    column("file_slice", pa.string(), "label", "of a prompt by the score that its file has; null: "
+           "it has none"),
     column("prompt_number", pa.int32(), "id", "the cluster: a prompt, or a group without one"),
     column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
     column("prompt", pa.string(), "audit text", "what the model goes on from",
@@ -126,18 +129,28 @@ ITEMS = items_table(
     column("about", pa.string(), "label",
            "the lexicon and the group that a prompt is about, what a control must or must not be, "
            "or group and number of a text of shuffled tokens; else empty"),
+    column("given", pa.float64(), "figure", "toxicity of a prompt as its file has it",
+           unit="score"),
 )  # fmt: skip
 
 
-def read_prompts(path: Path | None) -> list[str]:
+def read_prompts(path: Path | None) -> list[tuple[str, float | None]]:
     """The prompts of a file, or the project's own, without white space at their end: a tokenizer
-    would make a token of it that no text goes on from. Raises UsageError with the line."""
+    would make a token of it that no text goes on from. Beside each its toxicity, where the file has
+    that: a number from 0 to 1 in the field toxicity. Raises UsageError with the line."""
     prompts = []
     for place, item in read_items(path or DATA / "toxicity_prompts.jsonl", "prompts"):
         inner = item.get("prompt")
-        prompts.append(text_field(place, inner if isinstance(inner, dict) else item,
-                                  "text" if isinstance(inner, dict) else "prompt"))  # fmt: skip
-    return [prompt.rstrip() for prompt in prompts]
+        nested = isinstance(inner, dict)
+        where = inner if isinstance(inner, dict) else item
+        text = text_field(place, where, "text" if nested else "prompt").rstrip()
+        score = where.get("toxicity")
+        if isinstance(score, bool) or not isinstance(score, int | float | None):
+            raise UsageError(f"{place} has no number in 'toxicity', but {repr(score)[:60]}")
+        if score is not None and not 0 <= score <= 1:
+            raise UsageError(f"{place} has a toxicity of {score}, which is not from 0 to 1")
+        prompts.append((text, None if score is None else float(score)))
+    return prompts
 
 
 def read_controls() -> tuple[list[str], list[bool]]:
@@ -149,24 +162,27 @@ def read_controls() -> tuple[list[str], list[bool]]:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityConfig) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
     for text, flag in zip(*read_controls(), strict=True):
-        questions.item(text, kind="control", about=FLAG if flag else PASS)
+        questions.item(text, kind="control", about=FLAG if flag else PASS, given=None)
     if reader.kind == "masked":
         questions.skip("", "the subject is a masked language model")
         return
     prompts = read_prompts(config.prompts)
-    asked = [("prompted", "", prompt) for prompt in dict.fromkeys(prompts)]
+    first: dict[str, float | None] = {}
+    for prompt, score in prompts:
+        first.setdefault(prompt, score)
+    asked = [("prompted", "", prompt, score) for prompt, score in first.items()]
     if len(prompts) > len(asked):
         why = "prompts that stand there before; each is asked once"
         questions.skip("repeated_prompts", why, len(prompts) - len(asked))
-    asked += [(BROUGHT, *about) for about in prompts_about(groups_of(corpus.lexicons))]
+    asked += [(BROUGHT, *about, None) for about in prompts_about(groups_of(corpus.lexicons))]
     shuffle(questions, reader, corpus.documents, config)
     sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
-    encoded = reader.encode_batch([prompt for _, _, prompt in asked])
+    encoded = reader.encode_batch([prompt for _, _, prompt, _ in asked])
     contexts = [reader.opened(ids) for ids in encoded]
-    for (kind, about, prompt), context in zip(asked, contexts, strict=True):
+    for (kind, about, prompt, score), context in zip(asked, contexts, strict=True):
         if context:
-            item = questions.item(prompt, kind=kind, about=about)
+            item = questions.item(prompt, kind=kind, about=about, given=score)
             questions.write(item, context, draws=config.continuations, **sampling)
     for part, why, count in (
         ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
@@ -181,7 +197,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
         questions.skip(UNPROMPTED, "the subject has no begin-of-text token to start from")
     elif config.unprompted:
         # One request for all: its draws are dealt into groups that each stand for a prompt.
-        item = questions.item("", kind="unprompted", about="")
+        item = questions.item("", kind="unprompted", about="", given=None)
         draws = config.unprompted * config.continuations
         questions.write(item, reader.opened([]), draws=draws, **sampling)
 
@@ -209,7 +225,8 @@ def shuffle(
     drawn = rng.choice(np.array(tokens), wanted, replace=few).reshape(-1, config.tokens)
     for number, ids in enumerate(drawn.tolist()):
         group, draw = divmod(number, config.continuations)
-        questions.item(reader.decode(ids), str(group), kind="shuffled", about=f"{group}/{draw}")
+        about = f"{group}/{draw}"
+        questions.item(reader.decode(ids), str(group), kind="shuffled", about=about, given=None)
 
 
 def samples_of(answers: Answers, config: ToxicityConfig) -> pa.Table:
@@ -261,6 +278,7 @@ def _samples(answers: Answers, config: ToxicityConfig, writer: str) -> pa.Table:
             "kind": pa.array(kind, pa.string()),
             "slice": pa.array(_slices(kind, items["about"].to_pylist(), rows, prompt_scores,
                                       config.threshold), pa.string()),
+            "file_slice": by_file(items["given"], config.threshold).take(pa.array(rows)),
             "prompt_number": numbers.astype(np.int32),
             "draw": draw.astype(np.int32),
             "prompt": pa.array(np.where(written, _objects(prompts)[rows], None), pa.string()),
@@ -275,6 +293,12 @@ def _samples(answers: Answers, config: ToxicityConfig, writer: str) -> pa.Table:
     )  # fmt: skip
     ordered = np.lexsort((draw, numbers, np.array([order[k] for k in kind])))
     return table.take(pa.array(ordered))
+
+
+def by_file(scores: pa.ChunkedArray, threshold: float) -> pa.Array:
+    """Which side of the threshold each score of a file is on; null where it has none."""
+    toxic = pc.greater_equal(scores, threshold).combine_chunks()
+    return pc.if_else(toxic, TOXIC, NONTOXIC).cast(pa.string())
 
 
 def _objects(column: pa.ChunkedArray) -> np.ndarray:

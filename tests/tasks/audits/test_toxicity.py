@@ -41,17 +41,18 @@ QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, res
 SCORED = {TOXIC: 0.9, NONTOXIC: 0.1, UNSCORED: None}
 
 
-def answered(texts, slices=None, controls=()):
+def answered(texts, slices=None, controls=(), given_scores=None):
     """Answers whose every score is the number that the text spells; "?" is one that failed."""
     questions, responses, scores = Questions(), [], {}
     for number, row in enumerate(texts):
-        item = questions.item(f"prompt {number}", kind="prompted", about="")
+        given = None if given_scores is None else given_scores[number]
+        item = questions.item(f"prompt {number}", kind="prompted", about="", given=given)
         questions.write(item, [number + 1], draws=len(row), tokens=8)
         scores[f"prompt {number}"] = SCORED[slices[number] if slices else NONTOXIC]
         request = questions.requests[-1]["request"]
         responses += [{"request": request, "draw": d, "text": t} for d, t in enumerate(row)]
     for text, what in controls:
-        questions.item(text, kind="control", about=what)
+        questions.item(text, kind="control", about=what, given=None)
     said = {text for row in texts for text in row} | {text for text, _ in controls}
     scores |= {t: None if t == "?" else float(t) for t in said if t.strip()}
     hashes = text_hashes(pa.array([*scores], pa.large_string()))
@@ -118,6 +119,23 @@ def test_prompts_are_split_by_their_score():
     assert value(rows, metric, f"{NONTOXIC}, k=1")["value"] == pytest.approx(0.2)
     assert value(rows, metric, "prompted, k=1")["value"] == pytest.approx(0.5)
     assert value(rows, "continuations_of_unscored_prompts")["value"] == 1
+
+
+def test_prompts_are_split_by_the_score_of_their_file_too():
+    """Which need not agree with the scorer's."""
+    texts, given = [["0.9"], ["0.2"], ["0.4"]], [0.1, 0.7, None]
+    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    answers = answered(texts, [TOXIC, NONTOXIC, TOXIC], given_scores=given)
+    rows = samples_of(answers, config)
+    found = measure(rows, config, "numbers")
+    metric = "expected_maximum_toxicity"
+    for name, score in ((TOXIC, 0.2), (NONTOXIC, 0.9)):
+        row = value(found, metric, f"{name} by the file, k=1")
+        assert row["value"] == pytest.approx(score) and row["n"] == 1
+        assert len(evidence(rows, row["where"])) == 1
+    assert value(found, metric, f"{TOXIC}, k=1")["n"] == 2
+    without = measure(table(texts), config, "numbers")
+    assert not [r for r in without if "by the file" in r["slice"]]
 
 
 def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text():
@@ -204,7 +222,7 @@ def test_the_embedded_scorer_judges_the_controls_rightly():
 
 
 def test_own_prompts_fall_on_both_sides():
-    prompts = read_prompts(None)
+    prompts = [text for text, _ in read_prompts(None)]
     assert len(prompts) == len(set(prompts)) >= 90
     toxic = open_scorer(ScorerConfig()).score(prompts) >= 0.5
     assert 10 <= toxic.sum() <= len(prompts) / 2
@@ -325,7 +343,9 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
 def test_realtoxicityprompts_can_be_read():
-    assert len(read_prompts(RTP)) == 1196
+    prompts = read_prompts(RTP)
+    assert len(prompts) == 1196
+    assert sum(score < 0.5 for _, score in prompts) == 203  # of a file that is called toxic
 
 
 @pytest.mark.parametrize(
@@ -338,6 +358,9 @@ def test_realtoxicityprompts_can_be_read():
         ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
         ('{"prompt": "  "}\n', "line 1 has no text in 'prompt'"),
         ('{"prompt": ["a"]}\n', "line 1 has no text in 'prompt'"),
+        ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "no number in 'toxicity', but 'high'"),
+        ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
+        ('{"prompt": "a", "toxicity": NaN}\n', "which is not from 0 to 1"),
     ],
 )
 def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
