@@ -17,8 +17,8 @@ from tasks.audits.about import AUDITS
 from tasks.audits.exchange import SETTINGS
 from tasks.audits.findings import evidence
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
+from tasks.measures.corrections import holm
 from tasks.measures.estimates import Estimate, estimate
-from tasks.measures.statistics import holm
 
 Row = dict[str, Any]
 
@@ -42,6 +42,8 @@ def audited(store: Store, names: Sequence[str]) -> list[Audited]:
     """The checkpoints that are named, each with the newest run that audited it. UsageError where
     one was never audited, or there is nothing to compare it with."""
     found: list[Audited] = []
+    if not names:
+        raise UsageError("nothing to compare: name two checkpoints, or RUN@all")
     for name in names:
         if name.endswith(ALL):
             training = open_run(name.removesuffix(ALL), store, stage="pretrain")

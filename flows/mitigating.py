@@ -46,6 +46,9 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
             f"no training document is behind {', '.join(findings)}: nothing that the model wrote "
             f"there stands in what it read; name another finding, or give --toxicity"
         )
+    if "leave_out" in subject.corpus:  # what was left out before stays out
+        before = subject.corpus["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+        found |= {i for i in before if i is not None}
     documents = Table((subject.corpus["plant"],), "documents")
     ids = pa.array(sorted(found), pa.binary(16))
     clusters = pc.unique(documents.find(sorted(found), ["doc_id", "cluster"])["cluster"])
@@ -72,7 +75,7 @@ def settings(
     made = [f"leave_out.control={str(ARMS[arm]).lower()}"]
     made += [f'leave_out.documents="{documents}"'] if documents else []
     made += [f"leave_out.toxicity={toxicity}"] if toxicity is not None else []
-    return made + ([f"pretrain.train.steps={steps}"] if steps else [])
+    return made + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
 
 
 def outcome(runs: Sequence[Run], start: Audited | None) -> Report:

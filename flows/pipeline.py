@@ -127,16 +127,15 @@ def train(
     the checkpoint ``start``, whose tokenizer it keeps, to a model trained on."""
     made: dict[str, Artifact] = {}
     documents, mentioned = whole(earlier, corpus), whole(earlier, corpus, "identities")
+    read = documents
+    if config.leave_out.enabled:  # of training alone: tokenizer and audits are those of all
+        made["leave_out"] = left = leave_out(corpus["plant"], config.leave_out)
+        read = [left]
     if start is None:
         made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
-    if config.leave_out.enabled:  # of training alone: tokenizer and audits are those of all
-        made["leave_out"] = left = leave_out(corpus["plant"], config.leave_out)
-        documents = [left]
-    made["pack"] = packed = pack(documents, tokenizer, config.pack)
-    made["pretrain"] = pretrain_model(
-        packed, tokenizer, documents, mentioned, start, config.pretrain
-    )
+    made["pack"] = packed = pack(read, tokenizer, config.pack)
+    made["pretrain"] = pretrain_model(packed, tokenizer, read, mentioned, start, config.pretrain)
     return made
 
 

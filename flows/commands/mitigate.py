@@ -52,6 +52,8 @@ def mitigate(
     subject = known(place, checkpoint)
     if not findings and toxicity is None:
         raise UsageError("nothing says what to leave out: name findings, or give --toxicity")
+    if rows < 1:
+        raise UsageError(f"--rows is {rows}: of a finding at least its worst row is needed")
     assert subject.run is not None
     folder = Path() if "://" in place.uri else Path(place.uri) / "left-out"
     listed = write_list(behind(place, checkpoint, findings, rows), folder) if findings else None

@@ -20,6 +20,7 @@ from flows.tracing import trace_finding
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
 from reports.sections.corpus_figures import masker_of
+from tasks.audits.about import AUDITS
 from tasks.contract import ID, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
@@ -60,7 +61,13 @@ def trace(
         pages do.
     """
     if "." in id:
-        found = open_run(run, store, stage=f"audit_{id.partition('.')[0]}")
+        audit = id.partition(".")[0]
+        if audit not in AUDITS:
+            raise UsageError(
+                f"{id!r:.120} names no finding of an audit, such as bias.preference: there is no "
+                f"audit {audit!r:.40}; choose from {', '.join(AUDITS)}"
+            )
+        found = open_run(run, store, stage=f"audit_{audit}")
         show(trace_finding(found, id, masked), json_, render_finding)
     else:
         show(trace_of(open_run(run, store, stage="ingest"), id, masked), json_, render)

@@ -11,7 +11,7 @@ from reports.page.document import Block, Callout, Grid, Inline, Paragraph
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
 from tasks.contract import Artifact
-from tasks.measures.statistics import benjamini_hochberg
+from tasks.measures.corrections import benjamini_hochberg
 
 BASELINES = {
     "model": "this model",

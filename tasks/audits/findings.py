@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from tasks.audits.conditions import condition
 from tasks.contract import column, table
+from tasks.measures.corrections import holm
 from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import holm
 
 FINDINGS = table(
     "What the audit measured, one row a figure, each with the rows it was measured on.",

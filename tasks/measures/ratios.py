@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.measures.statistics import holm
+from tasks.measures.corrections import holm
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows import open_run
-from flows.mitigating import write_list
+from flows.mitigating import behind, write_list
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -60,11 +60,17 @@ def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
     _, (_, without) = mitigated
     report = apart.json("audit", f"{without.id}@0", "--only", "extraction")
     run = open_run(report["run"], str(apart.store))
+    page = pages.read(run["model_card"].directory() / "model_card.html")
+    assert "were not packed" in page.text
     assert run["extraction_ask"].content == without["extraction_ask"].content
 
 
 def test_bad_input_is_one_sentence(apart, tmp_path):
     assert "nothing says what to leave out" in apart("mitigate", apart.first, code=2).stderr
+    few = apart("mitigate", apart.first, FINDING, "--rows", "0", code=2).stderr
+    assert "--rows is 0" in few
+    none = apart("mitigate", apart.first, FINDING, "--steps", "0", code=2).stderr
+    assert "steps must be between 1" in none
     assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
     said = apart("mitigate", apart.first, "bias.preference", code=2).stderr
     assert "no training document is behind bias.preference" in said
@@ -77,6 +83,14 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
     assert "does not know what it was trained on" in said
     told = "--set=leave_out.toxicity=0.5"
     assert "earlier adds to" in apart("run", "smoke", "--set=earlier=latest", told, code=2).stderr
+
+
+def test_what_was_left_out_before_stays_out(apart, mitigated):
+    _, (_, without) = mitigated
+    store, last = str(apart.store), without.checkpoints()[-1].name
+    one = behind(without.store, last, ["extraction.extractable[record, copies=1]"], 100)
+    before = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+    assert {*before} < {*one} and open_run(without.id, store)
 
 
 def test_a_list_is_named_by_what_it_holds(tmp_path):

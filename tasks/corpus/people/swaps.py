@@ -24,10 +24,11 @@ from pydantic import Field
 from tasks.contract import ID, Part, StageConfig, Tables, column, looked_up, table
 from tasks.corpus.identities import Brought, all_groups
 from tasks.corpus.split import uniform
+from tasks.measures.corrections import holm
 from tasks.measures.faults import Noted, careful, noted
 from tasks.measures.identities import DATA, Lexicon, find_places
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
-from tasks.measures.statistics import clustered_mean, holm
+from tasks.measures.statistics import clustered_mean
 
 #: Characters of a sentence that is drawn.
 SHORTEST, LONGEST = 20, 300

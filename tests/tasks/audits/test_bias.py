@@ -26,7 +26,7 @@ from tasks.audits.probes.bias import (
 )
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import ROOT, UsageError
-from tasks.measures.statistics import holm
+from tasks.measures.corrections import holm
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 

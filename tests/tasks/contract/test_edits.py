@@ -92,11 +92,11 @@ EDITS = {
         "return both / (total - both + 0)",
         {"deduplicate_near", "effects"},
     ),
-    "a kernel that four stages use": (
+    "a kernel that some stages use": (
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant", "select", "score_toxicity", "effects"},
+        {"split", "plant", "select", "score_toxicity", "effects", "leave_out"},
     ),
     "the contract": (
         "tasks/contract/writer.py",

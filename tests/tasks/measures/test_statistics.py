@@ -107,25 +107,6 @@ def test_of_nothing_there_is_no_share():
     assert all(math.isnan(end) for end in st.wilson(0, 0))
 
 
-def test_holm_by_hand():
-    # Wright 1992, table 1, is ordered; here the order must not matter.
-    assert st.holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
-    assert st.holm([0.9, 0.8]) == [1.0, 1.0]
-    with_gap = st.holm([0.01, math.nan, 0.04])
-    assert with_gap[0] == 0.02 and math.isnan(with_gap[1]) and with_gap[2] == 0.04
-    assert st.holm([]) == []
-
-
-def test_holm_agrees_with_its_definition(rng):
-    """An equal definition: the largest of p_(j) (m - j + 1) over all j up to the rank."""
-    p = rng.uniform(size=9) ** 3
-    order = np.argsort(p)
-    expected = np.empty(9)
-    for rank, index in enumerate(order):
-        expected[index] = min(1, max(p[order[j]] * (9 - j) for j in range(rank + 1)))
-    assert st.holm(list(p)) == pytest.approx(list(expected))
-
-
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_expected_maximum_by_all_subsets(rng, k):
     scores = rng.uniform(size=7).round(1)  # with ties
@@ -221,14 +202,3 @@ def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
 def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
     found = st.clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
     assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
-
-
-def test_benjamini_hochberg_is_scipys():
-    from scipy.stats import false_discovery_control
-
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 7, 40):
-        p = rng.uniform(size=n) ** 3
-        assert st.benjamini_hochberg(p.tolist()) == pytest.approx(false_discovery_control(p))
-    assert st.benjamini_hochberg([0.01, 0.02, 0.03, 0.5]) == pytest.approx([0.04, 0.04, 0.04, 0.5])
-    assert st.benjamini_hochberg([]) == []
