@@ -86,6 +86,19 @@ def test_windows_of_equal_hash_are_compared(monkeypatch):
     assert runs(texts, rows, 3) == wanted
 
 
+def test_hashes_beyond_all_that_are_known_are_none(monkeypatch):
+    """With the first token for a hash, which all pass the sieve."""
+    import tasks.audits.matching as matching
+
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 9, (6, 11)).astype(np.int32)
+    texts = [rng.integers(2, 5, 14).tolist(), rows[1, 2:9].tolist()]
+    wanted = brute(texts, rows, 3)
+    monkeypatch.setattr(matching, "hashes_of", lambda r, s: (
+        r[:, : max(0, r.shape[1] - s + 1)].astype(np.uint64)))  # fmt: skip
+    assert runs(texts, rows, 3) == wanted and wanted
+
+
 def test_hashes_depend_on_tokens_alone_not_on_their_place():
     row = np.array([[4, 1, 2, 3, 9, 1, 2, 3, 2, 1]], np.int32)
     found = hashes_of(row, 3)[0]
