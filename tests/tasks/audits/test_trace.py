@@ -8,8 +8,8 @@ import pytest
 
 from tasks.audits import trace as tracing
 from tasks.audits.exchange import REQUESTS, RESPONSES
-from tasks.audits.trace import TraceConfig, trace
-from tasks.contract import ids, text_hashes
+from tasks.audits.trace import Planted, TraceConfig, trace
+from tasks.contract import ID, ids, text_hashes
 
 WIDTH = 12
 #: Documents, each behind a 0; the second is planted, and stands twice.
@@ -154,3 +154,44 @@ def test_nothing_asked_is_nothing_traced(packed, monkeypatch):
 def test_verbatim_is_not_shorter_than_what_is_told():
     with pytest.raises(ValueError, match="verbatim must not be smaller"):
         TraceConfig(least=60)
+
+
+def test_tokens_within_planted_documents_are_those_of_brute_force():
+    """Documents side by side, with gaps, and given in another order than they stand in."""
+    rng = np.random.default_rng(2)
+    width, rows = 10, 6
+    stretches = [(0, 0, 4), (0, 4, 6), (1, 3, 9), (3, 0, 10), (5, 7, 10)]
+    order = rng.permutation(len(stretches))
+    keys = ids(f"plant {n}" for n in range(len(stretches)))
+    spans = pa.table({
+        "split": ["train"] * 5 + ["validation"],
+        "sequence": [stretches[n][0] for n in order] + [2],
+        "start": [stretches[n][1] for n in order] + [0],
+        "end": [stretches[n][2] for n in order] + [10],
+        "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID),
+    })  # fmt: skip
+    plants = Known(pa.table({"doc_ids": [[k.as_py() for k in keys], []]}))
+    planted = Planted.of(Known(spans), plants, width)
+    begin = rng.integers(0, rows * width, 200)
+    size = rng.integers(1, 9, 200)
+    size = np.minimum(size, width - begin % width)  # a run stands in one row
+    found = planted.within(begin, size)
+    for start, many, inside in zip(begin, size, found, strict=True):
+        shares = [
+            max(0, min(row * width + last, start + many) - max(row * width + first, start))
+            for row, first, last in stretches
+        ]
+        assert inside == max(shares)
+    none = Planted.of(Known(spans), None, width)
+    assert none.within(begin, size).tolist() == [0] * 200
+
+
+def test_many_stretches_find_what_one_does(packed, monkeypatch):
+    responses = [("hit", [8, 1, 2, 3, 4, 1]), ("one", [5]), ("other", [1, 2, 3, 4])]
+    whole = traced_of(packed, responses, monkeypatch)
+    monkeypatch.setattr(tracing, "STRETCH", WIDTH)
+    assert traced_of(packed, responses, monkeypatch) == whole
+    monkeypatch.setattr(tracing, "STRETCH", 1)
+    assert traced_of(packed, responses, monkeypatch) == whole
+    assert [row["verbatim"] for row in whole[0]] == [5, 0, 4]
+    assert TraceConfig(least=8, verbatim=8).verbatim == 8 and TraceConfig().enabled
