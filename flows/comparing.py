@@ -70,11 +70,12 @@ def audited(store: Store, names: Sequence[str]) -> list[Audited]:
 
 def by(store: Store, name: str) -> Audited | None:
     """The newest run that audited a checkpoint; where an audit's run is named, that."""
-    for run in all_runs(store):
-        if run.flow == "audit" and name != "latest" and run.id.startswith(name):
-            return Audited(str(run.record["checkpoint"]), run)
-    subject = resolve(store, name)
-    for run in reversed(all_runs(store)):
+    runs = all_runs(store)
+    called = [run for run in runs if run.id.startswith(name)]
+    if len(called) == 1 and called[0].flow == "audit":
+        return Audited(str(called[0].record["checkpoint"]), called[0])
+    subject = resolve(store, name)  # also refuses what is no name, or that of several
+    for run in reversed(runs):
         card = run.stages.get("model_card")
         if card and run["model_card"].manifest["lineage"]["checkpoint"] == subject.checkpoint.name:
             return Audited(subject.name, run)

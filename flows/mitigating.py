@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -73,7 +74,7 @@ def settings(
 ) -> list[str]:
     """The overrides of an arm."""
     made = [f"leave_out.control={str(ARMS[arm]).lower()}"]
-    made += [f'leave_out.documents="{documents}"'] if documents else []
+    made += [f"leave_out.documents={json.dumps(str(documents))}"] if documents else []
     made += [f"leave_out.toxicity={toxicity}"] if toxicity is not None else []
     return made + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
 

@@ -3,8 +3,8 @@
 The texts are indexed, all their windows of so many tokens, by a rolling hash (Karp & Rabin 1987);
 windows of the corpus are looked up and compared. Windows side by side in both are a longer run.
 
-Memory: 40 bytes a token of the texts, and what is found in a batch of the corpus; nothing grows
-with the corpus.
+Memory: some 50 bytes a token of the texts, 16 MB, and what is found in a batch of the corpus;
+nothing grows with the corpus.
 """
 
 from __future__ import annotations

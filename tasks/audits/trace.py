@@ -170,7 +170,7 @@ def trace(
     config: TraceConfig,
     work: Work,
 ) -> None:
-    """``packed``: what ``pretrained`` read; ``documents``: what was packed."""
+    """``packed``: what ``pretrained`` read; ``documents``: of the corpus, packed or left out."""
     responses = answered["responses"].read(["request", "draw", "text", "ids"])
     texts, which = distinct(responses, asked["requests"].read(["request", "targets"]))
     names = names_of(responses, which, len(texts))

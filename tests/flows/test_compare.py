@@ -77,6 +77,8 @@ def test_what_was_asked_otherwise_is_not_compared(apart, both):
 
 def test_bad_names_are_one_sentence(apart, both):
     assert "name two checkpoints" in apart("compare", code=2).stderr
+    assert "is empty" in apart("compare", both[0], "", code=2).stderr
+    assert "runs called '2'" in apart("compare", both[0], "2", code=2).stderr
     assert "has nothing to be compared with" in apart("compare", both[0], code=2).stderr
     assert (
         "was not audited in this store yet"

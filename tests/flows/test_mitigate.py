@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows import open_run
-from flows.mitigating import behind, write_list
+from flows.config import load
+from flows.mitigating import behind, settings, write_list
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,13 @@ def test_what_was_left_out_before_stays_out(apart, mitigated):
     one = behind(without.store, last, ["extraction.extractable[record, copies=1]"], 100)
     before = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
     assert {*before} < {*one} and open_run(without.id, store)
+
+
+def test_any_path_may_name_the_list(tmp_path):
+    path = write_list([b"a" * 16], tmp_path / 'a "quoted" \\ folder')
+    config = load("smoke", settings("control", path, 0.5, 7))
+    assert config.leave_out.documents == path and config.leave_out.control
+    assert (config.leave_out.toxicity, config.pretrain.train.steps) == (0.5, 7)
 
 
 def test_a_list_is_named_by_what_it_holds(tmp_path):

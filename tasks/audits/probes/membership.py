@@ -28,6 +28,7 @@ from pydantic import Field
 
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import finding, measured
+from tasks.audits.measures import CONTROL_LEVEL
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, Table, column, table
@@ -40,9 +41,6 @@ LOWEST = 0.2
 
 #: Shares of false alarms, and how many that are no members they need.
 ALARMS = {0.01: 100, 0.001: 10_000}
-
-#: Of a control.
-CONTROL_LEVEL = 0.999
 
 SCORES = ("loss", "zlib", "lower", "min-k", "min-k++")
 
