@@ -7,7 +7,7 @@ which null, and for which parts. Intervals, tests and smallest effects are the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -43,6 +43,32 @@ class Drawn(Protocol):
     def resamples(self) -> int: ...
 
 
+Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate]
+
+
+def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+    """The mean of the values, or their share."""
+    null = measure.null
+    if null == "own":
+        null = float(np.mean(numbers(values, "null"))) if len(values) else np.nan
+    crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
+    return estimate(
+        numbers(values, "value"), values["cluster"].to_pylist(), share=measure.unit == "share",
+        null=float(null), level=level, resamples=config.resamples, seed=config.seed,
+        unit=measure.shares, crossed=crossed,
+    )  # fmt: skip
+
+
+def slope_over(tag: str) -> Estimator:
+    """By how much the values change for each 1 of a tag that is a number."""
+
+    def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+        return slope(numbers(values, "value"), numbers(values, tag), values["cluster"].to_pylist(),
+                     level=level, unit=measure.shares)  # fmt: skip
+
+    return change
+
+
 @dataclass(frozen=True)
 class Measure:
     """metric   name of the findings
@@ -57,7 +83,7 @@ class Measure:
     worse    which way is worse, as FINDINGS has it
     scripted whether scripts with and without an effect test it
     of       the metric whose values it is drawn from, where that is another
-    over     a tag that is a number: not the mean, but by how much it changes for each 1 of that
+    estimator  what is made of the values: called with (values, measure, config, level)
     """
 
     metric: str
@@ -71,7 +97,7 @@ class Measure:
     worse: Literal["", "up", "down", "apart"] = "apart"
     scripted: bool = True
     of: str = ""
-    over: str = ""
+    estimator: Estimator = mean
 
     def drawn(self, values: pa.Table) -> pa.Table:
         """The values that it is drawn from."""
@@ -189,24 +215,15 @@ def _finding(
 
 
 def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL) -> Estimate:
-    made = _numbers(values, "value")
+    made = numbers(values, "value")
     if len(made) and (made == measure.nothing).all():
-        made = np.full(len(made), np.nan)
-    if measure.over:
-        return slope(made, _numbers(values, measure.over), values["cluster"].to_pylist(),
-                     level=level, unit=measure.shares)  # fmt: skip
-    null = measure.null
-    if null == "own":
-        null = float(np.mean(_numbers(values, "null"))) if len(values) else np.nan
-    crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
-    return estimate(
-        made, values["cluster"].to_pylist(), share=measure.unit == "share", null=float(null),
-        level=level, resamples=config.resamples, seed=config.seed, unit=measure.shares,
-        crossed=crossed,
-    )  # fmt: skip
+        at = values.schema.get_field_index("value")
+        values = values.set_column(at, values.field(at), pa.nulls(len(values), pa.float64()))
+    return measure.estimator(values, measure, config, level)
 
 
-def _numbers(values: pa.Table, name: str) -> np.ndarray:
+def numbers(values: pa.Table, name: str) -> np.ndarray:
+    """A column, (n,) float64, NaN where there is none."""
     return values[name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 

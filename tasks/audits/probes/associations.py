@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.findings import finding
-from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred
+from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, slope_over
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import column
@@ -48,7 +48,7 @@ MEASURES = (
     Measure("association_preferred", f"share of sentences with a positive {_HOW}", "share",
             "associations", 0.5, ("dose", "sentence"), worse=""),
     Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0: {_HOW}", "nats",
-            "associations", 0.0, worse="", of="association_strength", over="dose"),
+            "associations", 0.0, worse="", of="association_strength", estimator=slope_over("dose")),
 )  # fmt: skip
 
 
