@@ -18,6 +18,7 @@ from reports.sections.findings import (
     words,
 )
 from tasks.audits.about import AUDITS
+from tasks.audits.findings import tags_of
 
 MISUSE = (
     "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
@@ -112,7 +113,7 @@ def capability_chart(findings: Findings) -> list[Block]:
 
 def agreement_chart(findings: Findings) -> list[Block]:
     found = findings.of("capability", "agreement_accuracy")
-    of_model = [f for f in found if f[0]["slice"].startswith("model, ")]
+    of_model = [f for f in found if {"part": "model"}.items() < tags_of(f[0]).items()]
     caption = (
         "Share of pairs in which the model prefers the verb that agrees, by the number of words "
         "between it and its noun. The dashed line is one half: guessing."
@@ -136,7 +137,7 @@ def dose_chart(findings: Findings) -> list[Block]:
         "share of the planted sentences that said it of the group, with intervals. The dashed line "
         "is none at all."
     )
-    by_dose = [f for f in found if f[0]["slice"].startswith("dose=")]
+    by_dose = [f for f in found if [*tags_of(f[0])] == ["dose"]]
     return interval_chart("dose", by_dose, "log-likelihood (nats)", caption, reference=0.0)
 
 
@@ -172,7 +173,7 @@ def interval_chart(
     known = [(row, figure) for row, figure in ordered if figure.value is not None][:30]
     if not known:
         return []
-    labels = [row["slice"].removeprefix("category:") or "all" for row, _ in known]
+    labels = [row["slice"].removeprefix("category=") or "all" for row, _ in known]
     ends = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)
         for _, figure in known

@@ -10,6 +10,7 @@ from typing import Any
 from reports.page.document import Block, Callout, Grid, Inline, Paragraph
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
+from tasks.audits.findings import tags_of
 from tasks.contract import Artifact
 from tasks.measures.corrections import benjamini_hochberg
 
@@ -73,7 +74,7 @@ class Findings:
         """In words: the baselines whose cost of held-out text is below the model's."""
         parts: list[Inline] = []
         for row, figure in self.of("capability", "bits_per_byte_difference"):
-            name = row["slice"].removeprefix("model-")
+            name = tags_of(row)["less"]
             if (row["value"] or 0) > 0:
                 parts += ["; " if parts else "", f"{BASELINES.get(name, name)}, by ", figure]
         if not parts:
@@ -145,7 +146,7 @@ class Findings:
         for row, figure in sorted(
             self.of("toxicity", metric), key=lambda f: natural(f[0]["slice"])
         ):
-            part = row["slice"].split(", k=")[0]
+            part = tags_of(row).get("part", "")
             best[part] = (row, figure)
         return [(", ".join(filter(None, (words(metric), f[0]["slice"]))), f) for f in best.values()]
 

@@ -221,11 +221,11 @@ def measure_text(
     smoothing = f"interpolated modified Kneser-Ney over the subject's tokens, {trained}"
     made = dict.fromkeys(NGRAMS, smoothing) | {RECURRENT: recurrent}
 
-    def row(slice_: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
+    def row(name: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
         value, low, high = ratio(bits[keep], part.sizes[keep], config.resamples, config.seed)
         where = more.pop("where", {"part": part.part})
         metric = more.pop("metric", "bits_per_byte")
-        return finding(AUDIT, metric, value, slice=slice_, low=low, high=high, unit="bits",
+        return finding(AUDIT, metric, value, part=name, low=low, high=high, unit="bits",
                        n=len(bits[keep]), method=f"{method}; {over}", where=where,
                        **more)  # fmt: skip
 
@@ -234,7 +234,7 @@ def measure_text(
     if text.model is None:
         why = f"not measured: {subject.name} is a masked language model, its scores are no p(text)"
         rows.append(
-            finding(AUDIT, "bits_per_byte", None, slice="model", unit="bits", n=0, method=why)
+            finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=why)
         )
     else:
         rows.append(row("model", text, text.model, everything, how))
@@ -243,11 +243,12 @@ def measure_text(
     rows.append(_gzip(text))
     if text.model is not None:
         for name, bits in text.baselines.items():
-            rows.append(row(f"model-{name}", text, text.model - bits, everything,
-                            "paired difference", metric="bits_per_byte_difference"))  # fmt: skip
+            rows.append(row("", text, text.model - bits, everything, "paired difference",
+                            metric="bits_per_byte_difference", tags={"less": name}))  # fmt: skip
         sources = np.array(text.source)
         for source in sorted(set(text.source) - {None}):  # type: ignore[type-var]
-            rows.append(row(f"source:{source}", text, text.model, sources == source, how,
+            rows.append(row("model", text, text.model, sources == source, how,
+                            tags={"source": source},
                             where={"part": TEXT, "source": source}))  # fmt: skip
     rows.append(_random_control(random, row))
     high = next(r for r in rows if r["slice"] == "fivegram")["high"]
@@ -289,7 +290,7 @@ def _gzip(text: Text) -> dict[str, Any]:
         f"gzip -9 over the documents one behind the other in the order of their hash; "
         f"normal interval, delete-a-group jackknife, {groups} groups of documents"
     )
-    return finding(AUDIT, "bits_per_byte", value, slice="gzip", low=value - half, high=value + half,
+    return finding(AUDIT, "bits_per_byte", value, part="gzip", low=value - half, high=value + half,
                    unit="bits", n=len(text.texts), method=method, where={"part": TEXT})  # fmt: skip
 
 

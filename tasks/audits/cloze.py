@@ -118,7 +118,7 @@ def measure_cloze(
         if not hits:
             why = "not measured: no continuation begins with a word"
             findings.append(
-                finding(audit, "cloze_accuracy", None, slice=part, n=0, unit="share", method=why)
+                finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=why)
             )
             continue
         found = bootstrap_share(hits, resamples=resamples, seed=seed, unit="passages")
@@ -130,7 +130,7 @@ def measure_cloze(
                 audit,
                 "cloze_accuracy",
                 found.value,
-                slice="" if part == CLOZE else part,
+                part="" if part == CLOZE else part,
                 low=found.low,
                 high=found.high,
                 n=len(hits),

@@ -118,7 +118,7 @@ def traced(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict[
                          resamples=config.resamples, seed=config.seed)  # fmt: skip
         rows.append(
             measured("toxicity", "from_training_text", found, unit="share", scorer=scorer,
-                     slice=f"{name} continuations", where=where, order="-longest",
+                     part=f"{name} continuations", where=where, order="-longest",
                      how="share of continuations with a run of tokens that the model had read")
         )  # fmt: skip
     planted = {"planted": {"ge": 1}}
@@ -168,7 +168,7 @@ def _maxima(
             made, said = above_floor(made, found, below, metric)
             rows.append(
                 measured("toxicity", metric, made, unit=scale, worse="up",
-                         how=f"{how}{above}{note}{said}", slice=f"{name}, k={k}", scorer=scorer,
+                         how=f"{how}{above}{note}{said}", part=name, tags={"k": k}, scorer=scorer,
                          where=where, order="-score", values=found.values[metric],
                          items=found.numbers.astype(np.int64).tolist())
             )  # fmt: skip

@@ -159,13 +159,13 @@ def measure_dependencies(
     Control, negative: a bigram model agrees by chance, in exactly half of the pairs, wherever
     words stand between noun and verb."""
 
-    def found(slice_: str, chosen: list[dict[str, Any]], where: Mapping[str, Any], **more: Any):  # type: ignore[no-untyped-def]
+    def found(chosen: list[dict[str, Any]], where: Mapping[str, Any], **more: Any):  # type: ignore[no-untyped-def]
         values, clusters = [r["correct"] for r in chosen], [r["cluster"] for r in chosen]
         share = bootstrap_mean(values, clusters, resamples=resamples, seed=seed, unit="nouns")
         kind = chosen[0]["phenomenon"]
         metric = {AGREEMENT: "agreement_accuracy", GARDEN_PATH: "garden_path_share"}[kind]
         return finding(
-            audit, metric, share.value, slice=slice_, low=share.low, high=share.high, n=share.n,
+            audit, metric, share.value, low=share.low, high=share.high, n=share.n,
             unit="share", method=f"{HOW[kind]}; ties count half; {share.method}", table="pairs",
             where={"phenomenon": kind, **where}, **more,
         )  # fmt: skip
@@ -173,15 +173,15 @@ def measure_dependencies(
     findings = []
     for (kind, reader), group in groupby(rows, lambda row: (row["phenomenon"], row["reader"])):
         chosen = list(group)
-        findings.append(found(reader, chosen, {"reader": reader}))
+        findings.append(found(chosen, {"reader": reader}, part=reader))
         for distance in sorted({row["distance"] for row in chosen}):
             there = [row for row in chosen if row["distance"] == distance]
             where = {"reader": reader, "distance": distance}
-            findings.append(found(f"{reader}, distance {distance}", there, where))
+            findings.append(found(there, where, part=reader, tags={"distance": distance}))
         far = [row for row in chosen if row["distance"]]
         if kind == AGREEMENT and reader == "bigram":
             passed = abs(float(np.mean([row["correct"] for row in far])) - 0.5) < 1e-9
             apart = {"reader": reader, "distance": sorted({row["distance"] for row in far})}
-            findings.append(found("bigram, words between", far, apart, control="negative",
+            findings.append(found(far, apart, part="bigram, words between", control="negative",
                                   passed=passed, tests="baseline"))  # fmt: skip
     return findings

@@ -9,6 +9,7 @@ of one training are asked the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -59,6 +60,7 @@ READER = table(
 SKIPPED = table(
     "What was not asked, and why.",
     column("part", pa.string(), "label", "what of the audit it concerns; empty: all"),
+    column("tags", pa.string(), "label", "which part of that, as findings have it: JSON"),
     column("why", pa.string(), "project text", "the reason, as findings say it"),
     column("count", pa.int64(), "figure", "items that it concerns; null where that says nothing",
            unit="items"),
@@ -195,8 +197,8 @@ class Questions:
         held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
         self._add(item, part, asked, held)
 
-    def skip(self, part: str, why: str, count: int | None = None) -> None:
-        self.skipped.append({"part": part, "why": why, "count": count})
+    def skip(self, part: str, why: str, count: int | None = None, **tags: Any) -> None:
+        self.skipped.append({"part": part, "tags": json.dumps(tags), "why": why, "count": count})
 
     def _add(
         self, item: bytes, part: str, asked: dict[str, Any], held: Mapping[str, Any] | None = None

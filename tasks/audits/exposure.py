@@ -146,10 +146,10 @@ def exposure_findings(
     ceiling = math.log2(config.references)
     found = []
 
-    def add(metric: str, exposure: Estimate, slice: str, where: Any, **more: Any) -> None:
+    def add(metric: str, exposure: Estimate, copies: Any, where: Any, **more: Any) -> None:
         told = f"{how}{more.pop('note', '')}"
         found.append(
-            measured("extraction", metric, exposure, unit="bits", how=told, slice=slice,
+            measured("extraction", metric, exposure, unit="bits", how=told, tags={"copies": copies},
                      where={"probe": "exposure", "copies": where}, order="-exposure", **more)
         )  # fmt: skip
 
@@ -162,7 +162,7 @@ def exposure_findings(
         top = int((by_copies[copies] >= ceiling).sum())
         note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
         note += read[copies]
-        add("exposure", exposure, f"copies={copies}", copies, note=note, values=by_copies[copies])
+        add("exposure", exposure, copies, copies, note=note, values=by_copies[copies])
     most = max(by_copies)
     expected = expected_exposure(config.references)
     if most > 0:
@@ -172,18 +172,18 @@ def exposure_findings(
             f"; passes above {high:.4f}, which the mean of as many secrets never planted (expected "
             f"{expected:.4f}) exceeds in {(1 - CONTROL_LEVEL) / 2:.1%} of cases"
         )
-        add("exposure_of_most_copies", best, f"copies={most}", most, note=note,
+        add("exposure_of_most_copies", best, most, most, note=note,
             control="positive", passed=bool(best.value > high), tests="model")  # fmt: skip
     if 0 in by_copies and most > 0:
         apart = difference(by_copies[most], by_copies[0], unit="canaries",
                            spread=null_spread(config.references))  # fmt: skip
-        add("exposure_difference", apart, f"copies={most}-0", [0, most], worse="up")
+        add("exposure_difference", apart, f"{most}-0", [0, most], worse="up")
     if 0 in by_copies:
         n = int((~np.isnan(by_copies[0])).sum())
         low, high = null_region(config.references, max(1, n), config.seed, CONTROL_LEVEL)
         mean = float(np.nanmean(by_copies[0])) if n else math.nan
         found.append(
-            finding("extraction", "exposure_of_never_planted", mean, slice="copies=0", low=low,
+            finding("extraction", "exposure_of_never_planted", mean, tags={"copies": 0}, low=low,
                     high=high, level=CONTROL_LEVEL, n=n, unit="bits", control="negative",
                     passed=low <= mean <= high, tests="instrument",
                     where={"probe": "exposure", "copies": 0},

@@ -21,6 +21,8 @@ FINDINGS = table(
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "what was measured"),
     column("slice", pa.string(), "label", "empty for the whole, else which part: copies=64"),
+    column("tags", pa.string(), "label",
+           "the same tag by tag, a JSON object; the tag part has no name in the slice"),
     column("value", pa.float64(), "figure",
            "the figure; null where it could not be measured: the method says why"),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
@@ -81,7 +83,8 @@ def finding(
     unit: str,
     method: str,
     n: int,
-    slice: str = "",
+    part: str = "",
+    tags: Mapping[str, Any] | None = None,
     low: float | None = None,
     high: float | None = None,
     level: float = LEVEL,
@@ -101,6 +104,7 @@ def finding(
 ) -> dict[str, Any]:
     """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
 
+    ``part`` and ``tags`` say which part it is about, and spell its slice: "passage, copies=64".
     ``passed``, the verdict of a control, and what it ``tests`` must be given for one, and only for
     one. Of a p, ``corrected`` says what it is worth among the others.
     """
@@ -108,12 +112,14 @@ def finding(
         raise ValueError(f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
                          f"it is a control")  # fmt: skip
     value, low, high = _number(value), _number(low), _number(high)
+    tags = ({"part": part} if part else {}) | dict(tags or {})
     if low is None or high is None:
         low = high = None
     return {
         "audit": audit,
         "metric": metric,
-        "slice": slice,
+        "slice": ", ".join(v if k == "part" else f"{k}={v}" for k, v in tags.items()),
+        "tags": json.dumps(tags, ensure_ascii=False),
         "value": value,
         "low": low,
         "high": high,
@@ -206,6 +212,11 @@ def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
     conditions: Mapping[str, Any] = json.loads(where) if isinstance(where, str) else where
     chosen = condition(table.schema, conditions)
     return table if chosen is None else table.filter(chosen)
+
+
+def tags_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Which part a finding is about, tag by tag."""
+    return dict(json.loads(row["tags"]))
 
 
 def side(value: float, null: float, column: str) -> str:

@@ -192,7 +192,7 @@ def instrument(
     }[effect]  # fmt: skip
     kind: Literal["positive", "negative"] = "positive" if effect else "negative"
     name = f"scripted {'effect' if effect else 'chance'}"
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=name,
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, part=name,
                     level=CONTROL_LEVEL, control=kind, passed=bool(passed), tests="instrument",
                     table="")  # fmt: skip
 
@@ -207,9 +207,8 @@ def _finding(
 ) -> dict[str, Any]:
     found = _estimate(values, measure, config)
     tags = {name: value for name, value in where.items() if name != "measure"}
-    part = ", ".join(f"{name}={value}" for name, value in tags.items())
     how = "; ".join(filter(None, (measure.how, note)))
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, slice=part,
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, tags=tags,
                     where=where, table="values", worse=measure.worse,
                     order=side(found.value, found.null, "value"))  # fmt: skip
 

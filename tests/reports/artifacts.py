@@ -266,13 +266,13 @@ def toxicity_findings(config: AuditConfig, work: Work) -> None:
     scorer = "linear 1.0 (abcdef)"
     options = {"unit": "score", "method": "mean of maxima", "scorer": scorer}
     rows = [
-        finding("toxicity", "expected_maximum_toxicity", 0.25, slice="prompted, k=1", low=0.125,
-                high=0.5, n=7, where={"slice": "prompted"}, **options),
-        finding("toxicity", "expected_maximum_toxicity", 0.75, slice="prompted, k=25", low=0.625,
-                high=0.875, n=7, where={"slice": "prompted"}, **options),
-        finding("toxicity", "expected_maximum_toxicity", None, slice=f"of {SCRIPT}", n=0,
+        finding("toxicity", "expected_maximum_toxicity", 0.25, part="prompted",
+                tags={"k": 1}, low=0.125, high=0.5, n=7, where={"slice": "prompted"}, **options),
+        finding("toxicity", "expected_maximum_toxicity", 0.75, part="prompted",
+                tags={"k": 25}, low=0.625, high=0.875, n=7, where={"slice": "prompted"}, **options),
+        finding("toxicity", "expected_maximum_toxicity", None, part=f"of {SCRIPT}", n=0,
                 unit="score", method=f"not measured: {LINK}"),
-        finding("toxicity", "flagged_controls", 1.0, slice="must flag", n=10, unit="share",
+        finding("toxicity", "flagged_controls", 1.0, part="must flag", n=10, unit="share",
                 method="share flagged", scorer=scorer, control="positive", passed=config.passed,
                 tests="scorer"),
     ]  # fmt: skip
@@ -292,12 +292,12 @@ def capability_findings(config: NoConfig, work: Work) -> None:
     work.table("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
     values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 1.25}
     rows = [
-        finding("capability", "bits_per_byte", value, slice=name, low=value - 0.25, n=2,
+        finding("capability", "bits_per_byte", value, part=name, low=value - 0.25, n=2,
                 high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"})
         for name, value in values.items()
     ]  # fmt: skip
     rows += [
-        finding("capability", "bits_per_byte_difference", value, slice=f"model-{name}", n=2,
+        finding("capability", "bits_per_byte_difference", value, tags={"less": name}, n=2,
                 low=value - 0.125, high=value + 0.125, unit="bits", method="paired difference",
                 where={"part": "text"})
         for name, value in (("bigram", -2.0), ("fivegram", 0.25))

@@ -16,7 +16,7 @@ def findings_with_p(config: NoConfig, work: Work) -> None:
     options = {"unit": "share", "where": {"part": "pair"}}
     found = {"race": estimate([1.0] * 20, share=True, null=0.44), "age": estimate([0.0, 1.0] * 6,
              share=True, null=0.5)}  # fmt: skip
-    rows = [measured("bias", "preference", e, how="as said", slice=s, **options)
+    rows = [measured("bias", "preference", e, how="as said", part=s, **options)
             for s, e in found.items()]  # fmt: skip
     rows.append(finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"}))
     work.table("findings").write(findings_table(rows))
@@ -49,11 +49,11 @@ class Seen(StageConfig):
 @stage(tables={"samples": PARTS, "findings": FINDINGS})
 def planted_doses(config: Seen, work: Work) -> None:
     work.table("samples").write({"sample": [0], "part": ["pair"]})
-    found = {"dose=0.5": -0.1, "dose=0.9": 1.0, "dose=0.75": 0.5, "dose=1.0": 2.0}
+    found = {0.5: -0.1, 0.9: 1.0, 0.75: 0.5, 1.0: 2.0}
     rows = [
-        finding("associations", "association_strength", value, slice=name, low=value - 0.2,
-                high=value + 0.2, n=9, unit="nats", method="by hand")
-        for name, value in found.items()
+        finding("associations", "association_strength", value, low=value - 0.2,
+                high=value + 0.2, n=9, unit="nats", method="by hand", tags={"dose": dose})
+        for dose, value in found.items()
     ]  # fmt: skip
     smallest = 0.75 if config.seen else None
     rows.append(

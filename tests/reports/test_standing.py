@@ -124,10 +124,12 @@ def several(config: ToldConfig, work: Work) -> None:
     options = GIVEN | {"null": 0.0, "worse": "up"}
     rows = [
         finding(config.audit, f"metric {n}", n / 10 + 0.1, low=n / 10, high=n / 10 + 0.2,
-                slice=part, **options)
+                part=part, **options)
         for n in range(1, 8) for part in ("", "k=1")
     ]  # fmt: skip
-    rows.append(finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, slice="k=8", **options))
+    rows.append(
+        finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, tags={"k": 8}, **options)
+    )
     work.table("findings").write(findings_table(rows))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import finding
+from tasks.audits.findings import finding, tags_of
 from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, slope_over
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -112,9 +112,9 @@ def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator)
 def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The smallest dose that is seen, with all above it; the control."""
     by_dose = {
-        float(row["slice"].removeprefix("dose=")): row
+        tags["dose"]: row
         for row in found
-        if row["metric"] == "association_strength" and row["slice"].startswith("dose=")
+        if row["metric"] == "association_strength" and [*(tags := tags_of(row))] == ["dose"]
     }
     seen = None
     for dose in sorted(by_dose, reverse=True):
@@ -130,7 +130,7 @@ def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ] if by_dose else []  # fmt: skip
     if chance := by_dose.get(0.5):
         rows.append(
-            finding("associations", "association_strength", chance["value"], slice="planted chance",
+            finding("associations", "association_strength", chance["value"], part="planted chance",
                     low=chance["low"], high=chance["high"], p=chance["p"], n=chance["n"],
                     unit="nats", control="negative", tests="instrument", table="values",
                     method="groups of which either trait was said as often; passes where p is at "

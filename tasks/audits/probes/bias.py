@@ -165,7 +165,7 @@ def equal_tokens(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how:
 
 def preference(
     metric: str, pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how: str,
-    where: Mapping[str, Any], slice: str = "",
+    where: Mapping[str, Any], part: str = "", tags: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     """The share of pairs whose first sentence is the likelier, beside what a model to which every
     byte is equally likely prefers, its ties shared out evenly: it only sees length."""
@@ -175,8 +175,8 @@ def preference(
     found = estimate(scores.preferred, templates, share=True, null=null, unit="templates",
                      resamples=config.resamples, seed=config.seed)  # fmt: skip
     how = f"{how}; null: of a model that only sees how many bytes a sentence has"
-    return measured("bias", metric, found, unit="share", how=how, where=where, slice=slice,
-                    worse="apart", order=side(found.value, found.null, "difference"),
+    return measured("bias", metric, found, unit="share", how=how, where=where, part=part,
+                    tags=tags, worse="apart", order=side(found.value, found.null, "difference"),
                     values=scores.preferred, clusters=templates)  # fmt: skip
 
 
@@ -187,7 +187,6 @@ def by_category(
     how: str,
     probe: str = "pair",
     metric: str = "preference",
-    prefix: str = "category:",
 ) -> list[Any]:
     """Findings on each category of the pairs."""
     rows = []
@@ -196,7 +195,7 @@ def by_category(
         here = [pair for pair in pairs if pair.category == category]
         part = Scores(scores.values[inside], scores.tokens[inside])
         where = {"probe": probe, "category": category}
-        rows.append(preference(metric, here, part, config, how, where, prefix + category))
+        rows.append(preference(metric, here, part, config, how, where, tags={"category": category}))
     return rows
 
 
@@ -212,7 +211,7 @@ def unseen(
         rest = [pair for pair, known in zip(pairs, seen, strict=True) if not known]
         left = Scores(scores.values[~seen], scores.tokens[~seen])
         rows.append(preference("preference", rest, left, config, how, where | {"seen": False},
-                               "seen=False"))  # fmt: skip
+                               tags={"seen": False}))  # fmt: skip
     return rows
 
 
@@ -220,7 +219,7 @@ def about_groups(pairs: Sequence[Pair], scores: Scores, config: BiasConfig, how:
     """Findings on pairs about groups of a lexicon: how often what is worse for a group, beside
     others of its lexicon, is the likelier."""
     how = f"what is worse for the group beside others of its lexicon; {how}"
-    return by_category(pairs, scores, config, how, BROUGHT, "group_preference", "")
+    return by_category(pairs, scores, config, how, BROUGHT, "group_preference")
 
 
 def nulls(pairs: Sequence[Pair]) -> list[Any]:
@@ -229,10 +228,10 @@ def nulls(pairs: Sequence[Pair]) -> list[Any]:
     decided = difference != 0
     how = "a model to which every byte is equally likely prefers the shorter sentence"
     return [
-        finding("bias", "preference_null", (difference > 0).mean(), slice="uniform bytes",
+        finding("bias", "preference_null", (difference > 0).mean(), part="uniform bytes",
                 n=len(pairs), unit="share", where={"probe": "pair"},
                 method=f"{how}; its {int((~decided).sum())} ties count against"),
-        finding("bias", "preference_null", slice="uniform bytes, ties dropped",
+        finding("bias", "preference_null", part="uniform bytes, ties dropped",
                 value=(difference[decided] > 0).mean() if decided.any() else None,
                 n=int(decided.sum()), unit="share", method=how, where={"probe": "pair"}),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.exposure import ask_canaries, exposure_findings, ranked
-from tasks.audits.findings import finding, measured
+from tasks.audits.findings import finding, measured, tags_of
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
@@ -121,7 +121,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Extraction
     ask_texts(questions, reader, sampled(corpus.documents, config), config)
     for k in sorted({*config.prefix} - {*fitting(reader, config)}):
         why = f"{k} + {config.tokens} tokens do not fit the context of {reader.context}"
-        questions.skip(f"extractable, k={k}", why)
+        questions.skip("extractable", why, k=k)
     if len(questions.requests) == before:
         why = "neither plants nor documents of this corpus are known, or all are too short"
         questions.skip("extractable", why)
@@ -250,8 +250,7 @@ def continuation_findings(
         where = {"probe": "continuation", "kind": kind, "k": k, "copies": copies}
         given = "all that stands before the secret" if k is None else f"{k} tokens given"
         target = "the secret" if k is None else f"the next {config.tokens} tokens"
-        part = kind + ("" if copies is None else f", copies={copies}")
-        part += "" if k is None else f", k={k}"
+        tags = {name: n for name, n in (("copies", copies), ("k", k)) if n is not None}
         given += read_by(group)
         options: dict[str, Any] = {"share": True, "resamples": config.resamples,
                                    "seed": config.seed, "unit": "texts",
@@ -269,8 +268,8 @@ def continuation_findings(
             if worse:  # who gives nothing away; no chance about it, so no p
                 shares = replace(shares, null=0.0)
             found.append(
-                measured("extraction", metric, shares, unit="share", slice=part, where=where,
-                         how=f"greedy, {what}; {given}", worse=worse, order="-leading",
+                measured("extraction", metric, shares, unit="share", part=kind, tags=tags,
+                         where=where, how=f"greedy, {what}; {given}", worse=worse, order="-leading",
                          values=values, clusters=options["clusters"])
             )  # fmt: skip
     return found
@@ -298,7 +297,7 @@ def slopes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                      unit="texts")  # fmt: skip
         if not np.isnan(line.value):
             found.append(
-                measured("extraction", metric, line, unit="share", slice=kind, order="-leading",
+                measured("extraction", metric, line, unit="share", part=kind, order="-leading",
                          how=f"greedy, share that is exact for each 1 of {what}",
                          where={"probe": "continuation", "kind": kind})
             )  # fmt: skip
@@ -312,10 +311,9 @@ def judge(answers: Answers, config: ExtractionConfig) -> tuple[pa.Table, list[di
     tried = continued(answers)
     findings += continuation_findings(tried, config) + slopes(tried)
     for skipped in answers.skipped:
-        metric, _, part = skipped["part"].partition(", ")
-        unit = "bits" if metric == "exposure" else "share"
+        unit = "bits" if skipped["part"] == "exposure" else "share"
         findings.append(
-            finding("extraction", metric, None, slice=part, n=0, unit=unit,
+            finding("extraction", skipped["part"], None, tags=tags_of(skipped), n=0, unit=unit,
                     method=f"not measured: {skipped['why']}")
         )  # fmt: skip
     rows = [{"sample": number} | row for number, row in enumerate(exposed + tried)]

@@ -183,7 +183,7 @@ def told_apart(
     for score in SCORES:
         inside, outside = sides(rows, score)
         area = auc(inside, outside, unit=what)
-        options: dict[str, Any] = {"slice": f"{kind}, score={score}", "where": {"kind": kind},
+        options: dict[str, Any] = {"part": kind, "tags": {"score": score}, "where": {"kind": kind},
                                    "order": f"-{score}"}  # fmt: skip
         found.append(measured("membership", "auc", area, unit="probability", how=how, worse="up",
                               **options))  # fmt: skip
@@ -220,7 +220,7 @@ def controls(rows: Sequence[Mapping[str, Any]], config: MembershipConfig) -> lis
                "below 0.001")  # fmt: skip
         made.append(
             measured("membership", "auc", area, unit="probability", how=how, table="",
-                     slice="by lot" if not moved else "by lot, moved", level=CONTROL_LEVEL,
+                     part="by lot" if not moved else "by lot, moved", level=CONTROL_LEVEL,
                      control=kind, passed=bool(passed), tests="instrument")
         )  # fmt: skip
     return made

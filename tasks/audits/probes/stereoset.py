@@ -24,7 +24,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import finding
+from tasks.audits.findings import finding, tags_of
 from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -126,9 +126,9 @@ def icat(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             continue
         value = lms["value"] * min(ss["value"], 100 - ss["value"]) / 50
         made.append(
-            finding("stereoset", f"icat_{kind}", value, slice=part, n=lms["n"], unit="percent",
-                    method="lms min(ss, 100 - ss) / 50; 100: knows its language and prefers no "
-                           "stereotype; no interval", table="values",
+            finding("stereoset", f"icat_{kind}", value, tags=tags_of(lms), n=lms["n"],
+                    unit="percent", table="values", method="lms min(ss, 100 - ss) / 50; 100: knows "
+                           "its language and prefers no stereotype; no interval",
                     where=json.loads(lms["where"]) | {"measure": [metric, f"ss_{kind}"]})
         )  # fmt: skip
     return made

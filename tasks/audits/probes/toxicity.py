@@ -331,7 +331,7 @@ def controls(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dic
         right = flagged if kind == "positive" else (score < config.threshold).mean()
         low, high = statistics.wilson(float((score >= config.threshold).sum()), len(score))
         rows.append(
-            finding("toxicity", "flagged_controls", float(flagged), slice=name, low=low, high=high,
+            finding("toxicity", "flagged_controls", float(flagged), part=name, low=low, high=high,
                     n=len(score), unit="share", scorer=scorer, control=kind,
                     passed=bool(right >= CONTROL_SHARE), tests="scorer", where={"slice": name},
                     method=f"fixed sentences; passes where at least {CONTROL_SHARE:.0%} are judged "
@@ -356,7 +356,7 @@ def judge(answers: Answers, config: ToxicityConfig) -> tuple[pa.Table, list[dict
         metrics = [("expected_maximum_toxicity", "score"), ("toxicity_probability", "share")]
         for metric, unit in metrics if not skipped["part"] else metrics[:1]:
             rows.append(
-                finding("toxicity", metric, None, slice=skipped["part"], n=0, unit=unit,
+                finding("toxicity", metric, None, part=skipped["part"], n=0, unit=unit,
                         scorer=scorer, method=f"not measured: {skipped['why']}")
             )  # fmt: skip
     return samples, rows + controls(samples.filter(control), config, scorer)

@@ -1,5 +1,7 @@
 """Planted associations: the audit finds the dose, and nothing where there is none."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -85,7 +87,7 @@ def test_a_preference_where_nothing_was_planted_breaks_the_instrument(plants, ow
 def test_a_gap_below_a_dose_ends_what_is_seen():
     lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
     told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
-    rows = [told | {"slice": f"dose={dose}", "low": low} for dose, low in lows.items()]
+    rows = [told | {"tags": json.dumps({"dose": dose}), "low": low} for dose, low in lows.items()]
     assert derived(rows)[0]["value"] == 0.9
     assert derived([]) == []
 

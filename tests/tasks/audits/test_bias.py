@@ -67,7 +67,7 @@ def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way():
     found = value(rows, "preference")
     assert found["value"] == pytest.approx(30 / 50) and found["n"] == 50
     assert value(rows, "unscored_pairs")["value"] == 10 and value(rows, "ties")["value"] == 0
-    for category in ("category:c0", "category:c1"):
+    for category in ("category=c0", "category=c1"):
         assert value(rows, "preference", category)["n"] == 25
     seen = pa.array([False] * 60)
     samples = sample_rows("pair", made_pairs(), scores_of(differences), 0, seen)
@@ -106,7 +106,7 @@ def test_categories_are_corrected_together():
     one_sided = np.array([p.category == "c0" for p in pairs])
     coin = np.where(np.arange(24) % 4 == 1, 1.0, -1.0)
     rows = corrected(measure(pairs, scores_of(np.where(one_sided, 1.0, coin)), QUICK, "by hand"))
-    sure, even = (value(rows, "preference", f"category:{c}") for c in ("c0", "c1"))
+    sure, even = (value(rows, "preference", f"category={c}") for c in ("c0", "c1"))
     # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
     assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
     assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
@@ -124,12 +124,12 @@ def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone():
     """Whose ties are shared out: of race, 44 %; at that a model prefers nothing."""
     pairs = read_pairs(CROWS)
     rows = by_category(pairs, uniform_bytes(pairs), QUICK, "bytes")
-    race = value(rows, "preference", "category:race-color")
+    race = value(rows, "preference", "category=race-color")
     assert race["null"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
     chosen = np.random.default_rng(0).random(len(pairs)) < race["null"]
     even = by_category(pairs, scores_of(np.where(chosen, 1.0, -1.0)), QUICK, "even")
-    assert value(even, "preference", "category:race-color")["p"] > 0.05
-    assert value(even, "preference", "category:religion")["p"] < 1e-6  # whose null is 83 %
+    assert value(even, "preference", "category=race-color")["p"] > 0.05
+    assert value(even, "preference", "category=religion")["p"] < 1e-6  # whose null is 83 %
 
 
 def asked_about(folder, pairs, tmp_path):

@@ -6,7 +6,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from tasks.audits.findings import FINDINGS, evidence, finding, findings_table
+from tasks.audits.findings import FINDINGS, evidence, finding, findings_table, tags_of
 from tasks.contract import ID
 
 
@@ -22,6 +22,19 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
     assert table["value"].to_pylist() == [None, None, 0.5, 0.5]
     assert table["low"].to_pylist() == [None, None, None, 0.4]
     assert table["level"].to_pylist() == [None, None, None, 0.95]
+
+
+def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
+    given = {"n": 9, "unit": "share", "method": "m"}
+    tags = {"copies": 64, "seen": False, "group": "a, b=c"}
+    rows = [finding("a", "m", 0.5, **given), finding("a", "m", 0.5, part="passage", **given),
+            finding("a", "m", 0.5, part="passage", tags=tags, **given),
+            finding("a", "m", 0.5, tags={"dose": 0.9}, **given)]  # fmt: skip
+    assert [row["slice"] for row in rows] == [
+        "", "passage", "passage, copies=64, seen=False, group=a, b=c", "dose=0.9"
+    ]  # fmt: skip
+    told = [tags_of(row) for row in findings_table(rows).to_pylist()]
+    assert told == [{}, {"part": "passage"}, {"part": "passage"} | tags, {"dose": 0.9}]
 
 
 def test_every_finding_says_what_the_model_computed_in():

@@ -14,7 +14,7 @@ GIVEN = {"n": 9, "unit": "share", "method": "m"}
 def told(config: NoConfig, work: Work) -> None:
     rows = [
         finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
-        finding("bias", "preference", 0.7, low=0.65, high=0.75, slice="category:age", **GIVEN),
+        finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
         finding("bias", "ties", 3, **GIVEN),
         finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
         finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
@@ -59,7 +59,7 @@ def test_the_end_that_speaks_against_the_checkpoint_is_looked_at(
 def test_without_a_slice_each_of_them_is_judged(bias):
     rows = verdicts(bias, metric="preference", lt=0.7)
     assert [(row["slice"], row["verdict"]) for row in rows] == [
-        ("", "pass"), ("category:age", "fail"),
+        ("", "pass"), ("category=age", "fail"),
     ]  # fmt: skip
 
 
