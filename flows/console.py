@@ -1,11 +1,13 @@
-"""How runs show themselves: a line when a stage is done; while it works a bar in a terminal, and
-where the output is piped a line every half minute."""
+"""How runs show themselves: a line when a stage is done, or a step that several are part of; while
+it works a bar in a terminal, and where the output is piped a line every half minute."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,32 @@ stderr = Console(file=sys.stderr, highlight=False)
 EVERY = 30.0
 
 
+@dataclass
+class Done:
+    """What a stage left, or those of a step together."""
+
+    name: str
+    stages: int = 0
+    made: int = 0
+    seconds: float = 0.0
+    rows: Counter[str] = field(default_factory=Counter)
+    files: list[str] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        assert event.artifact is not None
+        self.stages += 1
+        self.made += event.kind == "done"
+        self.seconds += event.seconds
+        self.rows.update({name: table.rows for name, table in event.artifact.tables.items()})
+        self.files += list(event.artifact.manifest["files"])[:2]
+
+    def __str__(self) -> str:
+        told = [f"{self.stages} audits"] if self.stages > 1 else []
+        told += [f"{name} {rows:,}" for name, rows in self.rows.items()]
+        when = f"{self.seconds:.1f} s" if self.made else "cached"
+        return f"[green]✓[/] {self.name:<20} {when:>8}   [dim]{', '.join(told + self.files)}[/]"
+
+
 class RunView:
     """Listens to a session. Everything goes to stderr; stdout is for what was asked for."""
 
@@ -32,6 +60,8 @@ class RunView:
         self.first = -1
         #: What was heard last of the stage that works.
         self.last: Event | None = None
+        #: What is done of the step that is under way.
+        self.done: Done | None = None
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<20}"),
@@ -54,11 +84,14 @@ class RunView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._say_done()
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
         if event.kind in ("start", "progress", "done", "cached"):
             self.last = event if event.kind in ("start", "progress") else None
+        if self.done and event.kind in ("start", "done", "cached") and event.step != self.done.name:
+            self._say_done()
         if event.kind == "start":
             self.began = self.said = self.clock()
             self.first = -1
@@ -70,16 +103,18 @@ class RunView:
             if self.first < 0:  # what is resumed does not begin at 0
                 self.first, self.heard = event.done, self.clock()
         elif event.kind in ("done", "cached") and event.artifact:
-            rows = [f"{name} {t.rows:,}" for name, t in event.artifact.tables.items()]
-            rows += list(event.artifact.manifest["files"])[:2]
-            when = "cached" if event.kind == "cached" else f"{event.seconds:.1f} s"
-            self.console.print(
-                f"[green]✓[/] {event.label:<20} {when:>8}   [dim]{', '.join(rows)}[/]",
-                soft_wrap=True,
-            )
+            self.done = self.done or Done(event.step or event.label)
+            self.done.add(event)
+            if not event.step:
+                self._say_done()
         if self.last and not self.console.is_terminal and self.clock() - self.said >= EVERY:
             self.said = self.clock()
             self.console.print(self._so_far(self.last), markup=False, soft_wrap=True)
+
+    def _say_done(self) -> None:
+        if self.done:
+            self.console.print(str(self.done), soft_wrap=True)
+        self.done = None
 
     def _so_far(self, event: Event) -> str:
         """A line on a stage that works: how far it is, the time it took and takes, what it says."""

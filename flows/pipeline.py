@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
 
 from flows.config import Config
+from flows.examining import examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
 from flows.origin import resolve
 from flows.recording import begin, flow_run_name
@@ -19,14 +18,10 @@ from reports.task_card import task_card
 from tasks.audits.about import AUDITS
 from tasks.audits.attention_maps import attention_maps
 from tasks.audits.capability import audit_capability, check_held_out
-from tasks.audits.catalogue import ASK, JUDGE, PROBES
+from tasks.audits.catalogue import PROBES
 from tasks.audits.failures import FailuresConfig, failures
 from tasks.audits.policy import policy
-from tasks.audits.probe import Probe
-from tasks.audits.respond import respond, respond_untrained
-from tasks.audits.score import score
 from tasks.audits.score_samples import score_samples
-from tasks.audits.trace import trace
 from tasks.contract import Artifact, HallmarkError, Table, UsageError
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
@@ -53,8 +48,6 @@ from tasks.training.finetune import finetune as finetune_model
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
-
-log = logging.getLogger("hallmark")
 
 deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
 select_scored = select.named("select_scored")
@@ -158,14 +151,9 @@ def examine(
     if documents and "capability" in only:
         with told(failed, "capability"):
             audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
-    for probe in [probe for probe in PROBES if probe.name in only]:
-        settings = getattr(config, f"audit_{probe.name}")
-        if not probe.lacks(settings):  # else the card says that it did not run
-            with told(failed, probe.name):
-                given = [tables[name] if name in probe.corpus else None for name in tables]
-                audits[probe.name] = ask_and_judge(
-                    probe, checkpoint, given, read, settings, config, made
-                )
+    # Of those whose files are not named the card says that they did not run.
+    probes = [p for p in PROBES if p.name in only and not p.lacks(settings_of(config, p))]
+    audits |= examine_by(probes, checkpoint, tables, read, config, made, failed)
     if not audits:
         why = next(iter(failed.values()), f"{', '.join(only)}: {lacking(config, only)}")
         raise (HallmarkError if failed else UsageError)(why)
@@ -186,56 +174,13 @@ def examine(
     return made
 
 
-def ask_and_judge(
-    probe: Probe,
-    checkpoint: Artifact,
-    given: Sequence[Any],
-    read: Sequence[Any],
-    settings: Any,
-    config: Config,
-    made: dict[str, Artifact],
-) -> Artifact:
-    """A probe's findings; what leads to them goes to ``made``. ``given``: what it asks about of the
-    corpus; ``read``: the training, the rows that it read, documents and plants in them."""
-    name = probe.name
-    made[f"{name}_ask"] = asked = ASK[name].named(f"{name}_ask")(checkpoint, *given, settings)
-    answered = respond.named(f"{name}_respond")(checkpoint, asked, config.respond)
-    made[f"{name}_respond"] = answered
-    scored, untrained, floor, traced = None, None, None, None
-    if probe.scored:
-        scored = score.named(f"{name}_score")(asked, answered, config.score)
-        made[f"{name}_score"] = scored
-    if probe.floor(settings):
-        untrained = respond_untrained.named(f"{name}_floor")(checkpoint, asked, config.respond)
-        floor = score.named(f"{name}_floor_score")(None, untrained, config.score)
-        made |= {f"{name}_floor": untrained, f"{name}_floor_score": floor}
-    if probe.traced and config.trace.enabled and all(part is not None for part in read):
-        traced = trace.named(f"{name}_trace")(asked, answered, checkpoint, *read, config.trace)
-        made[f"{name}_trace"] = traced
-    dated = (checkpoint, read[0]) if probe.dated else (None, None)
-    return JUDGE[name](asked, answered, scored, *dated, untrained, floor, traced, settings)
-
-
-@contextmanager
-def told(failed: dict[str, str], part: str) -> Iterator[None]:
-    """What goes wrong within is a line of the card, and no end of the run; but what is wrong with
-    the command or the config is."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except HallmarkError as error:
-        failed[part] = str(error)
-        log.warning("%s could not be made, and the model card says so: %s", part, error)
-
-
 def lacking(config: Config, only: Sequence[str]) -> str:
     """Why none of these audits can run."""
     missing = [
         f"audit_{probe.name}.{name}"
         for probe in PROBES
         if probe.name in only
-        for name in probe.lacks(getattr(config, f"audit_{probe.name}"))
+        for name in probe.lacks(settings_of(config, probe))
     ]
     if missing:
         return f"needs files of yours; give their paths with --set {'=… --set '.join(missing)}=…"
@@ -255,6 +200,13 @@ def audited(until: str | None) -> bool:
     """Whether a run that stops behind this stage comes to the audits."""
     stages = list(Config.model_fields)
     return until is None or stages.index(until) > stages.index("pretrain")
+
+
+def up_to(until: str | None) -> tuple[str, ...]:
+    """The audits of a run that stops behind this stage: none in vain."""
+    names = [*AUDITS]
+    last = until.removeprefix("audit_") if until else ""
+    return tuple(names[: names.index(last) + 1] if last in names else names)
 
 
 def check_audits(only: Sequence[str]) -> None:
@@ -287,7 +239,7 @@ def pipeline(
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
-        examine(run.config, checkpoint, tuple(AUDITS), corpus, trained["pretrain"], earlier)
+        examine(run.config, checkpoint, up_to(until), corpus, trained["pretrain"], earlier)
     return run.id
 
 

@@ -20,15 +20,19 @@ from tasks.contract.store import Store
 log = logging.getLogger("hallmark")
 
 
+Kind = Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
+
+
 @dataclass(frozen=True)
 class Event:
     """What happens in a session, for progress bars, run.json and logs.
 
-    ``figures``: measured while a stage works, at step ``done``. ``silence`` is what a watcher hears
+    ``step``: what the stage is part of, where several do it one behind the other. ``figures``:
+    measured while a stage works, at step ``done``. ``silence`` is what a watcher hears
     where nothing has happened for a while.
     """
 
-    kind: Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
+    kind: Kind
     label: str
     artifact: Artifact | None = None
     seconds: float = 0.0
@@ -36,6 +40,7 @@ class Event:
     total: int = 0
     what: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    step: str = ""
 
 
 #: Figures that come while a watcher has so many events to hear are lost to it.

@@ -38,7 +38,15 @@ from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
 from tasks.contract.lease import clear
 from tasks.contract.mappers import ONE, Needs
-from tasks.contract.session import Event, Finished, Session, Watcher, current_session, open_session
+from tasks.contract.session import (
+    Event,
+    Finished,
+    Kind,
+    Session,
+    Watcher,
+    current_session,
+    open_session,
+)
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.store import Store
 from tasks.contract.tombstones import denied, denied_digest
@@ -114,6 +122,7 @@ class Stage:
     admits: bool = False
     goes_on: Callable[..., Any] | None = None
     label: str = ""
+    step: str = ""
 
     @property
     def name(self) -> str:
@@ -124,9 +133,10 @@ class Stage:
         """What a run calls it."""
         return self.label or self.name
 
-    def named(self, label: str) -> Stage:
-        """The same stage under another name in a run, where a run uses it twice."""
-        return replace(self, label=label)
+    def named(self, label: str, step: str = "") -> Stage:
+        """The same stage under another name in a run, where a run uses it twice; as part of a
+        ``step`` that several do one behind the other, who watches hears of the step."""
+        return replace(self, label=label, step=step)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Any]:
@@ -237,14 +247,17 @@ class Call:
                 if found is None:
                     self._check_inputs()
                     clock = Clock()
-                    listener(Event("start", self.label))
+                    listener(self._event("start"))
                     made, kept = self._execute(area, clock, progress)
-                    listener(Event("done", self.label, made, clock.read()[0]))
+                    listener(self._event("done", artifact=made, seconds=clock.read()[0]))
                 clear(area, kept if found is None else os.listdir(area))
             if found is None:
                 return made, False
-        listener(Event("cached", self.label, found))
+        listener(self._event("cached", artifact=found))
         return found, True
+
+    def _event(self, kind: Kind, **told: Any) -> Event:
+        return Event(kind, self.label, step=self.stage.step, **told)
 
     def _check_inputs(self) -> None:
         """HallmarkError where documents are to be counted that are not there any more."""
@@ -265,12 +278,12 @@ class Call:
         """The artifact, and the names in the area that are to stay."""
 
         def report(done: int, total: int, what: str) -> None:
-            self.session.listener(Event("progress", self.label, None, 0.0, done, total, what))
+            self.session.listener(self._event("progress", done=done, total=total, what=what))
             if progress:
                 progress(done, total, what)
 
         def show(step: int, figures: Mapping[str, float]) -> None:
-            self.session.listener(Event("figures", self.label, done=step, figures=figures))
+            self.session.listener(self._event("figures", done=step, figures=figures))
 
         for name in ("out", "tables"):  # what an earlier attempt wrote in this process
             shutil.rmtree(area / name, ignore_errors=True)
@@ -321,7 +334,7 @@ class Call:
         self, work: Work, name: str, key: Mapping[str, Any], folder: Path
     ) -> Artifact:
         found = commit_child(self, work, name, key, folder)
-        self.session.listener(Event("child", self.label, found))
+        self.session.listener(self._event("child", artifact=found))
         return found
 
 

@@ -82,3 +82,45 @@ def test_a_terminal_has_its_bar_instead():
     piped.tell("progress", 1, 3, after=100.0)
     piped.tell("silence", after=100.0)
     assert not piped.lines
+
+
+class Left:
+    """Stands for an artifact."""
+
+    def __init__(self, files=(), **rows):
+        self.manifest = {"files": dict.fromkeys(files)}
+        self.tables = {name: Rows(count) for name, count in rows.items()}
+
+
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+
+
+def test_stages_of_one_step_are_one_line():
+    """With what they left together; of those that come from the store no second counts."""
+    piped = Piped()
+    with piped.view:
+        for kind, label, step, seconds, left in (
+            ("done", "pack", "", 1.5, Left(["a.json"], train=1234)),
+            ("done", "bias_ask", "ask", 0.25, Left(items=1000, requests=7)),
+            ("cached", "toxicity_ask", "ask", 0.0, Left(items=234, skipped=1)),
+            ("cached", "bias_respond", "respond", 0.0, Left(responses=5)),
+        ):
+            if kind == "done":
+                piped.view(Event("start", label, step=step))
+            piped.view(Event(kind, label, left, seconds, step=step))
+        assert piped.lines == [
+            "✓ pack                    1.5 s   train 1,234, a.json",
+            "✓ ask                     0.2 s   2 audits, items 1,234, requests 7, skipped 1",
+        ]
+    assert piped.lines[2:] == ["✓ respond                cached   responses 5"]
+
+
+def test_a_step_is_told_before_the_next_one_works():
+    piped = Piped()
+    piped.view(Event("done", "bias_ask", Left(items=1), 1.0, step="ask"))
+    piped.view(Event("start", "toxicity_ask", step="ask"))
+    assert not piped.lines
+    piped.view(Event("start", "bias_respond", step="respond"))
+    assert piped.lines == ["✓ ask                     1.0 s   items 1"]

@@ -1,0 +1,107 @@
+"""What the probes of an examination run through, one step of all of them at a time: so a model is
+opened once, and the terminal has a line a step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flows.config import Config
+from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.probe import Probe
+from tasks.audits.respond import respond, respond_untrained
+from tasks.audits.score import score
+from tasks.audits.trace import trace
+from tasks.contract import Artifact, HallmarkError, UsageError
+
+log = logging.getLogger("hallmark")
+
+#: What a step leaves of a probe; None: nothing.
+Step = Callable[[Probe], Artifact | None]
+
+
+def examine_by(
+    probes: Sequence[Probe],
+    checkpoint: Artifact,
+    tables: Mapping[str, Any],
+    read: Sequence[Any],
+    config: Config,
+    made: dict[str, Artifact],
+    failed: dict[str, str],
+) -> dict[str, Artifact]:
+    """The findings of each probe. What leads to them goes to ``made``; why one has none, to
+    ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the training, the
+    rows that it read, documents and plants in them."""
+
+    def of(probe: Probe, step: str) -> Artifact | None:
+        return made.get(f"{probe.name}_{step}")
+
+    def asked(probe: Probe) -> Artifact:
+        given = [tables[name] if name in probe.corpus else None for name in tables]
+        stage = ASK[probe.name].named(f"{probe.name}_ask", "ask")
+        return stage(checkpoint, *given, settings_of(config, probe))
+
+    def answered(probe: Probe) -> Artifact:
+        stage = respond.named(f"{probe.name}_respond", "respond")
+        return stage(checkpoint, of(probe, "ask"), config.respond)
+
+    def floor(probe: Probe) -> Artifact | None:
+        stage = respond_untrained.named(f"{probe.name}_floor", "floor")
+        needed = probe.floor(settings_of(config, probe))
+        return stage(checkpoint, of(probe, "ask"), config.respond) if needed else None
+
+    def scored(probe: Probe) -> Artifact | None:
+        stage = score.named(f"{probe.name}_score", "score")
+        needed = probe.scored
+        return stage(of(probe, "ask"), of(probe, "respond"), config.score) if needed else None
+
+    def floor_scored(probe: Probe) -> Artifact | None:
+        stage = score.named(f"{probe.name}_floor_score", "score")
+        untrained = of(probe, "floor")
+        return stage(None, untrained, config.score) if untrained else None
+
+    def traced(probe: Probe) -> Artifact | None:
+        known = config.trace.enabled and all(part is not None for part in read)
+        if not (probe.traced and known):
+            return None
+        stage = trace.named(f"{probe.name}_trace", "trace")
+        return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, config.trace)
+
+    def judged(probe: Probe) -> Artifact:
+        dated = (checkpoint, read[0]) if probe.dated else (None, None)
+        answers = (of(probe, step) for step in ("ask", "respond", "score"))
+        beside = (of(probe, step) for step in ("floor", "floor_score", "trace"))
+        stage = JUDGE[probe.name].named(f"audit_{probe.name}", "judge")
+        return stage(*answers, *dated, *beside, settings_of(config, probe))
+
+    steps: dict[str, Step] = {"ask": asked, "respond": answered, "floor": floor, "score": scored,
+                              "floor_score": floor_scored, "trace": traced}  # fmt: skip
+    for step, run in steps.items():
+        for probe in (probe for probe in probes if probe.name not in failed):
+            with told(failed, probe.name):
+                left = run(probe)
+                made |= {f"{probe.name}_{step}": left} if left else {}
+    found: dict[str, Artifact] = {}
+    for probe in (probe for probe in probes if probe.name not in failed):
+        with told(failed, probe.name):
+            found[probe.name] = judged(probe)
+    return found
+
+
+def settings_of(config: Config, probe: Probe) -> Any:
+    return getattr(config, f"audit_{probe.name}")
+
+
+@contextmanager
+def told(failed: dict[str, str], part: str) -> Iterator[None]:
+    """What goes wrong within is a line of the card, and no end of the run; but what is wrong with
+    the command or the config is."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except HallmarkError as error:
+        failed[part] = str(error)
+        log.warning("%s could not be made, and the model card says so: %s", part, error)
