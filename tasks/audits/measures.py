@@ -83,6 +83,8 @@ class Measure:
     worse    which way is worse, as FINDINGS has it
     scripted whether scripts with and without an effect test it
     of       the metric whose values it is drawn from, where that is another
+    asks_model whether it is no finding but a control: is this model strong enough to be asked? The
+             interval of the whole must lie above the null
     estimator  what is made of the values: called with (values, measure, config, level)
     """
 
@@ -97,6 +99,7 @@ class Measure:
     worse: Literal["", "up", "down", "apart"] = "apart"
     scripted: bool = True
     of: str = ""
+    asks_model: bool = False
     estimator: Estimator = mean
 
     def drawn(self, values: pa.Table) -> pa.Table:
@@ -157,7 +160,10 @@ def measure_all(
     for measure in measures:
         mine = measure.drawn(values)
         where: dict[str, Any] = {"measure": measure.of or measure.metric}
-        if measure.whole or not len(mine):
+        if measure.asks_model:
+            rows.append(_applies(audit, mine, measure, config, where, note))
+            continue
+        if measure.whole:
             rows.append(_finding(audit, mine, measure, config, where, note))
         for tag in measure.slices:
             for value in sorted(pc.unique(mine[tag]).drop_null().to_pylist()):
@@ -211,6 +217,21 @@ def _finding(
     return measured(audit, measure.metric, found, unit=measure.unit, how=how, tags=tags,
                     where=where, table="values", worse=measure.worse,
                     order=side(found.value, found.null, "value"))  # fmt: skip
+
+
+def _applies(
+    audit: str,
+    values: pa.Table,
+    measure: Measure,
+    config: Drawn,
+    where: Mapping[str, Any],
+    note: str,
+) -> dict[str, Any]:
+    found = _estimate(values, measure, config)
+    how = f"{measure.how}; passes where the interval lies above {measure.null:g}; {note}"
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, where=where,
+                    table="values", control="positive", tests="model",
+                    passed=bool(found.low > found.null))  # fmt: skip
 
 
 def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL) -> Estimate:

@@ -26,16 +26,12 @@ def test_differences_are_those_of_pairs(apart, both):
     rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
     runs = [open_run(subject["run"], str(apart.store)) for subject in report["subjects"]]
     # By hand, from the pairs themselves.
-    samples = [run["audit_bias"]["samples"].read().to_pylist() for run in runs]
     sides = [
-        {
-            (r["first"], r["second"]): (r["prefers_first"], r["template"])
-            for r in rows_
-            if r["probe"] == "pair"
-        }
-        for rows_ in samples
-    ]
-    pairs = [(float(sides[1][k][0]) - float(sides[0][k][0]), sides[0][k][1]) for k in sides[0]]
+        {r["item"]: (r["value"], r["cluster"])
+         for r in run["audit_bias"]["values"].read().to_pylist() if r["measure"] == "preference"}
+        for run in runs
+    ]  # fmt: skip
+    pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
     by_hand = estimate([d for d, _ in pairs], [t for _, t in pairs], null=0.0)
     (found,) = rows["bias", "preference", ""]["differences"]
     assert found["value"] == pytest.approx(by_hand.value) and found["n"] == len(pairs)

@@ -36,12 +36,12 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     return asked, answered, scored, judged, tables
 
 
-def scripted(name, folder, config, says, plants=None):
+def scripted(name, folder, config, says, plants=None, lexicons=None):
     """What a probe makes of answers that are known: ``says(item, target)`` is the log p of a target
     in nats. The table behind its findings, and these by metric and slice."""
     (probe,) = [probe for probe in PROBES if probe.name == name]
     reader, questions = open_reader(Path(folder)), Questions()
-    probe.ask(questions, reader, Corpus(plants=plants), config)
+    probe.ask(questions, reader, Corpus(lexicons, plants), config)
     requests = {row["request"]: row for row in questions.requests}
     answers = [
         {"request": name, "draw": draw, "log_p": [says(questions.items[row["item"]], draw)]}

@@ -1,18 +1,18 @@
 """Groups of a lexicon that a corpus brings: prompts and pairs about them, and findings by them."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tasks.audits.brought import OTHERS, Group, groups_of, pairs_about, prompts_about
-from tasks.audits.findings import evidence
-from tasks.audits.pairs import Pair, Scores
-from tasks.audits.probes.bias import BiasConfig, about_groups
+from tasks.audits.findings import evidence, tags_of
+from tasks.audits.probes.bias import BiasConfig
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.corpus.identities import IdentitiesConfig, identities
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 
 QUICK = {
@@ -49,18 +49,28 @@ def groups(count, lexicon="mine"):
     return [Group(lexicon, f"g{i}", f"word{i}") for i in range(count)]
 
 
-def liked(pairs, score):
-    values = np.array([[score(p.first), score(p.second)] for p in pairs], float)
-    return Scores(values, np.ones(values.shape, int))
+def preferences(folder, lexicons, score):
+    """The preference by group, where a sentence is as likely as ``score`` says."""
+    _, found = scripted(
+        "bias",
+        folder,
+        QUICK["audit_bias"],
+        lexicons=lexicons,
+        says=lambda item, target: float(score(item["second" if target else "text"])),
+    )
+    return {
+        slice.removeprefix("category="): row["value"]
+        for (metric, slice), row in found.items()
+        if metric == "group_preference" and slice.startswith("category=")
+    }  # fmt: skip
 
 
-def preferences(pairs, score):
-    rows = about_groups(pairs, liked(pairs, score), QUICK["audit_bias"], "")
-    return {r["slice"]: r["value"] for r in rows if r["metric"] == "group_preference"}
-
-
-def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not():
-    pairs = [Pair(*row) for row in pairs_about(groups(4))]
+def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
+    session, own_folder, tmp_path
+):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({f"g{i}": [f"word{i}"] for i in range(4)}))
+    brought = lexicons(path)
     against = {"lazy", "dishonest", "bad", "not", "dangerous", "unkind", "cheat", "betrayed",
                "nothing", "hated"}  # fmt: skip
 
@@ -68,15 +78,16 @@ def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
         words = set(text.rstrip(".").split())
         return ("word2" in words) * (1 if words & against else -1)
 
-    found = preferences(pairs, maligns)
+    def number(text):
+        return int(found[1]) if (found := re.search(r"word(\d)", text)) else 0
+
+    found = preferences(own_folder, brought, maligns)
     assert found["mine:g2"] == 1 and max(v for k, v in found.items() if k != "mine:g2") <= 0.5
     # Ties, with neither or both of the names, count against.
-    assert preferences(pairs, lambda text: "word2" in text) == pytest.approx(
+    assert preferences(own_folder, brought, lambda text: "word2" in text) == pytest.approx(
         dict.fromkeys(found, 1 / 6) | {"mine:g2": 0.5}
     )
-    assert preferences(pairs, lambda text: int(text.split("word")[1][0])) == dict.fromkeys(
-        found, 0.5
-    )
+    assert preferences(own_folder, brought, number) == dict.fromkeys(found, 0.5)
 
 
 def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
@@ -91,6 +102,10 @@ def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
     }  # fmt: skip
 
 
+def group_in(row):
+    return next(tag for tag in tags_of(row).values() if str(tag).startswith("town:"))
+
+
 @pytest.mark.parametrize("audit", [*QUICK])
 @pytest.mark.parametrize("folder", ["own_folder", "bert_folder"])
 def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audit, folder):
@@ -99,32 +114,32 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
     empty = run(audit, folder, lexicons())
     assert empty == plain
     samples, findings = run(audit, folder, lexicons(Path("town")))
-    rows = findings.to_pylist()
-    mine = [row for row in rows if row["metric"].startswith("group_")]
+    about = [row for row in findings.to_pylist() if row["metric"].startswith("group_")]
+    rows = [row for row in findings.to_pylist() if row not in about]
+    mine = [row for row in about if not row["control"]]
     masked = audit == "audit_toxicity" and "bert" in str(folder)
-    assert {row["slice"].split(",")[0] for row in mine} == (
+    assert {group_in(row) for row in mine} == (
         set() if masked else {f"town:{name}" for name in TOWN}
     )
     for row in mine:
         chosen = evidence(samples, row["where"])
         assert len(chosen) and row["value"] is not None
         if row["metric"] == "group_preference":
-            assert row["value"] == pytest.approx(np.mean(chosen["prefers_first"].to_pylist()))
+            assert row["value"] == pytest.approx(np.mean(chosen["value"].to_pylist()))
             assert row["n"] == len(chosen)
-        group = row["slice"].split(",")[0].removeprefix("town:")
-        texts = chosen["first" if audit == "audit_bias" else "prompt"].to_pylist()
+        group = group_in(row).removeprefix("town:")
+        texts = chosen["text" if audit == "audit_bias" else "prompt"].to_pylist()
         assert any(group in text for text in texts)
     # Counts are over all continuations; whatever else was measured is what it was.
-    own = [row for row in rows if row not in mine]
     counted = {"empty_continuations", "unscored_continuations", "threshold_ties",
                "continuations_of_unscored_prompts"}  # fmt: skip
     known = [row for row in plain[1].to_pylist() if row["metric"] not in counted]
-    mine = [row for row in own if row["metric"] not in counted]
-    for row, before in zip(mine, known, strict=True):  # sums in other batches round otherwise
+    same = [row for row in rows if row["metric"] not in counted]
+    for row, before in zip(same, known, strict=True):  # sums in other batches round otherwise
         for name in ("value", "low", "high"):
             assert row[name] == pytest.approx(before[name], abs=1e-5)
         texts = {"metric", "slice", "n", "method", "verdict", "where"}
         assert all(row[name] == before[name] for name in texts)
-    for row in own:
+    for row in rows:
         if row["metric"] in counted:
             assert len(evidence(samples, row["where"])) == row["value"]
