@@ -312,8 +312,17 @@ class Scripted(Answers):
         vars(self).update(vars(answers))
         self._values = values
 
-    def totals(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
-        return self._values, np.where(np.isnan(self._values), 0, 1)
+    def of(self, part: str = "") -> pa.Table:
+        """Texts of one token each: what the script says of them, against a vocabulary whose log p
+        have mean 0 and deviation 1."""
+        rows, draws = np.indices(self._values.shape).reshape(2, -1)
+        lists = [self._values.reshape(-1), np.zeros(len(rows)), np.ones(len(rows))]
+        ends = pa.array(np.arange(len(rows) + 1), pa.int32())
+        said = {
+            name: pa.ListArray.from_arrays(ends, pa.array(values, pa.float32()))
+            for name, values in zip(("log_p", "mean", "std"), lists, strict=True)
+        }
+        return pa.table({"row": rows, "draw": draws, **said})
 
 
 def _places(ids: Any, among: Any) -> np.ndarray:

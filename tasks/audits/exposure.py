@@ -157,11 +157,11 @@ def exposure_findings(
         copies: estimate(values, resamples=config.resamples, seed=config.seed, unit="canaries")
         for copies, values in by_copies.items()
     }
-    read = {c: read_by([row for row in rows if row["copies"] == c]) for c in means}
+    read = {c: read_by(r["read"] for r in rows if r["copies"] == c) for c in means}
     for copies, exposure in means.items():
         top = int((by_copies[copies] >= ceiling).sum())
         note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
-        note += read[copies]
+        note += f"; {read[copies]}" if read[copies] else ""
         add("exposure", exposure, copies, copies, note=note, values=by_copies[copies])
     most = max(by_copies)
     expected = expected_exposure(config.references)

@@ -8,7 +8,7 @@ which null, and for which parts. Intervals, tests and smallest effects are the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.findings import LEVEL, measured, side
+from tasks.audits.findings import LEVEL, evidence, measured, side
+from tasks.audits.readings import Readings, read_by
 from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import Estimate, estimate, slope
+from tasks.measures.estimates import Estimate, auc, estimate, slope
 
 #: The column of items that names what they share beside their cluster, where they share two things.
 CROSSED = column(
@@ -43,7 +44,8 @@ class Drawn(Protocol):
     def resamples(self) -> int: ...
 
 
-Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate]
+#: Called with (values, measure, config, level); None where there is nothing to say.
+Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate | None]
 
 
 def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
@@ -69,6 +71,17 @@ def slope_over(tag: str) -> Estimator:
     return change
 
 
+def told_apart_by(tag: str) -> Estimator:
+    """The chance that a value of which a tag is true is above one of which it is not."""
+
+    def area(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+        inside = values[tag].to_numpy(zero_copy_only=False).astype(bool)
+        made = numbers(values, "value")
+        return auc(made[inside], made[~inside], level=level, unit=measure.shares)
+
+    return area
+
+
 @dataclass(frozen=True)
 class Measure:
     """metric   name of the findings
@@ -77,15 +90,17 @@ class Measure:
     shares   what a cluster is: "templates", in the method of a finding
     null     the value where there is nothing to find, NaN where there is none; "own": each value
              has its own
-    slices   tags of items: beside the whole a finding for each of their values
+    slices   tags of items: beside the whole a finding for each of their values, or for what
+             several tags have together
     nothing  a value that says nothing: a mean of nothing else is null
     whole    whether there is a finding about all items
     worse    which way is worse, as FINDINGS has it
     scripted whether scripts with and without an effect test it
     of       the metric whose values it is drawn from, where that is another
+    tags     what its findings are told apart by, beside their slices
     asks_model whether it is no finding but a control: is this model strong enough to be asked? The
              interval of the whole must lie above the null
-    estimator  what is made of the values: called with (values, measure, config, level)
+    estimator  what is made of the values
     """
 
     metric: str
@@ -93,12 +108,13 @@ class Measure:
     unit: str = "share"
     shares: str = "items"
     null: float | str = np.nan
-    slices: tuple[str, ...] = ()
+    slices: tuple[str | tuple[str, ...], ...] = ()
     nothing: float = np.nan
     whole: bool = True
     worse: Literal["", "up", "down", "apart"] = "apart"
     scripted: bool = True
     of: str = ""
+    tags: Mapping[str, Any] = field(default_factory=dict)
     asks_model: bool = False
     estimator: Estimator = mean
 
@@ -107,9 +123,18 @@ class Measure:
         return values.filter(pc.equal(values["measure"], self.of or self.metric))
 
 
+#: The column that joins values of documents with what training had read.
+READINGS = column(
+    "read", pa.int64(), "figure", "how often training had read them whole, all of its documents "
+    "together, by this checkpoint's step; null: not known", unit="times"
+)  # fmt: skip
+
+
 def values_table(items: pa.Schema) -> pa.Schema:
     """The schema of values about items: with all that is told of these."""
     told = [items.field(name) for name in items.names]
+    if "doc_ids" in items.names:
+        told.append(READINGS)
     return table(
         "What was measured, one row a value of an item.",
         column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
@@ -125,11 +150,18 @@ def values_table(items: pa.Schema) -> pa.Schema:
 class Values:
     """Collects values about rows of items."""
 
-    def __init__(self, items: pa.Table, seen: np.ndarray | None = None) -> None:
+    def __init__(
+        self, items: pa.Table, seen: np.ndarray | None = None, readings: Readings | None = None
+    ) -> None:
+        schema = items.schema
+        if "doc_ids" in schema.names:
+            named = items["doc_ids"].to_pylist()
+            read = [readings.of(ids or ()) if readings else None for ids in named]
+            items = items.append_column(READINGS, pa.array(read, pa.int64()))
         self.items = items
         self.seen = pa.nulls(len(items), pa.bool_()) if seen is None else pa.array(seen)
         self._parts: list[pa.Table] = []
-        self.schema = values_table(items.schema)
+        self.schema = values_table(schema)
 
     def add(
         self, measure: str, rows: ArrayLike, values: ArrayLike, nulls: ArrayLike | None = None
@@ -156,24 +188,29 @@ def measure_all(
     audit: str, values: pa.Table, measures: Iterable[Measure], config: Drawn, note: str = ""
 ) -> list[dict[str, Any]]:
     """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
-    rows = []
+    rows: list[dict[str, Any] | None] = []
     for measure in measures:
         mine = measure.drawn(values)
-        where: dict[str, Any] = {"measure": measure.of or measure.metric}
+        named: dict[str, Any] = {"measure": measure.of or measure.metric}
         if measure.asks_model:
-            rows.append(_applies(audit, mine, measure, config, where, note))
+            rows.append(_applies(audit, mine, measure, config, named, note))
             continue
-        if measure.whole:
-            rows.append(_finding(audit, mine, measure, config, where, note))
-        for tag in measure.slices:
-            for value in sorted(pc.unique(mine[tag]).drop_null().to_pylist()):
-                part = mine.filter(pc.equal(mine[tag], value))
-                rows.append(_finding(audit, part, measure, config, where | {tag: value}, note))
-        if pc.any(mine["seen"]).as_py():
-            where = where | {"seen": False}
-            unseen = mine.filter(pc.invert(mine["seen"]))
-            rows.append(_finding(audit, unseen, measure, config, where, note))
-    return rows
+        parts: list[dict[str, Any]] = [{}] if measure.whole else []
+        parts += [part for tags in measure.slices for part in _parts(mine, tags)]
+        parts += [{"seen": False}] if pc.any(mine["seen"]).as_py() else []
+        for tags in parts:
+            rows.append(
+                _finding(audit, evidence(mine, tags), measure, config, tags, named | tags, note)
+            )
+    return [row for row in rows if row]
+
+
+def _parts(values: pa.Table, tags: str | tuple[str, ...]) -> list[dict[str, Any]]:
+    """The values that a tag has, or those that several have together."""
+    names = [tags] if isinstance(tags, str) else [*tags]
+    found = values.select(names).group_by(names).aggregate([]).to_pylist()
+    known = [part for part in found if any(value is not None for value in part.values())]
+    return sorted(known, key=lambda part: [(v is not None, v) for v in part.values()])
 
 
 #: Of a control that has no effect: it must be within the interval of this level; of one that has a
@@ -186,6 +223,7 @@ def instrument(
 ) -> dict[str, Any]:
     """The verdict of a control: values of a script that has no effect, or a large one."""
     found = _estimate(values, measure, config, CONTROL_LEVEL)
+    assert found is not None, f"{measure.metric}: a script has values"
     within = found.low <= found.null <= found.high or found.value == found.null
     # Where all clusters agree there is no p: of as many as are asked for it would be smaller.
     clear = found.value > found.null and (np.isnan(found.p) or found.p < 1 - CONTROL_LEVEL)
@@ -208,15 +246,19 @@ def _finding(
     values: pa.Table,
     measure: Measure,
     config: Drawn,
+    tags: Mapping[str, Any],
     where: Mapping[str, Any],
     note: str,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     found = _estimate(values, measure, config)
-    tags = {name: value for name, value in where.items() if name != "measure"}
-    how = "; ".join(filter(None, (measure.how, note)))
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, tags=tags,
-                    where=where, table="values", worse=measure.worse,
-                    order=side(found.value, found.null, "value"))  # fmt: skip
+    if found is None:
+        return None
+    named = {name: value for name, value in tags.items() if value is not None}
+    read = read_by(values["read"].to_pylist()) if "read" in values.column_names else ""
+    how = "; ".join(filter(None, (measure.how, note, read)))
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how,
+                    tags=named | dict(measure.tags), where=where, table="values",
+                    worse=measure.worse, order=side(found.value, found.null, "value"))  # fmt: skip
 
 
 def _applies(
@@ -226,15 +268,19 @@ def _applies(
     config: Drawn,
     where: Mapping[str, Any],
     note: str,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     found = _estimate(values, measure, config)
+    if found is None:
+        return None
     how = f"{measure.how}; passes where the interval lies above {measure.null:g}; {note}"
     return measured(audit, measure.metric, found, unit=measure.unit, how=how, where=where,
                     table="values", control="positive", tests="model",
                     passed=bool(found.low > found.null))  # fmt: skip
 
 
-def _estimate(values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL) -> Estimate:
+def _estimate(
+    values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL
+) -> Estimate | None:
     made = numbers(values, "value")
     if len(made) and (made == measure.nothing).all():
         at = values.schema.get_field_index("value")

@@ -104,7 +104,7 @@ class Probe:
             return ("samples", *self.judge(answers, config))
         assert self.values is not None
         seen = answers.seen()
-        made, found = Values(answers.items, seen), []
+        made, found = Values(answers.items, seen, answers.readings), []
         if all(row["count"] is not None for row in answers.skipped):
             note = self.values(answers, made)
             found = measure_all(self.name, made.table(), self.measures, config, note)
@@ -238,10 +238,11 @@ def skipped(probe: Probe, answers: Answers) -> list[dict[str, Any]]:
             rows.append(finding(probe.name, row["part"], row["count"], n=row["count"],
                                 unit="items", method=row["why"], table=""))  # fmt: skip
             continue
+        units = {measure.metric: measure.unit for measure in probe.measures}
         rows += [
-            finding(probe.name, measure.metric, None, n=0, unit=measure.unit,
-                    method=f"not measured: {row['why']}", table="")
-            for measure in probe.measures
+            finding(probe.name, metric, None, n=0, unit=unit, table="",
+                    method=f"not measured: {row['why']}")
+            for metric, unit in units.items()
         ]  # fmt: skip
     return rows
 

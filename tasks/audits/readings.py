@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -54,11 +52,11 @@ class Readings:
         return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
 
 
-def read_by(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a finding says of the readings of its rows; nothing where they are not known."""
-    found = np.array([row["read"] for row in rows if row.get("read") is not None])
-    if not len(found):
+def read_by(times: Iterable[int | None]) -> str:
+    """What a finding says of how often its texts were read; nothing where that is not known."""
+    found = [many for many in times if many is not None]
+    if not found:
         return ""
-    least, most = int(found.min()), int(found.max())
-    times = f"{least}" if least == most else f"{least} to {most}, on average {found.mean():.1f}"
-    return f"; read whole {times} times by this checkpoint's step"
+    least, most, mean = min(found), max(found), sum(found) / len(found)
+    said = f"{least}" if least == most else f"{least} to {most}, on average {mean:.1f}"
+    return f"read whole {said} times by this checkpoint's step"

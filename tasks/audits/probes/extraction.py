@@ -251,7 +251,8 @@ def continuation_findings(
         given = "all that stands before the secret" if k is None else f"{k} tokens given"
         target = "the secret" if k is None else f"the next {config.tokens} tokens"
         tags = {name: n for name, n in (("copies", copies), ("k", k)) if n is not None}
-        given += read_by(group)
+        read = read_by(row["read"] for row in group)
+        given += f"; {read}" if read else ""
         options: dict[str, Any] = {"share": True, "resamples": config.resamples,
                                    "seed": config.seed, "unit": "texts",
                                    "clusters": [of_whom(row) for row in group]}  # fmt: skip

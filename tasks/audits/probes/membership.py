@@ -19,7 +19,7 @@ true-positive rate is the share of members above the score that so many others e
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,19 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import finding, measured
-from tasks.audits.measures import CONTROL_LEVEL
+from tasks.audits.measures import (
+    Drawn,
+    Estimator,
+    Measure,
+    MeasuredConfig,
+    Values,
+    numbers,
+    told_apart_by,
+)
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, Table, column, table
-from tasks.measures.estimates import auc
+from tasks.contract import Table, column
+from tasks.measures.estimates import Estimate
 from tasks.measures.sampling import sample_documents
 from tasks.measures.statistics import wilson
 
@@ -45,34 +52,55 @@ ALARMS = {0.01: 100, 0.001: 10_000}
 SCORES = ("loss", "zlib", "lower", "min-k", "min-k++")
 
 
-class MembershipConfig(StageConfig):
+class MembershipConfig(MeasuredConfig):
     """Settings of the membership audit."""
 
     documents: int = Field(
         default=200, ge=0, le=1_000_000, description="documents to score, of each split"
     )
     tokens: int = Field(default=64, ge=8, le=100_000, description="first tokens of each")
-    seed: Seed = Field(default=0, description="of the sample and of the controls")
 
 
-TOLD = (
+ITEMS = items_table(
     column("kind", pa.string(), "label", "document or passage, a planted one"),
     column("member", pa.bool_(), "label", "whether it was trained on"),
     column("copies", pa.int32(), "figure", "copies of a plant; null for documents",
            unit="documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents of the corpus that hold it"),
+    kind="corpus text",
 )  # fmt: skip
 
-ITEMS = items_table(*TOLD, kind="corpus text")
 
-SAMPLES = table(
-    "Documents that were trained on and others, with what is said to tell them apart.",
-    column("sample", pa.int32(), "id", "number of the row"),
-    *TOLD,
-    column("read", pa.int64(), "figure", "how often training had read the document whole by this "
-           "checkpoint's step; null where that is not known", unit="times"),
-    column("text", pa.large_string(), "corpus text", "what was read of it"),
-    *(column(name, pa.float64(), "figure", f"its score: {name}") for name in SCORES),
+def hits_at(alarm: float, least: int) -> Estimator:
+    """The share of members above the score that a share of at least so many others exceeds."""
+
+    def hits(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+        member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
+        made = numbers(values, "value")
+        known = ~np.isnan(made)
+        inside, outside = made[member & known], made[~member & known]
+        if len(outside) < least or not len(inside):
+            return None
+        found = float((inside > np.quantile(outside, 1 - alarm, method="higher")).sum())
+        low, high = wilson(found, len(inside), level)
+        return Estimate(found / len(inside), low, high, len(inside), len(inside),
+                        int((member & ~known).sum()), null=alarm,
+                        method=f"beside {len(outside)} others; Wilson interval")  # fmt: skip
+
+    return hits
+
+
+MEASURES = tuple(
+    Measure(metric, how, unit, "documents", null, ("kind",), whole=False, worse="up", of=score,
+            tags={"score": score}, estimator=estimator, scripted=score == "loss" and null == 0.5)
+    for score in SCORES
+    for metric, how, unit, null, estimator in (
+        ("auc", "chance that a member scores higher than one that is none", "probability", 0.5,
+         told_apart_by("member")),
+        *((f"true_positives_at_{alarm:g}", f"share of members above the score that {alarm:g} of "
+           f"the others exceed", "share", alarm, hits_at(alarm, least))
+          for alarm, least in ALARMS.items()),
+    )
 )  # fmt: skip
 
 
@@ -88,8 +116,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Membership
         if len(ids) < size:
             continue  # of one length, or length would tell them apart
         shown = reader.decode(ids[:size])
-        told = {field.name: text[field.name] for field in TOLD}
-        item = questions.item(shown, str(text["cluster"]), **told)
+        item = questions.item(**text | {"text": shown})
         held = {"doc_ids": text["doc_ids"], "text": shown}
         questions.read(item, reader.opening, [ids[:size]], moments=True, **held)
         lower = reader.encode(shown.lower())[: reader.context - 1]
@@ -136,104 +163,28 @@ def scores_of(log_p: Sequence[float], mean: Sequence[float], std: Sequence[float
     return {name: value if np.isfinite(value) else np.nan for name, value in made.items()}
 
 
-def rows_of(answers: Answers) -> list[dict[str, Any]]:
-    """Rows of SAMPLES."""
-    read, lower = answers.of(), answers.totals("lower")[0]
-    items = answers.items.to_pylist()
-    rows: list[dict[str, Any]] = []
-    for answer in read.to_pylist():
-        item = items[answer["row"]]
-        known = None if answers.readings is None else answers.readings.of(item["doc_ids"])
-        found = scores_of(answer["log_p"], answer["mean"], answer["std"], item["text"],
-                          lower[answer["row"], 0])  # fmt: skip
-        told = {field.name: item[field.name] for field in TOLD}
-        rows.append({"sample": len(rows), "read": known, "text": item["text"]} | told | found)
-    return rows
-
-
-def judge(answers: Answers, config: MembershipConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The samples, and findings on them."""
-    rows = rows_of(answers)
-    found: list[dict[str, Any]] = []
-    for kind, what in (("document", "documents"), ("passage", "planted passages")):
-        mine = [row for row in rows if row["kind"] == kind]
-        if mine:
-            found += told_apart(mine, kind, what, f"first {config.tokens} tokens, {answers.begin}")
-    documents = [row for row in rows if row["kind"] == "document"]
-    found += controls(documents, config) if documents else []
-    for skipped in answers.skipped:
-        found.append(finding("membership", "auc", None, n=0, unit="probability",
-                             method=f"not measured: {skipped['why']}"))  # fmt: skip
-    samples = [{n: None if v != v else v for n, v in row.items()} for row in rows]
-    return pa.Table.from_pylist(samples, schema=SAMPLES), found
-
-
-def sides(rows: Sequence[Mapping[str, Any]], score: str) -> tuple[np.ndarray, np.ndarray]:
-    """The scores of members and of others."""
-    both = ([r[score] for r in rows if r["member"] == member] for member in (True, False))
-    inside, outside = (np.array(values, np.float64) for values in both)
-    return inside, outside
-
-
-def told_apart(
-    rows: Sequence[Mapping[str, Any]], kind: str, what: str, how: str
-) -> list[dict[str, Any]]:
-    """Findings of each score."""
-    found = []
+def values(answers: Answers, values: Values) -> str:
+    """Each document's scores."""
+    read, lower = answers.of(), answers.totals("lower")[0][:, 0]
+    rows = read["row"].to_numpy()
+    texts = answers.items["text"].take(pa.array(rows)).to_pylist()
+    told = zip(*(read[name].to_pylist() for name in ("log_p", "mean", "std")), texts, lower[rows],
+               strict=True)  # fmt: skip
+    found = [scores_of(*each) for each in told]
     for score in SCORES:
-        inside, outside = sides(rows, score)
-        area = auc(inside, outside, unit=what)
-        options: dict[str, Any] = {"part": kind, "tags": {"score": score}, "where": {"kind": kind},
-                                   "order": f"-{score}"}  # fmt: skip
-        found.append(measured("membership", "auc", area, unit="probability", how=how, worse="up",
-                              **options))  # fmt: skip
-        inside, outside = inside[~np.isnan(inside)], outside[~np.isnan(outside)]
-        for alarm, least in ALARMS.items():
-            if len(outside) >= least and len(inside):
-                said = f"{how}; above the score that {alarm:g} of {len(outside)} others exceed"
-                bound = np.quantile(outside, 1 - alarm, method="higher")
-                hits = float((inside > bound).sum())
-                low, high = wilson(hits, len(inside))
-                found.append(
-                    finding("membership", f"true_positives_at_{alarm:g}", hits / len(inside),
-                            low=low, high=high, n=len(inside), unit="share", worse="up", null=alarm,
-                            method=f"{said}; Wilson interval", **options)
-                )  # fmt: skip
-    return found
+        values.add(score, rows, [each[score] for each in found])
+    tokens = {len(each) for each in read["log_p"].to_pylist()}
+    return f"first {max(tokens, default=0)} tokens, {answers.begin}"
 
 
-def controls(rows: Sequence[Mapping[str, Any]], config: MembershipConfig) -> list[dict[str, Any]]:
-    """Labels by lot must tell nothing; scores that were moved for one kind must tell it."""
-    rng = np.random.default_rng(config.seed)
-    inside, outside = sides(rows, "loss")
-    every = np.concatenate([inside, outside])
-    spread = float(np.nanstd(every)) if (~np.isnan(every)).any() else np.nan
-    mixed = rng.permutation(every)
-    made = []
-    for kind, moved in (("negative", 0.0), ("positive", 2 * spread)):
-        area = auc(mixed[: len(inside)] + moved, mixed[len(inside) :], level=CONTROL_LEVEL,
-                   unit="documents")  # fmt: skip
-        chance = area.low <= 0.5 <= area.high
-        passed = chance if kind == "negative" else area.value > 0.5 and area.p < 1 - CONTROL_LEVEL
-        how = ("labels by lot; passes where the 99.9 % interval covers one half" if not moved else
-               "labels by lot, scores of one kind moved by twice their spread; passes where p is "
-               "below 0.001")  # fmt: skip
-        made.append(
-            measured("membership", "auc", area, unit="probability", how=how, table="",
-                     part="by lot" if not moved else "by lot, moved", level=CONTROL_LEVEL,
-                     control=kind, passed=bool(passed), tests="instrument")
-        )  # fmt: skip
-    return made
+def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+    """To whom members are the likelier, or all documents alike."""
+    member = items["member"].to_numpy(zero_copy_only=False).astype(float)
+    return (rng.normal(size=len(items)) + 3 * effect * member)[:, None]
 
 
 PROBE = Probe(
-    name="membership",
-    settings=MembershipConfig,
-    items=ITEMS,
-    samples=SAMPLES,
-    ask=ask,
-    judge=judge,
-    module=__name__,
-    corpus=("plants", "documents"),
+    name="membership", settings=MembershipConfig, items=ITEMS, ask=ask, values=values,
+    measures=MEASURES, script=script, module=__name__, corpus=("plants", "documents"),
     traced=False,
-)
+)  # fmt: skip

@@ -7,14 +7,16 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from tasks.audits.findings import evidence, tags_of
 from tasks.audits.probes.membership import (
+    MEASURES,
     SCORES,
     MembershipConfig,
-    controls,
+    hits_at,
     scores_of,
-    told_apart,
 )
 from tasks.measures.estimates import auc
+from tasks.measures.statistics import wilson
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -53,59 +55,44 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     asked, _, _, _, (rows, findings) = stages_of(
         "membership", own_folder, CONFIG, corpus=(None, None, documents)
     )
-    samples = rows.to_pylist()
-    assert sum(r["member"] for r in samples) == 20 == sum(not r["member"] for r in samples)
+    values = rows.to_pylist()
+    mine = [r for r in values if r["measure"] == "loss"]
+    assert sum(r["member"] for r in mine) == 20 == sum(not r["member"] for r in mine)
     splits = dict(zip(*(documents.read()[n].to_pylist() for n in ("doc_id", "split")), strict=True))
     assert all({splits[i] for i in r["doc_ids"]} == {"train" if r["member"] else "holdout"}
-               for r in samples)  # fmt: skip
+               for r in values)  # fmt: skip
     requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
     assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
-    assert all(r[score] is not None for r in samples for score in SCORES)
+    assert len(values) == 40 * len(SCORES) and all(r["value"] is not None for r in values)
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     for score in SCORES:
-        row = made["auc", f"document, score={score}"]
-        inside, outside = ([r[score] for r in samples if r["member"] == m] for m in (True, False))
+        row = made["auc", f"kind=document, score={score}"]
+        assert len(evidence(rows, row["where"])) == 40
+        inside, outside = ([r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
+                           for m in (True, False))  # fmt: skip
         test = stats.mannwhitneyu(inside, outside)
         assert row["value"] == pytest.approx(test.statistic / (20 * 20))
         assert row["null"] == 0.5 and row["low"] < row["value"] < row["high"]
     assert not any(metric.startswith("true_positives") for metric, _ in made)  # too few others
-    verdicts = [r["verdict"] for r in findings.to_pylist() if r["control"]]
-    assert verdicts == ["pass", "pass"]
-
-
-def row(member, value, kind="document"):
-    return {"kind": kind, "member": member, **dict.fromkeys(SCORES, value)}
+    verdicts = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
+    assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
+    assert made["auc", "scripted effect"]["value"] > 0.95
+    assert 0.2 < made["auc", "scripted chance"]["value"] < 0.8
 
 
 def test_true_positives_need_enough_others():
     rng = np.random.default_rng(0)
-    rows = [row(True, v) for v in rng.normal(2, 1, 50)]
-    rows += [row(False, v) for v in rng.normal(0, 1, 400)]
-    found = {(r["metric"], r["slice"]): r for r in told_apart(rows, "document", "documents", "how")}
-    hits = found["true_positives_at_0.01", "document, score=loss"]
-    others = sorted(r["loss"] for r in rows if not r["member"])
-    bound = others[396]  # three of 400 exceed it; a hundredth would be four
-    assert hits["value"] == np.mean([r["loss"] > bound for r in rows if r["member"]])
-    assert ("true_positives_at_0.001", "document, score=loss") not in found
-    assert found["auc", "document, score=loss"]["p"] < 1e-6
-
-
-def test_controls_can_fail(monkeypatch):
-    rng = np.random.default_rng(1)
-    rows = [row(bool(n % 2), v) for n, v in enumerate(rng.normal(size=200))]
-
-    def verdicts():
-        return [r["verdict"] for r in controls(rows, CONFIG)]
-
-    assert verdicts() == ["pass", "pass"]
-    import tasks.audits.probes.membership as module
-
-    real = module.auc
-    monkeypatch.setattr(module, "auc", lambda a, b, **o: real(np.array(a) + 9, b, **o))
-    negative, _ = verdicts()
-    monkeypatch.setattr(module, "auc", lambda a, b, **o: real(b, b, **o))
-    _, positive = verdicts()
-    assert negative == positive == "fail"
+    inside, outside = rng.normal(2, 1, 50), rng.normal(0, 1, 400)
+    member = [True] * 50 + [False] * 400
+    values = pa.table({"value": [*inside, *outside], "member": member})
+    found = hits_at(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
+    bound = np.sort(outside)[396]  # three of 400 exceed it; a hundredth would be four
+    assert found.value == (inside > bound).mean() and found.null == 0.01 and found.n == 50
+    assert (found.low, found.high) == wilson((inside > bound).sum(), 50)
+    assert hits_at(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
+    missing = pa.table({"value": [np.nan, *inside[1:], *outside], "member": member})
+    found = hits_at(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
+    assert (found.n, found.missing) == (49, 1)
 
 
 def test_of_passages_those_without_copies_are_no_members(own_folder, session):
@@ -117,18 +104,21 @@ def test_of_passages_those_without_copies_are_no_members(own_folder, session):
     made = plant(given(texts, kind="split"), config)
     corpus = (None, made["plants"], None)
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
-    assert [(r["kind"], r["member"], r["copies"]) for r in rows.to_pylist()].count(
-        ("passage", False, 0)
-    ) == 6
-    assert {r["slice"].split(",")[0] for r in findings.to_pylist()} == {"passage"}
+    told = [(r["kind"], r["member"], r["copies"]) for r in rows.to_pylist()
+            if r["measure"] == "loss"]  # fmt: skip
+    assert told.count(("passage", False, 0)) == 6
+    kinds = {tags_of(r).get("kind") for r in findings.to_pylist() if not r["control"]}
+    assert kinds == {"passage"}
 
 
 def test_without_a_corpus_nothing_is_measured(own_folder, session):
     rows, findings = stages_of("membership", own_folder, CONFIG)[-1]
-    (only,) = findings.to_pylist()
-    assert (
-        len(rows) == 0 and only["value"] is None and "not measured: no documents" in only["method"]
-    )
+    assert len(rows) == 0
+    told = findings.to_pylist()
+    assert [r["metric"] for r in told] == [
+        "auc", "true_positives_at_0.01", "true_positives_at_0.001"
+    ]  # fmt: skip
+    assert all(r["value"] is None and "not measured: no documents" in r["method"] for r in told)
 
 
 # The area under the curve ------------------------------------------------------------------------
