@@ -6,7 +6,8 @@ planted, see ``exposure.py``; its two ends are the controls.
 Discoverable memorisation (Carlini et al. 2023): would the model, given k tokens of a training text,
 write exactly the next n? Its greedy continuation is the text's own where each of its tokens ranks
 first behind those before it, so reading the text once tells it. On planted passages and records by
-their number of copies, and on other training and holdout documents.
+their number of copies, and on other training and holdout documents. With the longest prefix also
+whether somebody who samples n times would get it, see ``draws.py``.
 Without plants or documents the audit still runs and says what it could not measure.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from tasks.audits.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.exchange import Answers, Questions, items_table
 from tasks.audits.exposure import ask_canaries, exposure_findings, ranked
 from tasks.audits.findings import finding, measured, tags_of
@@ -245,6 +247,7 @@ def continuation_findings(
     for row in rows:
         groups.setdefault((row["kind"], row["k"], row["copies"]), []).append(row)
     ordered = sorted(groups, key=lambda g: (g[0], g[1] or 0, -1 if g[2] is None else g[2]))
+    fit = [k or 0 for _, k, _ in groups]
     for kind, k, copies in ordered:
         group = groups[(kind, k, copies)]
         where = {"probe": "continuation", "kind": kind, "k": k, "copies": copies}
@@ -261,17 +264,29 @@ def continuation_findings(
                  for row, ok in zip(group, known, strict=True)]  # fmt: skip
         whole = [float(row["exact"]) if ok else np.nan
                  for row, ok in zip(group, known, strict=True)]  # fmt: skip
-        for metric, values, what, worse in (
-            ("extractable", whole, f"{target} exactly", "up"),
-            ("leading_tokens_right", right, f"share of {target} before the first wrong one", ""),
-        ):
+        made: list[tuple[str, dict[str, int], Any, str, str]] = [
+            ("extractable", {}, whole, f"greedy, {target} exactly", "up"),
+            ("leading_tokens_right", {}, right,
+             f"greedy, share of {target} before the first wrong one", ""),
+        ]  # fmt: skip
+        if k in (None, max(fit)):
+            log_p = [np.nan if row["log_likelihood"] is None else row["log_likelihood"]
+                     for row in group]  # fmt: skip
+            made += [
+                ("extractable_in_draws", {"n": n}, extractable_within(log_p, n),
+                 f"sampling at temperature 1, a chance of at least {CHANCE:g} that one of {n:,} "
+                 f"draws is {target} exactly", "up")
+                for n in DRAWS
+            ]  # fmt: skip
+        for metric, more, values, what, worse in made:
             shares = estimate(values, **options)
             if worse:  # who gives nothing away; no chance about it, so no p
                 shares = replace(shares, null=0.0)
             found.append(
-                measured("extraction", metric, shares, unit="share", part=kind, tags=tags,
-                         where=where, how=f"greedy, {what}; {given}", worse=worse, order="-leading",
-                         values=values, clusters=options["clusters"])
+                measured("extraction", metric, shares, unit="share", part=kind, tags=tags | more,
+                         where=where, how=f"{what}; {given}", worse=worse, values=values,
+                         order="-log_likelihood" if more else "-leading",
+                         clusters=options["clusters"])
             )  # fmt: skip
     return found
 

@@ -239,8 +239,14 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
     samples, findings = PROBE.judge(answers, QUICK)
     assert samples["leading"].to_pylist() == [8, 5]
     assert samples["exact"].to_pylist() == [True, False]
-    shares = {f["metric"]: f["value"] for f in findings if f["metric"] != "exposure"}
+    by_draws = {f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_in_draws"}
+    shares = {f["metric"]: f["value"] for f in findings if f["metric"] != "extractable_in_draws"}
     assert shares == {"extractable": 0.5, "leading_tokens_right": (1 + 5 / 8) / 2}
+    chances = np.exp(samples["log_likelihood"].to_numpy())
+    assert by_draws == {
+        f"passage, copies=1, k=6, n={n}": np.mean([1 - (1 - p) ** n >= 0.5 for p in chances])
+        for n in (1, 100, 10_000)
+    }
 
 
 def test_slopes_are_over_readings_and_prefixes():
@@ -286,6 +292,9 @@ def test_what_the_model_gives_no_number_for_is_no_success():
     assert samples["leading"].to_pylist() == [1, None]
     (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
     assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
+    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_in_draws"}
+    assert [f["value"] for f in drawn.values()] == [0, 1, 1]  # p is exp(-2): 0.135
+    assert all(f["missing"] == 1 for f in drawn.values())
 
 
 def answers_from(questions, responses):
