@@ -37,9 +37,14 @@ REQUESTS = table(
     column("places", TEXTS, "figure",
            "places in each target that a masked model is asked about; null: all"),
     column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
+    column("lower", pa.bool_(), "figure",
+           "whether what was written is read again in lower case; null: nothing is written"),
     column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
     column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
     column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
+    column("first_temperature", pa.float64(), "figure",
+           "of the first token, from which it falls to that of the sampling in 20; null: it is the "
+           "same for all"),
     column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
     column("top_k", pa.int32(), "figure", "likeliest tokens that are drawn from; 0: all"),
     column("seed", pa.int64(), "figure", "of the sampling"),
@@ -49,7 +54,8 @@ REQUESTS = table(
 )  # fmt: skip
 
 #: What requests that are answered in one call share.
-SETTINGS = ("kind", "draws", "tokens", "temperature", "top_p", "top_k", "seed", "moments")
+SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
+            "seed", "moments", "lower")  # fmt: skip
 
 READER = table(
     "What was known of the model when the requests were written: no weights.",
@@ -76,11 +82,14 @@ RESPONSES = table(
     column("log_p", pa.list_(pa.float32()), "figure",
            "of each token written or read, under the model itself", unit="nats"),
     column("rank", pa.list_(pa.int32()), "figure",
-           "place of each token read among all that the model may write there, by their "
-           "likelihood, from 1; null where it was not asked for"),
+           "place of each token among all that the model may write there, by their likelihood, "
+           "from 1; null where it was not asked for"),
     column("mean", pa.list_(pa.float32()), "figure",
-           "of log p over the vocabulary under the model, at each token read", unit="nats"),
+           "of log p over the vocabulary under the model, at each token", unit="nats"),
     column("std", pa.list_(pa.float32()), "figure", "standard deviation of the same", unit="nats"),
+    column("lower_log_p", pa.list_(pa.float32()), "figure",
+           "of each token of what was written, in lower case; null where it was not asked for",
+           unit="nats"),
     column("stop", pa.string(), "label", "end: the model ended its text; length: it had to stop; "
            "empty where it was read"),
 )  # fmt: skip
@@ -163,15 +172,21 @@ class Questions:
         tokens: int,
         draws: int = 1,
         temperature: float = 1.0,
+        first_temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        moments: bool = False,
+        lower: bool = False,
         part: str = "",
     ) -> None:
-        """Ask for ``draws`` texts behind a context of at least one token."""
+        """Ask for ``draws`` texts behind a context of at least one token. What was written is then
+        read again behind the same: ``moments``: as it is, for ranks and moments; ``lower``: in
+        lower case."""
         asked: dict[str, Any] = {
             "kind": "write", "context": list(context), "draws": draws, "tokens": tokens,
-            "temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed,
+            "temperature": temperature, "first_temperature": first_temperature, "top_p": top_p,
+            "top_k": top_k, "seed": seed, "moments": moments, "lower": lower,
         }  # fmt: skip
         self._add(item, part, asked)
 

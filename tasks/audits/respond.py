@@ -108,19 +108,33 @@ def responses_to(subject: Subject, requests: list[Row]) -> Iterator[Row]:
         yield from (_written if alike[0]["kind"] == "write" else _read)(subject, alike)
 
 
-def _written(subject: Subject, alike: list[Row]) -> Iterator[Row]:
-    options = {name: alike[0][name] for name in ("temperature", "top_p", "top_k", "seed")}
+def _written(subject: Subject, alike: list[Row]) -> list[Row]:
+    """What was written, and what the model says of it when it reads it again."""
+    first = alike[0]
+    sampling = ("temperature", "first_temperature", "top_p", "top_k", "seed")
     made = subject.write(
         [row["context"] for row in alike],
-        max_new_tokens=alike[0]["tokens"],
-        samples=alike[0]["draws"],
-        **options,
+        max_new_tokens=first["tokens"],
+        samples=first["draws"],
+        **{name: first[name] for name in sampling},
     )
-    for row, texts in zip(alike, made, strict=True):
-        for draw, written in enumerate(texts):
-            yield {"request": row["request"], "draw": draw, "ids": written.ids,
-                   "text": subject.decode(written.ids), "log_p": written.log_probs,
-                   "stop": "end" if written.stopped else "length"}  # fmt: skip
+    rows = [
+        {"request": row["request"], "draw": draw, "ids": written.ids,
+         "text": subject.decode(written.ids), "log_p": written.log_probs,
+         "stop": "end" if written.stopped else "length"}
+        for row, texts in zip(alike, made, strict=True)
+        for draw, written in enumerate(texts)
+    ]  # fmt: skip
+    contexts = [row["context"] for row in alike for _ in range(row["draws"])]
+    if first["moments"]:
+        for row, again in zip(rows, _moments(subject, contexts, [r["ids"] for r in rows]),
+                              strict=True):  # fmt: skip
+            row |= again | {"log_p": row["log_p"]}
+    if first["lower"]:
+        lower = subject.encode_batch([row["text"].lower() for row in rows])
+        for row, log_p in zip(rows, subject.log_probs_behind(contexts, lower), strict=True):
+            row["lower_log_p"] = log_p
+    return rows
 
 
 def _read(subject: Subject, alike: list[Row]) -> Iterator[Row]:
@@ -141,10 +155,13 @@ def _answers(subject: Subject, requests: list[Row]) -> list[Row]:
         places = [at for row in requests for at in row["places"] or map(_all, row["targets"])]
         return [{"log_p": log_p} for log_p in subject.masked_log_probs(targets, places)]
     if requests[0]["moments"]:
-        found = subject.moments(*_pairs(requests))
-        return [{"log_p": m.log_probs, "rank": m.rank + 1, "mean": m.mean, "std": m.std}
-                for m in found]  # fmt: skip
+        return _moments(subject, *_pairs(requests))
     return [{"log_p": log_p} for log_p in subject.log_probs_behind(*_pairs(requests))]
+
+
+def _moments(subject: Subject, contexts: list[list[int]], targets: list[list[int]]) -> list[Row]:
+    found = subject.moments(contexts, targets)
+    return [{"log_p": m.log_probs, "rank": m.rank + 1, "mean": m.mean, "std": m.std} for m in found]
 
 
 def _pairs(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:

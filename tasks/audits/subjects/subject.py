@@ -154,13 +154,15 @@ class Subject(Reader, ABC):
         max_new_tokens: int,
         samples: int = 1,
         temperature: float = 1.0,
+        first_temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
     ) -> list[list[Written]]:
         """``samples`` continuations of each prompt.
 
-        Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy.
+        Prompts are given as they stand, with their begin-of-text token. Temperature 0 is greedy;
+        it falls from ``first_temperature``, where that is given, as in model/decoding/choice.py.
         A draw depends on seed, prompt, sample number and position, not on the batch.
         """
         raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")

@@ -237,6 +237,7 @@ class TransformersCausal(_Transformers):
         max_new_tokens: int,
         samples: int = 1,
         temperature: float = 1.0,
+        first_temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
@@ -248,7 +249,7 @@ class TransformersCausal(_Transformers):
             )
         # A longer prompt loses its beginning: what is read and written must fit the context.
         kept = [list(p[-(self.context - max_new_tokens) :]) for p in prompts]
-        choice = Choice(temperature, top_k, top_p)
+        choice = Choice(temperature, top_k, top_p, first_temperature=first_temperature)
         made: list[list[Written]] = [[] for _ in prompts]
         order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
         for length, group in groupby(order, key=lambda i: len(kept[i])):

@@ -89,7 +89,8 @@ def test_a_request_is_named_by_all_that_is_asked():
     same, other = (row["request"] for row in questions.requests)
     assert same == other
     for change in ({"tokens": 5}, {"draws": 3}, {"seed": 1}, {"top_p": 0.8}, {"top_k": 1},
-                   {"temperature": 0.5}):  # fmt: skip
+                   {"temperature": 0.5}, {"first_temperature": 10.0}, {"moments": True},
+                   {"lower": True}):  # fmt: skip
         questions.write(item, [1, 2], **base | change)
     questions.write(item, [1, 3], **base)
     for number, (context, targets) in enumerate(
@@ -167,6 +168,56 @@ def test_a_context_is_read_once_for_many_targets(tmp_path, request, folder):
         expected = expected[max(0, len(context) - 1) :]
         np.testing.assert_allclose(row["log_p"], expected, atol=1e-4)
         assert len(row["log_p"]) == max(0, len(target) - (not context))
+
+
+@pytest.mark.parametrize(("folder", "longest"), [("own_folder", 44), ("gpt2_folder", 30)])
+def test_what_was_written_is_read_again(tmp_path, request, folder, longest):
+    """As it is and in lower case, behind the same; the texts are those of who is not asked again.
+    Ours go beyond what the model sees at once."""
+    rng = np.random.default_rng(4)
+    checkpoint = external(request.getfixturevalue(folder), "checkpoint")
+    subject, questions = open_subject(checkpoint), Questions()
+    contexts = [rng.integers(2, 90, n).tolist() for n in (1, 4, longest)]
+    settings = {"tokens": 12, "draws": 3, "first_temperature": 10.0, "top_k": 40}
+    for part, again in (("again", True), ("once", False)):
+        for number, context in enumerate(contexts):
+            questions.write(questions.item(str(number)), context, **settings, moments=again,
+                            lower=again, part=part)  # fmt: skip
+    found = answers_of(checkpoint, requests_of(questions), tmp_path).to_pylist()
+    by = {(row["request"], row["draw"]): row for row in found}
+    again, once = questions.requests[:3], questions.requests[3:]
+    changed = 0
+    for asked, other, context in zip(again, once, contexts, strict=True):
+        for draw in range(3):
+            row, plain = by[asked["request"], draw], by[other["request"], draw]
+            ids = row["ids"]
+            assert (ids, row["log_p"]) == (plain["ids"], plain["log_p"])
+            assert plain["rank"] is plain["mean"] is plain["lower_log_p"] is None
+            (alone,) = subject.moments([context], [ids])
+            assert row["rank"] == (alone.rank + 1).tolist() and len(row["rank"]) == len(ids)
+            np.testing.assert_allclose(row["log_p"], alone.log_probs, atol=1e-4)
+            np.testing.assert_allclose(row["mean"], alone.mean, atol=1e-4)
+            np.testing.assert_allclose(row["std"], alone.std, atol=1e-4)
+            lower = subject.encode(row["text"].lower())
+            (scored,) = subject.log_probs([context + lower])
+            np.testing.assert_allclose(row["lower_log_p"], scored[len(context) - 1 :], atol=1e-4)
+            changed += row["text"] != row["text"].lower()
+    assert changed  # else there was nothing to see
+
+
+def test_the_temperature_falls_from_the_first(own_folder, gpt2_folder):
+    """At 10 a model of few opinions writes almost anything, at 1e-3 what is likeliest."""
+    for folder in (own_folder, gpt2_folder):
+        subject = open_subject(folder)
+        prompt = subject.opened(subject.encode("The nurse"))
+        (many,) = subject.write([prompt], max_new_tokens=24, samples=30, temperature=1e-3,
+                                first_temperature=10.0)  # fmt: skip
+        assert len({written.ids[0] for written in many if written.ids}) > 10
+        ids = [written.ids for written in many]
+        ranks = [found.rank for found in subject.moments([prompt] * len(ids), ids)]
+        first, last = (np.concatenate([rank[part] for rank in ranks])
+                       for part in (slice(5), slice(20, None)))  # fmt: skip
+        assert (first == 0).mean() < 0.1 < 0.9 < (last == 0).mean()
 
 
 def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
