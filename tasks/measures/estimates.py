@@ -86,7 +86,7 @@ def estimate(
                 p = binomial_p(int(value * groups), groups, null)
             how = f"interval of as many independent {unit} (no spread to estimate it from)"
     else:
-        half, p = _student(error, groups - 1, value - null, level)
+        half, p = student(error, groups - 1, value - null, level)
         low, high, how = value - half, value + half, "Student's t"
         if groups >= FEW:
             draws = resampled_means(sums, counts, resamples, seed)
@@ -124,7 +124,7 @@ def _crossed(
         return whole
     from scipy.special import stdtrit
 
-    half, p = _student(error, fewest - 1, whole.value - null, level)
+    half, p = student(error, fewest - 1, whole.value - null, level)
     reach = stdtrit(fewest - 1, (1 + level) / 2) + stdtrit(fewest - 1, POWER)
     if share:
         ratio = null * (1 - null) / (whole.value * (1 - whole.value))
@@ -167,7 +167,7 @@ def smallest_effect(
     return float((stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, power)) * np.sqrt(variance))
 
 
-def _student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
+def student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
     """Half the width of the interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
@@ -229,7 +229,7 @@ def difference(
     if error < 1e-12 * max(1.0, abs(made.value)):
         return replace(made, method=f"no interval: all {unit} of a group have the same value")
     freedom = error**4 / sum(p * p / (s - 1) for p, s in zip(parts, sizes, strict=True))
-    half, p = _student(error, freedom, made.value, level)
+    half, p = student(error, freedom, made.value, level)
     return replace(made, low=made.value - half, high=made.value + half, p=p,
                    method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}")  # fmt: skip
 
@@ -269,7 +269,7 @@ def slope(
     error = float(np.sqrt((groups - 1) / groups * ((without - made.value) ** 2).sum()))
     if error < 1e-12 * max(1.0, abs(made.value)):
         return replace(made, method="no interval: all lie on a line")
-    half, p = _student(error, groups - 1, made.value, level)
+    half, p = student(error, groups - 1, made.value, level)
     how = f"least squares; Student's t over a jackknife of {groups} {unit}"
     return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
 
