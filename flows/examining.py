@@ -54,13 +54,13 @@ def examine_by(
 
     def scored(probe: Probe) -> Artifact | None:
         stage = score.named(f"{probe.name}_score", "score")
-        needed = probe.scored
-        return stage(of(probe, "ask"), of(probe, "respond"), config.score) if needed else None
+        asking = config.score.of(probe.heads)
+        return stage(of(probe, "ask"), of(probe, "respond"), asking) if probe.scored else None
 
     def floor_scored(probe: Probe) -> Artifact | None:
         stage = score.named(f"{probe.name}_floor_score", "score")
         untrained = of(probe, "floor")
-        return stage(None, untrained, config.score) if untrained else None
+        return stage(None, untrained, config.score.of(probe.heads)) if untrained else None
 
     def traced(probe: Probe) -> Artifact | None:
         known = config.trace.enabled and all(part is not None for part in read)

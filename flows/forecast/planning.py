@@ -155,7 +155,8 @@ def _on_the_hub(config: IngestConfig) -> bool:
 def _out_of_reach(config: StageConfig) -> str:
     """What would have to be downloaded before the fingerprint is known, if anything."""
     cascade = getattr(config, "cascade", None)
-    for scorer in (getattr(config, "scorer", None), getattr(cascade, "cheap", None)):
+    asked = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
+    for scorer in (*asked, *getattr(config, "also", ())):
         if isinstance(scorer, ScorerConfig) and scorer.sha256 is None and needs_download(scorer):
             return (
                 f"the weights of Detoxify's model {scorer.model} are not on this machine; the run "

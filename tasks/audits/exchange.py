@@ -10,6 +10,7 @@ of one training are asked the same.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -51,6 +52,9 @@ REQUESTS = table(
     column("doc_ids", pa.list_(pa.binary()), "id",
            "documents of the corpus whose text stands in it; null: of none"),
     column("text", pa.large_string(), "corpus text", "what of them stands in it"),
+    column("before", pa.large_string(), "audit text", "what a scorer that reads whole texts reads "
+           "before what is written; null: it reads nothing"),
+    column("masked", pa.list_(pa.string()), "label", "what is hidden from it: whom they are about"),
 )  # fmt: skip
 
 #: What requests that are answered in one call share.
@@ -126,6 +130,7 @@ SCORES = table(
 SCORER = table(
     "The scorers that were asked.",
     column("scorer", pa.string(), "label", "name and digest, as findings name it"),
+    column("heads", pa.list_(pa.string()), "label", "what it scores: toxicity, sentiment ..."),
 )
 
 
@@ -179,16 +184,19 @@ class Questions:
         moments: bool = False,
         lower: bool = False,
         part: str = "",
+        before: str | None = None,
+        masked: Sequence[str] = (),
     ) -> None:
         """Ask for ``draws`` texts behind a context of at least one token. What was written is then
         read again behind the same: ``moments``: as it is, for ranks and moments; ``lower``: in
-        lower case."""
+        lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
+        what it does not see."""
         asked: dict[str, Any] = {
             "kind": "write", "context": list(context), "draws": draws, "tokens": tokens,
             "temperature": temperature, "first_temperature": first_temperature, "top_p": top_p,
             "top_k": top_k, "seed": seed, "moments": moments, "lower": lower,
         }  # fmt: skip
-        self._add(item, part, asked)
+        self._add(item, part, asked, {"before": before, "masked": list(masked)})
 
     def read(
         self,
@@ -241,6 +249,7 @@ class Answers:
         readings: Readings | None = None,
         floor: Answers | None = None,
         traced: pa.Table | None = None,
+        scorers: pa.Table | None = None,
     ) -> None:
         for name in TRACES:  # null where nothing was looked for
             told = pa.nulls(len(responses), pa.int32()) if traced is None else traced[name]
@@ -252,6 +261,7 @@ class Answers:
             self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()
         self.skipped = [] if skipped is None else skipped.to_pylist()
         self._scores = scores
+        self._scorers = [] if scorers is None else scorers.to_pylist()
 
     def of(self, part: str = "") -> pa.Table:
         """The responses to the requests of one part: beside the columns of RESPONSES ``row``, the
@@ -307,17 +317,31 @@ class Answers:
         """The same items, answered by a script: the log p of each target of each, (n, targets)."""
         return Scripted(self, values)
 
-    def scores(self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity") -> np.ndarray:
-        """Of each text, (n,) float32; NaN where there is none."""
+    def scorers(self, head: str = "toxicity") -> list[str]:
+        """Those that have this head, as findings name them."""
+        return [row["scorer"] for row in self._scorers if head in row["heads"]]
+
+    def scores(
+        self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity", scorer: str = ""
+    ) -> np.ndarray:
+        """Of each text, (n,) float32; NaN where there is none. ``scorer``: one of ``scorers``, the
+        first of them unless another is named."""
         found = np.full(len(texts), np.nan, np.float32)
         if self._scores is None or not len(texts):
             return found
         known = self._scores.filter(pc.equal(self._scores["head"], head))
+        who = scorer or next(iter(self.scorers(head)), "")
+        if who:
+            known = known.filter(pc.equal(known["scorer"], who))
         at = _places(text_hashes(texts), known["text"])
         there = at >= 0
         values = known["score"].to_numpy(zero_copy_only=False).astype(np.float32)
         found[there] = values[at[there]]
         return found
+
+    def whole(self, found: pa.Table) -> pa.Array:
+        """Of rows of ``of``, (n,), what a scorer reads that reads whole texts."""
+        return whole_texts(self.requests, found)
 
 
 class Scripted(Answers):
@@ -338,6 +362,35 @@ class Scripted(Answers):
             for name, values in zip(("log_p", "mean", "std"), lists, strict=True)
         }
         return pa.table({"row": rows, "draw": draws, **said})
+
+
+#: What stands in the place of those whom a text is about (Sheng et al. 2019).
+MASK = "XYZ"
+
+
+def whole_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
+    """Of each response, (n,) large_string, what a scorer of whole texts reads: what its request
+    says stands before it, and what was written, without whom it is about; null where the request
+    says nothing stands before."""
+    told = requests.filter(pc.is_valid(requests["before"])).select(["request", "before", "masked"])
+    about = {row["request"]: row for row in told.to_pylist()}
+    names = {tuple(row["masked"]) for row in about.values()}
+    hidden = {
+        masked: re.compile(rf"\b(?:{'|'.join(map(re.escape, masked))})\b", re.IGNORECASE)
+        for masked in names
+        if masked
+    }
+    texts: list[str | None] = []
+    for request, text in zip(
+        responses["request"].to_pylist(), responses["text"].to_pylist(), strict=True
+    ):
+        row = about.get(request)
+        if row is None or text is None:
+            texts.append(None)
+            continue
+        whole, masked = row["before"] + text, tuple(row["masked"])
+        texts.append(hidden[masked].sub(MASK, whole) if masked else whole)
+    return pa.array(texts, pa.large_string())
 
 
 def _places(ids: Any, among: Any) -> np.ndarray:

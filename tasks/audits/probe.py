@@ -68,7 +68,8 @@ class Probe:
               measures, where findings are not means of values
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
-    scored    whether scorers are asked about its texts
+    scored    whether scorers are asked about its texts, with
+    heads     what for: scorers that score nothing of that are not asked
     floor     called with the config: whether an untrained model answers its requests, too
     traced    whether what was written and read is looked for in the training text
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
@@ -89,6 +90,7 @@ class Probe:
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     scored: bool = False
+    heads: tuple[str, ...] = ("toxicity",)
     floor: Callable[[Any], bool] = lambda config: False
     traced: bool = True
     corpus: tuple[str, ...] = ()
@@ -205,6 +207,7 @@ def judge_of(probe: Probe) -> Stage:
                 readings_of(items, checkpoint, pretrained),
                 floor,
                 place["traced"].read() if place else None,
+                scored["scorer"].read() if scored else None,
             )
 
         answers = answers_of(answered, traced, answers_of(untrained) if untrained else None)

@@ -1,29 +1,61 @@
 """Score: ask scorers about texts, those that a model wrote and those of the items.
 
-Each distinct text is scored once, by all heads. Nothing here knows what the scores are for.
+Each scorer reads each distinct text once, for all its heads. Nothing here knows what the scores are
+for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from tasks.audits.exchange import SCORER, SCORES
-from tasks.contract import InProcess, StageConfig, Table, Tables, Work, stage, text_hashes
-from tasks.measures.scorers import HEADS, Scorer, ScorerConfig, open_scorer, scorer_digest
+from tasks.audits.exchange import SCORER, SCORES, whole_texts
+from tasks.contract import (
+    Artifact,
+    InProcess,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    stage,
+    text_hashes,
+)
+from tasks.measures.scorers import AnyScorer, Scorer, ScorerConfig, open_scorer, scorer_digest
 
 #: Texts between two moments from which a killed stage goes on.
 STEP = 4096
 
 
 class ScoreConfig(StageConfig):
-    """Settings of the scorer of the audits."""
+    """Settings of the scorers of the audits."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores toxicity")
+    also: tuple[AnyScorer, ...] = Field(
+        default=(),
+        description="further scorers: another of toxicity, to agree with the first or not; of kind "
+        "words or classifier, sentiment and regard, which are not measured without",
+    )
+
+    @property
+    def scorers(self) -> tuple[AnyScorer, ...]:
+        return (self.scorer, *self.also)
+
+    @field_validator("also")
+    @classmethod
+    def _distinct(cls, also: tuple[AnyScorer, ...], info: ValidationInfo) -> tuple[AnyScorer, ...]:
+        if len({info.data.get("scorer"), *also}) <= len(also):
+            raise ValueError("the same scorer is named twice: it agrees with itself")
+        return also
+
+    def of(self, heads: Collection[str]) -> ScoreConfig:
+        """Without further scorers that have none of these heads: they need not be asked."""
+        wanted = tuple(one for one in self.also if {*one.heads} & {*heads})
+        return self.model_copy(update={"also": wanted})
 
 
 def scorer_name(scorer: Scorer) -> str:
@@ -35,6 +67,7 @@ def scorer_name(scorer: Scorer) -> str:
 class Texts:
     """Distinct texts that are scored together; their order is all that a message may say."""
 
+    scorer: AnyScorer
     first: int
     texts: pa.Array
 
@@ -42,42 +75,63 @@ class Texts:
         return f"texts {self.first + 1:,} to {self.first + len(self.texts):,}"
 
 
-def score_texts(item: Texts, config: ScorerConfig, out: Tables) -> None:
+def score_texts(item: Texts, out: Tables) -> None:
     """Rows of SCORES for distinct texts."""
-    scorer, texts = open_scorer(config), item.texts
-    scores = scorer.score_heads(texts.to_pylist())  # (n, heads)
-    heads = [number for number, head in enumerate(HEADS) if head in scorer.heads]
+    scorer, texts = open_scorer(item.scorer), item.texts
+    scores = scorer.score_heads(texts.to_pylist())  # (n, columns)
+    heads = [number for number, head in enumerate(scorer.columns) if head in scorer.heads]
     repeated = np.repeat(np.arange(len(texts)), len(heads))
     out.table("scores").write(
         {
             "text": text_hashes(texts).take(pa.array(repeated)),
             "scorer": pa.array([scorer_name(scorer)] * len(repeated), pa.string()),
-            "head": pa.array([HEADS[n] for n in heads] * len(texts), pa.string()),
+            "head": pa.array([scorer.columns[n] for n in heads] * len(texts), pa.string()),
             "score": pa.array(scores[:, heads].reshape(-1), pa.float32(), from_pandas=True),
         }
     )
 
 
+def digests_of(config: ScoreConfig) -> dict[str, str]:
+    """What decides the scores and comes from outside the store."""
+    further = {
+        f"{name} {number}": value
+        for number, scorer in enumerate(config.also, start=2)
+        for name, value in scorer_digest(scorer).items()
+    }
+    return scorer_digest(config.scorer) | further
+
+
 @stage(
     tables={"scores": SCORES, "scorer": SCORER},
     libraries=["numpy", "alt-profanity-check", "detoxify", "scikit-learn"],
-    external=lambda config, secret_id: scorer_digest(config.scorer),
+    external=lambda config, secret_id: digests_of(config),
     determinism="machine",
+    reads={"asked": ("items", "requests")},
 )
-def score(items: Table | None, responses: Table, config: ScoreConfig, work: Work) -> None:
-    """``items`` and ``responses``: of ``ask``, where they are to be scored, and of ``respond``. A
-    text without a visible character has no score, and no row."""
+def score(asked: Artifact | None, responses: Table, config: ScoreConfig, work: Work) -> None:
+    """``asked``: what ``ask`` left, where items are to be scored; ``responses``: of ``respond``. A
+    text without a visible character has no score, and no row. Regard is of whole texts."""
     work.mapper = InProcess()  # a scorer is opened once, and uses every processor
-    texts = pa.chunked_array(
-        [
-            *(items.read(["text"])["text"].chunks if items else ()),
-            *responses.read(["text"])["text"].chunks,
-        ],
-        pa.large_string(),
-    )
-    texts = texts.drop_null().unique()
-    texts = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))
-    steps = [Texts(i, texts[i : i + STEP]) for i in range(0, len(texts), STEP)]
-    work.map(score_texts, steps, config.scorer)
-    name = scorer_name(open_scorer(config.scorer))
-    work.table("scorer").write(pa.table({"scorer": [name]}, schema=SCORER))
+    written = responses.read(["request", "text"])
+    items = asked["items"].read(["text"])["text"].chunks if asked else ()
+    texts = _distinct(pa.chunked_array([*items, *written["text"].chunks], pa.large_string()))
+    whole = texts[:0]
+    if asked and any("regard" in scorer.heads for scorer in config.also):
+        requests = asked["requests"].read(["request", "before", "masked"])
+        whole = _distinct(pa.chunked_array([whole_texts(requests, written)]))
+    steps = [
+        Texts(scorer, i, read[i : i + STEP])
+        for scorer in config.scorers
+        for read in [whole if "regard" in scorer.heads else texts]
+        for i in range(0, len(read), STEP)
+    ]
+    work.map(score_texts, steps)
+    asking = [open_scorer(scorer) for scorer in config.scorers]
+    rows = {"scorer": [*map(scorer_name, asking)], "heads": [[*one.heads] for one in asking]}
+    work.table("scorer").write(pa.table(rows, schema=SCORER))
+
+
+def _distinct(texts: pa.ChunkedArray) -> pa.Array:
+    """Each text with a visible character once."""
+    once = texts.drop_null().unique()
+    return once.filter(pc.not_equal(pc.utf8_trim_whitespace(once), ""))

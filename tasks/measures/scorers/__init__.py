@@ -1,4 +1,5 @@
-"""Toxicity scorers behind one interface, each named with the hash of its weights.
+"""Scorers behind one interface, each named with the hash of its weights: of toxicity, and, where a
+user brings one, of sentiment and regard (``sentiment.py``).
 
 ``linear``    alt-profanity-check, a linear model inside its wheel. It counts words and knows
               English profanity, not meaning; the embedded default because it needs no download.
@@ -15,6 +16,9 @@ Imports the contract and ``model``'s first line, which says how threads wait; kn
 from __future__ import annotations
 
 from functools import cache
+from typing import Annotated
+
+from pydantic import Field
 
 from tasks.contract import library_versions
 from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig
@@ -27,19 +31,33 @@ from tasks.measures.scorers.detoxify import (
     needs_download,
 )
 from tasks.measures.scorers.linear import Linear, linear_digest, linear_name
+from tasks.measures.scorers.sentiment import (
+    Classifier,
+    ClassifierConfig,
+    WordListConfig,
+    Words,
+    digest_of,
+)
 
 __all__ = [
     "HEADS",
+    "AnyScorer",
+    "Classifier",
+    "ClassifierConfig",
     "DetoxifyScorer",
     "Linear",
     "Scorer",
     "ScorerConfig",
+    "WordListConfig",
+    "Words",
     "downloaded",
     "needs_download",
     "open_scorer",
     "scorer_digest",
     "scorer_languages",
 ]
+
+AnyScorer = Annotated[ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")]
 
 #: Of Detoxify's models: the languages of the comments that they were trained on.
 _LANGUAGES = {
@@ -52,17 +70,23 @@ _LANGUAGES = {
 
 
 @cache
-def open_scorer(config: ScorerConfig) -> Scorer:
+def open_scorer(config: AnyScorer) -> Scorer:
     """The scorer, loaded once in a process."""
+    if isinstance(config, WordListConfig):
+        return Words(config)
+    if isinstance(config, ClassifierConfig):
+        return Classifier(config)
     return Linear() if config.kind == "linear" else DetoxifyScorer(config)
 
 
-def scorer_digest(config: ScorerConfig, secret_id: str = "") -> dict[str, str]:
+def scorer_digest(config: AnyScorer, secret_id: str = "") -> dict[str, str]:
     """Name, hash of the weights and library versions, for ``@stage(external=...)``.
 
     Detoxify's weights are downloaded here if they are neither present nor pinned by ``sha256``:
     without their hash the fingerprint of the stage is not known.
     """
+    if isinstance(config, WordListConfig | ClassifierConfig):
+        return digest_of(config)
     if config.kind == "linear":
         libraries = library_versions(["scikit-learn", "scipy"])
         return {"scorer": linear_name(), "digest": linear_digest(), **libraries}

@@ -1,4 +1,5 @@
-"""What every toxicity scorer is: its config, its heads, and what it does where it fails."""
+"""What every scorer is, its heads, and what it does where it fails; and the config of those of
+toxicity."""
 
 from __future__ import annotations
 
@@ -76,9 +77,14 @@ class ScorerConfig(StageConfig):
     )
     device: Device = Field(default="auto", description="of the scorer")
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Those that it may have."""
+        return HEADS[:1] if self.kind == "linear" else HEADS
+
 
 class Scorer(ABC):
-    """Scores texts from 0 to 1; NaN where it could not.
+    """Scores texts, for toxicity from 0 to 1, else from -1 to 1; NaN where it could not.
 
     A text without any visible character cannot be scored: it is missing, not harmless. Neither is
     one at which the scorer fails: the texts beside it are scored without it.
@@ -86,7 +92,8 @@ class Scorer(ABC):
 
     name: str
     digest: str
-    heads: tuple[str, ...]  # those of HEADS that it has
+    columns: tuple[str, ...] = HEADS  # of what ``score_heads`` gives
+    heads: tuple[str, ...]  # those of the columns that it has
     failure: str = ""  # why a text was last left without a score
     _told = False
 
@@ -95,11 +102,11 @@ class Scorer(ABC):
         return self.score_heads(texts)[:, HEADS.index("toxicity")]
 
     def score_heads(self, texts: Sequence[str]) -> np.ndarray:
-        """Scores by head, (n, len(HEADS)) float32; NaN also in heads that it lacks.
+        """Scores by head, (n, columns) float32; NaN also in heads that it lacks.
 
         Texts that stand there several times are scored once.
         """
-        scores = np.full((len(texts), len(HEADS)), np.nan, np.float32)
+        scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
         visible = [i for i, text in enumerate(texts) if text.strip()]
         number = {text: n for n, text in enumerate(dict.fromkeys(texts[i] for i in visible))}
         if number:

@@ -1,9 +1,8 @@
-"""Detoxify's transformers as scorers: checkpoints that are checked, a network kept busy."""
+"""Detoxify's transformers as scorers: checkpoints that are checked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from tasks.contract import (
     file_digest,
     library_versions,
     sha256,
-    torch_device,
 )
 from tasks.measures.quiet import quiet_transformers
-from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig
+from tasks.measures.scorers.base import HEADS, ScorerConfig
+from tasks.measures.scorers.network import Network
 
 #: What checkpoints call some of the heads.
 _NAMES = {
@@ -28,8 +27,8 @@ _NAMES = {
 }
 
 
-class DetoxifyScorer(Scorer):
-    """All heads of a checkpoint, over distinct windows in batches of like length."""
+class DetoxifyScorer(Network):
+    """All heads of a checkpoint."""
 
     def __init__(self, config: ScorerConfig) -> None:
         import model  # noqa: F401  before torch: it says how threads wait, and that sums repeat
@@ -39,95 +38,23 @@ class DetoxifyScorer(Scorer):
 
         path = _checkpoint(config)
         self.name, self.digest = detoxify_name(config), _checked_digest(path, config.sha256)
-        device = torch_device(config.device)
-        # A processor is as fast with 512 tokens as with 8,192; the smaller a batch, the less of it
-        # is padding. A GPU needs many to be busy.
-        self.batch_tokens = config.batch_tokens or (16_384 if device != "cpu" else 1024)
         loaded = _load(path)
-        self._model, self._tokenizer = _build(path, loaded, config.base)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self._model.eval().to(device, precision)
+        self._begin(*_build(path, loaded, config.base), config.device, config.window_tokens,
+                    config.batch_tokens, precision)  # fmt: skip
         found = {name: column for column, name in enumerate(_classes(loaded))}
         self.heads = tuple(head for head in HEADS if head in found)
         self._columns = [found[head] for head in self.heads]
         self._places = [HEADS.index(head) for head in self.heads]
-        positions = getattr(self._model.config, "max_position_embeddings", 512)
-        # RoBERTa-like models keep two positions for themselves.
-        positions -= 2 if "roberta" in self._model.config.model_type else 0
-        self._length = min(config.window_tokens, positions)
 
-    def _score(self, texts: list[str]) -> np.ndarray:
-        windows, number, owner = self._windows(texts)
-        found = np.full((len(windows), len(HEADS)), np.nan, np.float32)
-        lengths = np.array([len(window) for window in windows], np.int64)
-        for batch in batches(lengths, self.batch_tokens):
-            scores = self._each(self._forward, [windows[i] for i in batch])
-            for place, row in zip(batch, scores, strict=True):
-                if row is not None:
-                    found[place, self._places] = row
-        if not self.failure and np.isnan(found[:, self._places]).any():
-            self.failure = "the network gives no number"
-        highest = np.full((len(texts), len(HEADS)), np.nan, np.float32)
-        # fmax passes over NaN: a window that failed does not hide the others.
-        np.fmax.at(highest, owner, found[number])
+    def _scores(self, logits: Any) -> Any:
+        return logits[:, self._columns].sigmoid()
+
+    def _of_windows(self, scores: np.ndarray, owner: list[int], count: int) -> np.ndarray:
+        """The highest; a window that failed does not hide the others."""
+        highest = np.full((count, len(HEADS)), np.nan, np.float32)
+        np.fmax.at(highest, owner, scores)
         return highest
-
-    def _windows(self, texts: list[str]) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
-        """Distinct windows of token ids that overlap by a quarter; the number of a window in them,
-        and the text it is of, for each window of the texts."""
-        found: dict[tuple[int, ...], int] = {}
-        number, owner = [], []
-        for text, windows in enumerate(self._each(self._encoded, texts)):
-            for window in windows or ():
-                number.append(found.setdefault(window, len(found)))
-                owner.append(text)
-        return list(found), number, owner
-
-    def _encoded(self, texts: list[str]) -> list[list[tuple[int, ...]]]:
-        special = self._tokenizer.num_special_tokens_to_add()
-        encoded = self._tokenizer(
-            texts,
-            truncation=True,
-            max_length=self._length,
-            stride=(self._length - special) // 4,
-            return_overflowing_tokens=True,
-        )
-        windows: list[list[tuple[int, ...]]] = [[] for _ in texts]
-        for owner, ids in zip(
-            encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True
-        ):
-            if len(ids) > special:
-                windows[owner].append(tuple(ids))
-        return windows
-
-    def _forward(self, windows: list[tuple[int, ...]]) -> np.ndarray:
-        """Scores of windows, (n, heads) float32; NaN where the network gives no number."""
-        import torch
-
-        lengths = np.array([len(window) for window in windows])
-        there = np.arange(lengths.max()) < lengths[:, None]  # (n, longest)
-        ids = np.full(there.shape, self._tokenizer.pad_token_id, np.int64)
-        ids[there] = np.concatenate(windows)
-        inputs = {"input_ids": ids, "attention_mask": there.astype(np.int64)}
-        device = self._model.device
-        with torch.inference_mode():
-            given = {name: torch.from_numpy(a).to(device) for name, a in inputs.items()}
-            logits = self._model(**given)[0][:, self._columns]
-            scores = torch.sigmoid(logits.float()).cpu().numpy()
-        return np.where(np.isfinite(scores), scores, np.nan)
-
-
-def batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Which windows go together: of like length, so that little is padded, and at most ``budget``
-    tokens, the padding counted, or one window. lengths: (n,), all above 0."""
-    order = np.argsort(lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        ahead = order[start : start + max(1, budget // lengths[order[start]])]
-        cost = lengths[ahead] * np.arange(1, len(ahead) + 1)
-        count = max(1, int(np.searchsorted(cost, budget, side="right")))
-        yield ahead[:count]
-        start += count
 
 
 def detoxify_name(config: ScorerConfig) -> str:

@@ -23,7 +23,7 @@ from tasks.measures.scorers import (
     open_scorer,
     scorer_digest,
 )
-from tasks.measures.scorers.detoxify import batches
+from tasks.measures.scorers.network import batches
 from tests.tasks.measures.detoxify_checkpoint import VARIANTS, make_checkpoint
 
 

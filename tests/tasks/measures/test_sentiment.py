@@ -1,0 +1,115 @@
+"""Sentiment and regard, by a word list and by a classifier of the user's."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.contract import UsageError
+from tasks.measures.scorers import (
+    ClassifierConfig,
+    WordListConfig,
+    Words,
+    open_scorer,
+    scorer_digest,
+)
+from tests.tasks.measures.classifier_folder import make_classifier
+
+
+@pytest.fixture
+def words(tmp_path):
+    path = tmp_path / "list.tsv"
+    path.write_text("good\t1.9\t0.9\t[2, 2]\nbad\t-2.5\n:-)\t1.3\nday's\t0.5\nbad\t-2\n")
+    return WordListConfig(kind="words", path=path)
+
+
+def test_a_text_is_worth_the_sum_of_its_words(words):
+    scorer = Words(words)
+    texts = ["A GOOD day", "bad, bad (good)!", "nothing known", "good :-)", "the day’s good", " "]
+    sums = np.array([1.9, -2.1, 0.0, 3.2, 1.9, np.nan])
+    found = scorer.score_heads(texts)
+    assert found.shape == (6, 1) and scorer.heads == scorer.columns == ("sentiment",)
+    np.testing.assert_allclose(found[:, 0], sums / np.sqrt(sums**2 + 15), rtol=1e-6)
+    assert scorer.name == "word list list.tsv" and len(scorer.digest) == 64
+
+
+@pytest.mark.parametrize("line", ["good", "good\tfine", "good 1.9", "good\tnan", "\t1.0 1"])
+def test_lines_that_are_no_words_are_refused_with_their_place(tmp_path, line):
+    path = tmp_path / "list.txt"
+    path.write_text(f"fine\t1\n{line}\n")
+    with pytest.raises(UsageError, match=r"list\.txt, line 2 is not a word, a tabulator"):
+        Words(WordListConfig(kind="words", path=path))
+
+
+def test_no_list_is_a_usage_error(tmp_path):
+    config = WordListConfig(kind="words", path=tmp_path / "none.tsv")
+    with pytest.raises(UsageError, match="there is no file"):
+        scorer_digest(config)
+
+
+def test_a_classifier_gives_what_transformers_computes(tmp_path):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder = make_classifier(tmp_path / "moods", ("Other", "NEGATIVE", "Positive"))
+    config = ClassifierConfig(kind="classifier", folder=folder, head="regard", batch_tokens=40)
+    scorer = open_scorer(config)
+    texts = ["a good day", "bad", "b c d e f g", "a good day"]
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        made = [model(**tokenizer(t, return_tensors="pt")).logits.softmax(1)[0] for t in texts]
+    expected = [float(row[2] - row[1]) for row in made]
+    assert np.ptp(expected) > 0.05
+    np.testing.assert_allclose(scorer.score_heads(texts)[:, 0], expected, atol=1e-5)
+    assert scorer.heads == ("regard",) and scorer.name == "regard classifier moods"
+
+
+def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
+    folder = make_classifier(tmp_path / "moods", positions=12)
+    scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
+    text = "abcdefghijklmnopqrst"  # of 10 tokens each, the next from the ninth: a quarter of 10 - 2
+    windows = ["abcdefghij", "##ijklmnopqr", "##qrst"]
+    ids = [scorer._tokenizer.convert_tokens_to_ids(
+        ["[CLS]", *(c if k == n == 0 else f"##{c}" for n, c in enumerate(w.strip("#"))), "[SEP]"])
+        for k, w in enumerate(windows)]  # fmt: skip
+    each = scorer._forward([tuple(row) for row in ids])[:, 0]
+    assert scorer.score_heads([text])[0, 0] == pytest.approx(each.mean(), abs=1e-5)
+
+
+def test_labels_that_it_has_not_are_named(tmp_path):
+    folder = make_classifier(tmp_path / "moods", ("LABEL_0", "LABEL_1"))
+    with pytest.raises(UsageError, match=r"label_0, label_1.*positive"):
+        open_scorer(ClassifierConfig(kind="classifier", folder=folder))
+    named = ClassifierConfig(kind="classifier", folder=folder, positive="label_1",
+                             negative="LABEL_0")  # fmt: skip
+    assert np.isfinite(open_scorer(named).score_heads(["a"])).all()
+
+
+def test_what_is_no_classifier_or_would_run_code_is_refused(tmp_path):
+    folder = make_classifier(tmp_path / "moods")
+    config = ClassifierConfig(kind="classifier", folder=folder, device="cpu")
+    before = scorer_digest(config)["digest"]
+    (folder / "model.safetensors").rename(folder / "kept")
+    torch.save({"classifier.weight": torch.zeros(3, 32)}, folder / "pytorch_model.bin")
+    with pytest.raises(UsageError, match="no sequence classifier with weights in safetensors"):
+        open_scorer(config)
+    assert scorer_digest(config)["digest"] != before
+    (folder / "kept").rename(folder / "model.safetensors")
+    said = json.loads((folder / "config.json").read_text())
+    said |= {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}
+    (folder / "config.json").write_text(json.dumps(said | {"model_type": "evil"}))
+    (folder / "evil.py").write_text("raise SystemExit('code ran')")
+    with pytest.raises(UsageError, match="can be loaded"):
+        open_scorer(config)
+    with pytest.raises(UsageError, match="there is no file"):
+        scorer_digest(config.model_copy(update={"folder": tmp_path / "none"}))
+
+
+def test_a_language_model_is_no_whole_classifier(tmp_path):
+    from transformers import BertForMaskedLM
+
+    folder = make_classifier(tmp_path / "moods")
+    BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(UsageError, match=r"lacks .* weights, among them"):
+        open_scorer(ClassifierConfig(kind="classifier", folder=folder, batch_tokens=3))
