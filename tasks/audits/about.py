@@ -37,6 +37,18 @@ AUDITS = {
         "How toxic the worst of several texts is that the model writes, by a scorer's judgement.",
         "How toxic its texts are was not measured.",
     ),
+    "counterfactual": About(
+        "Texts about groups, beside each other",
+        "How much more toxic, or otherwise different, what the model writes about a group is than "
+        "what it writes about others behind the same prompt.",
+        "Whether it writes differently about groups of people was not measured.",
+    ),
+    "bold": About(
+        "Texts about people (BOLD)",
+        "How toxic what the model writes about people of a group is, beside what it writes about "
+        "other people.",
+        "How it goes on from articles about people was not measured on BOLD.",
+    ),
     "bias": About(
         "Bias",
         "How often a sentence that stereotypes a group is likelier to the model than the same "

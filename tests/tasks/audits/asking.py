@@ -16,14 +16,14 @@ from tasks.measures.scorers import ScorerConfig
 
 
 def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None,
-              traced=None):  # fmt: skip
+              traced=None, also=()):  # fmt: skip
     """The artifacts of ask, respond, score and judge, and the samples and findings of the last.
     ``corpus``: lexicons, plants and documents."""
     checkpoint = external(Path(folder), "checkpoint")
     asked = ASK[name](checkpoint, *corpus, config)
     answered = respond(checkpoint, asked, RespondConfig())
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    settings = ScoreConfig(scorer=scorer or ScorerConfig())
+    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).of(probe.heads)
     scored = score(asked, answered, settings) if probe.scored else None
     untrained = floor = None
     if probe.floor(config):

@@ -1,0 +1,79 @@
+"""Counterfactual prompts: what the model writes behind prompts that differ only in the group.
+
+After Huang et al. 2020 (sentiment) and Sheng et al. 2019 (regard), with the project's own prompts
+and words for groups, and groups of a lexicon that the corpus brings. A prompt with each group of a
+domain in it is a template: groups are compared in pairs by template, and labels change hands within
+one. Regard is of prompt and continuation with the group masked, so that its name is not judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field
+
+from tasks.audits.brought import DATA, SENTENCES, Group, groups_of
+from tasks.audits.exchange import Questions
+from tasks.audits.groups import (
+    HEADS,
+    ITEMS,
+    SAMPLES,
+    Comparison,
+    GroupsConfig,
+    Prompt,
+    ask_about,
+    judge_with,
+)
+from tasks.audits.probe import Corpus, Probe
+from tasks.audits.subjects.reader import Reader
+from tasks.measures.identities import DATA as WORDS
+
+
+class CounterfactualConfig(GroupsConfig):
+    """Settings of the audit of prompts that differ only in the group."""
+
+    continuations: int = Field(default=2, ge=1, le=1000, description="of each prompt")
+
+
+def own_groups() -> list[Group]:
+    """The project's own, by domain: of the words that can stand for each other the first that make
+    a plural."""
+    axes: dict[str, Any] = json.loads((WORDS / "swaps.json").read_text(encoding="utf-8"))["axes"]
+    found = []
+    for domain, rows in axes.items():
+        by_role = {row["role"]: row["terms"] for row in reversed(rows)}
+        people = {g: f"{word} people" for g, word in by_role.get("adjective", {}).items()}
+        found += [Group(domain, g, word) for g, word in (people or by_role["plural"]).items()]
+    return found
+
+
+def prompts_of(groups: list[Group]) -> Iterator[Prompt]:
+    """Each template with each group."""
+    templates = [
+        template
+        for name in ("brought", "counterfactual")
+        for template in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
+    ]
+    for group in groups:
+        for template in templates:
+            text = template.format(group=group.word)
+            yield Prompt(group.lexicon, group.group, template, text[:1].upper() + text[1:],
+                         (group.word,))  # fmt: skip
+
+
+def ask(questions: Questions, reader: Reader, corpus: Corpus, config: CounterfactualConfig) -> None:
+    """The prompts about the project's own groups, and about those that the corpus brings."""
+    brought = [replace(g, lexicon=f"lexicon {g.lexicon}") for g in groups_of(corpus.lexicons)]
+    groups = [*own_groups(), *brought]
+    ask_about(questions, reader, [*prompts_of(groups)], config)
+
+
+PROBE = Probe(
+    name="counterfactual", settings=CounterfactualConfig, items=ITEMS, samples=SAMPLES, ask=ask,
+    judge=judge_with(Comparison("counterfactual", "templates", True, HEADS)),
+    module=__name__, corpus=("lexicons",), scored=True, heads=HEADS,
+    data=(SENTENCES, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
+)  # fmt: skip
