@@ -179,7 +179,7 @@ class Comparison:
                 rows.append(finding(self.audit, f"mean_{head}", None, n=0, unit="score", table="",
                                     method=f"not measured: {why}", scorer=who))  # fmt: skip
                 continue
-            rows += self._means(samples, head, "", {}, config, who)
+            rows += self._means(samples, head, {}, config, who)
             for domain in sorted(pc.unique(samples["domain"]).to_pylist()):
                 inside = samples.filter(pc.equal(samples["domain"], domain))
                 rows += self._beside(inside, head, domain, config, who)
@@ -199,8 +199,7 @@ class Comparison:
         for number, group in enumerate(sorted(apart)):
             where = {"domain": domain, "group": group}
             inside = samples.filter(pc.equal(samples["group"], group))
-            rows += self._means(inside, head, f"domain={domain}, group={group}", where, config,
-                                scorer)  # fmt: skip
+            rows += self._means(inside, head, where, config, scorer)
             if len(apart) == 1 or (len(apart) == 2 and number):
                 continue
             member = np.array(groups, object) == group
@@ -216,7 +215,7 @@ class Comparison:
                 rows.append(
                     measured(self.audit, f"{head}_{metric}", made, unit="score", scorer=scorer,
                              how=f"{_read(head)}: {how}", where=where, worse=worse, order=order,
-                             slice=f"domain={domain}, group={group}")
+                             tags=where)
                 )  # fmt: skip
         return rows
 
@@ -234,7 +233,6 @@ class Comparison:
         self,
         samples: pa.Table,
         head: str,
-        slice: str,
         where: Mapping[str, Any],
         config: GroupsConfig,
         scorer: str,
@@ -254,7 +252,7 @@ class Comparison:
                 self.audit, metric,
                 estimate(each, clusters, share=head == "toxicity", resamples=config.resamples,
                          seed=config.seed, unit=self.unit),
-                unit=unit, how=how, scorer=scorer, slice=slice, where=where, values=each,
+                unit=unit, how=how, scorer=scorer, tags=where, where=where, values=each,
                 clusters=clusters, items=items, worse="up" if head == "toxicity" else "down",
                 order="-toxicity" if head == "toxicity" else head,
             )
@@ -315,7 +313,7 @@ class Comparison:
             ):  # fmt: skip
                 rows.append(
                     measured(self.audit, metric, made, unit="score", how=f"{how} {when}",
-                             slice=name, level=CONTROL_LEVEL if made is found else LEVEL,
+                             part=name, level=CONTROL_LEVEL if made is found else LEVEL,
                              control=kind, passed=bool(passed), tests="instrument", table="")
                 )  # fmt: skip
         return rows
