@@ -31,15 +31,20 @@ REQUESTS = table(
     column("item", ID, "id", "the item for whose sake"),
     column("part", pa.string(), "label", "which of the item's requests, where it has several"),
     column("kind", pa.string(), "label",
-           "write: go on from the context; read: say how likely each target is behind it"),
+           "write: go on from the context; read: say how likely each target is behind it; "
+           "complete: the likeliest of what may stand behind the context, of a masked model "
+           "between it and the target; embed: what the model makes of the places of each target"),
     column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
     column("targets", TEXTS, "personal",
            "token ids to be read behind the context, a list for each text; null: to be written"),
     column("places", TEXTS, "figure",
-           "places in each target that a masked model is asked about; null: all"),
+           "places in each target that a masked model is asked about, or whose embeddings are "
+           "averaged; null: all"),
     column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
     column("lower", pa.bool_(), "figure",
            "whether what was written is read again in lower case; null: nothing is written"),
+    column("layer", pa.int32(), "figure", "of embeddings: 0 those of the input, without places; "
+           "from 1 what that block makes of them, from -1 backwards what the last makes"),
     column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
     column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
     column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
@@ -59,7 +64,7 @@ REQUESTS = table(
 
 #: What requests that are answered in one call share.
 SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
-            "seed", "moments", "lower")  # fmt: skip
+            "seed", "moments", "lower", "layer")  # fmt: skip
 
 READER = table(
     "What was known of the model when the requests were written: no weights.",
@@ -96,6 +101,14 @@ RESPONSES = table(
            unit="nats"),
     column("stop", pa.string(), "label", "end: the model ended its text; length: it had to stop; "
            "empty where it was read"),
+)  # fmt: skip
+
+EMBEDDINGS = table(
+    "What the model makes of texts, one row a text; none where embeddings were not asked for.",
+    column("request", ID, "id", "the request that it answers"),
+    column("draw", pa.int32(), "figure", "which of its targets, from 0"),
+    column("layer", pa.int32(), "figure", "as in the request"),
+    column("vector", pa.list_(pa.float32()), "figure", "mean over the places of the target"),
 )  # fmt: skip
 
 MODEL = table(
@@ -220,6 +233,37 @@ class Questions:
         held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
         self._add(item, part, asked, held)
 
+    def complete(
+        self,
+        item: bytes,
+        context: Sequence[int],
+        after: Sequence[int],
+        *,
+        count: int,
+        tokens: int,
+        part: str = "",
+    ) -> None:
+        """Ask for the ``count`` likeliest completions behind a context, of at most ``tokens``; a
+        masked model is asked for a single one, between the context and what stands ``after``."""
+        asked = {"kind": "complete", "context": list(context), "targets": [list(after)],
+                 "draws": count, "tokens": tokens}  # fmt: skip
+        self._add(item, part, asked)
+
+    def embed(
+        self,
+        item: bytes,
+        targets: Sequence[Sequence[int]],
+        places: Sequence[Sequence[int]],
+        *,
+        layer: int,
+        part: str = "",
+    ) -> None:
+        """Ask for the embeddings of some ``places`` of each target, averaged over them; targets are
+        read as they stand, with what opens and ends them."""
+        asked = {"kind": "embed", "context": [], "targets": [*map(list, targets)],
+                 "places": [*map(list, places)], "layer": layer}  # fmt: skip
+        self._add(item, part, asked)
+
     def skip(self, part: str, why: str, count: int | None = None, **tags: Any) -> None:
         self.skipped.append({"part": part, "tags": json.dumps(tags), "why": why, "count": count})
 
@@ -235,7 +279,7 @@ class Questions:
 
 class Answers:
     """Items with what was answered and scored for their sake; ``floor``: what an untrained model
-    answered; ``traced``: rows of TRACED about the responses."""
+    answered; ``traced``: rows of TRACED about the responses; ``embeddings``: rows of EMBEDDINGS."""
 
     def __init__(
         self,
@@ -250,6 +294,7 @@ class Answers:
         floor: Answers | None = None,
         traced: pa.Table | None = None,
         scorers: pa.Table | None = None,
+        embeddings: pa.Table | None = None,
     ) -> None:
         for name in TRACES:  # null where nothing was looked for
             told = pa.nulls(len(responses), pa.int32()) if traced is None else traced[name]
@@ -260,15 +305,16 @@ class Answers:
         if reader is not None:
             self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()
         self.skipped = [] if skipped is None else skipped.to_pylist()
-        self._scores = scores
+        self._scores, self._embeddings = scores, embeddings
         self._scorers = [] if scorers is None else scorers.to_pylist()
 
-    def of(self, part: str = "") -> pa.Table:
-        """The responses to the requests of one part: beside the columns of RESPONSES ``row``, the
-        row of the item in ``items``; sorted by that and by draw."""
+    def of(self, part: str = "", answered: pa.Table | None = None) -> pa.Table:
+        """What was ``answered`` to the requests of one part, by default the responses: beside their
+        columns ``row``, the row of the item in ``items``; sorted by that and by draw."""
+        answered = self.responses if answered is None else answered
         asked = self.requests.filter(pc.equal(self.requests["part"], part))
-        order = np.argsort(_places(self.responses["request"], asked["request"]), kind="stable")
-        found = self.responses.take(pa.array(order))
+        order = np.argsort(_places(answered["request"], asked["request"]), kind="stable")
+        found = answered.take(pa.array(order))
         first = _places(asked["request"], found["request"])
         counts = {r["values"]: r["counts"] for r in found["request"].value_counts().to_pylist()}
         many = np.array([counts.get(r, 0) for r in asked["request"].to_pylist()], np.int64)
@@ -299,6 +345,18 @@ class Answers:
         values[rows, draws], tokens[rows, draws] = sums, counts
         return values, tokens
 
+    def embeddings(self, part: str = "") -> np.ndarray:
+        """Of each item the embedding of each of its targets, (n, targets, d) float64, NaN where
+        there is none."""
+        empty = EMBEDDINGS.empty_table() if self._embeddings is None else self._embeddings
+        found = self.of(part, empty)
+        rows, draws = found["row"].to_numpy(), found["draw"].to_numpy()
+        made = found["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        made = made.reshape(len(rows), -1) if len(rows) else np.empty((0, 0))
+        vectors = np.full((len(self.items), 1 + max(draws, default=0), made.shape[1]), np.nan)
+        vectors[rows, draws] = made
+        return vectors
+
     def seen(self) -> np.ndarray | None:
         """Of each item whether a text that was read for its sake stands whole in the training text,
         (n,) bool; None where that was not looked for. Of the shortest texts that is not known."""
@@ -314,7 +372,8 @@ class Answers:
         return found
 
     def scripted(self, values: np.ndarray) -> Answers:
-        """The same items, answered by a script: the log p of each target of each, (n, targets)."""
+        """The same items, answered by a script: the log p of each target of each, (n, targets), or
+        its embedding, (n, targets, d)."""
         return Scripted(self, values)
 
     def scorers(self, head: str = "toxicity") -> list[str]:
@@ -351,7 +410,7 @@ class Scripted(Answers):
         vars(self).update(vars(answers))
         self._values = values
 
-    def of(self, part: str = "") -> pa.Table:
+    def of(self, part: str = "", answered: pa.Table | None = None) -> pa.Table:
         """Texts of one token each: what the script says of them, against a vocabulary whose log p
         have mean 0 and deviation 1."""
         rows, draws = np.indices(self._values.shape).reshape(2, -1)
@@ -362,6 +421,9 @@ class Scripted(Answers):
             for name, values in zip(("log_p", "mean", "std"), lists, strict=True)
         }
         return pa.table({"row": rows, "draw": draws, **said})
+
+    def embeddings(self, part: str = "") -> np.ndarray:
+        return self._values
 
 
 #: What stands in the place of those whom a text is about (Sheng et al. 2019).

@@ -61,7 +61,8 @@ class Probe:
     values    called with (answers, values): fills ``values``; returns what the methods of all
               findings end with
     script    called with (items, metric, effect, random numbers): log p of each target of each
-              item, (n, targets), of who has no effect on that measure, or a large one
+              item, (n, targets), or its embedding, (n, targets, d), of who has no effect on that
+              measure, or a large one
     derived   called with the findings of its measures: further ones, computed from them
     samples   schema of the rows behind its findings, with
     judge     called with (answers, config): the samples and the rows of the findings; instead of
@@ -208,6 +209,7 @@ def judge_of(probe: Probe) -> Stage:
                 floor,
                 place["traced"].read() if place else None,
                 scored["scorer"].read() if scored else None,
+                responses["embeddings"].read(),
             )
 
         answers = answers_of(answered, traced, answers_of(untrained) if untrained else None)
@@ -227,9 +229,9 @@ def judge_of(probe: Probe) -> Stage:
         code=[probe.module, *probe.data],
         libraries=["numpy", "scipy"],
         reads={"asked": ("items", "requests", "reader", "skipped"),
-               "answered": ("responses", "model"), "scored": ("scores", "scorer"),
-               "untrained": ("responses",), "untrained_scored": ("scores",), "pretrained": TOLD,
-               "traced": ("traced",)},
+               "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),
+               "untrained": ("responses", "embeddings"), "untrained_scored": ("scores",),
+               "pretrained": TOLD, "traced": ("traced",)},
     )(judge)  # fmt: skip
 
 

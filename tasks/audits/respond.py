@@ -16,18 +16,24 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.exchange import MODEL, REQUESTS, RESPONSES, SETTINGS
+from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUESTS, RESPONSES, SETTINGS
 from tasks.audits.subjects.reader import READ as READERS
-from tasks.audits.subjects.subject import Subject, open_subject
+from tasks.audits.subjects.subject import Subject, Written, open_subject
 from tasks.contract import Artifact, Device, InProcess, StageConfig, Table, Tables, Work, stage
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
 WRITTEN, READ = 1 << 15, 1 << 18
 
+#: Kinds of requests whose cost is what is written.
+WRITES = ("write", "complete")
+
 #: Of the weights of a model that was never trained.
 SEED = 0
 
 Row = dict[str, Any]
+
+#: The tables of answers.
+ANSWERED = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
 
 
 class RespondConfig(StageConfig):
@@ -57,8 +63,8 @@ def chunks(requests: pa.Table) -> list[Chunk]:
     cuts, cost, kind = [0], 0, ""
     for place, index in enumerate(order):
         row = listed[index]
-        more = row["draws"] * row["tokens"] if row["kind"] == "write" else _size(row)[0]
-        most = WRITTEN if row["kind"] == "write" else READ
+        more = row["draws"] * row["tokens"] if row["kind"] in WRITES else _size(row)[0]
+        most = WRITTEN if row["kind"] in WRITES else READ
         if place > cuts[-1] and (cost + more > most or row["kind"] != kind):
             cuts.append(place)
             cost = 0
@@ -95,17 +101,19 @@ def opened(checkpoint: Artifact, device: str, seed: int | None = None) -> Subjec
 
 def answer(chunk: Chunk, checkpoint: Artifact, device: str, seed: int | None, out: Tables) -> Row:
     """Answer the requests of a chunk; says in which precision."""
-    subject = opened(checkpoint, device, seed)
-    rows = list(responses_to(subject, chunk.requests.to_pylist()))
-    out.table("responses").write(pa.Table.from_pylist(rows, schema=RESPONSES))
+    subject, requests = opened(checkpoint, device, seed), chunk.requests.to_pylist()
+    rows = list(responses_to(subject, requests))
+    name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
+    out.table(name).write(pa.Table.from_pylist(rows, schema=ANSWERED[name]))
     return {"precision": subject.precision}
 
 
 def responses_to(subject: Subject, requests: list[Row]) -> Iterator[Row]:
-    """Rows of RESPONSES to rows of REQUESTS of one kind."""
+    """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
+    how = {"write": _written, "read": _read, "complete": _completed, "embed": _embedded}
     for _, group in groupby(requests, key=_settings):
         alike = list(group)
-        yield from (_written if alike[0]["kind"] == "write" else _read)(subject, alike)
+        yield from how[alike[0]["kind"]](subject, alike)
 
 
 def _written(subject: Subject, alike: list[Row]) -> list[Row]:
@@ -118,13 +126,7 @@ def _written(subject: Subject, alike: list[Row]) -> list[Row]:
         samples=first["draws"],
         **{name: first[name] for name in sampling},
     )
-    rows = [
-        {"request": row["request"], "draw": draw, "ids": written.ids,
-         "text": subject.decode(written.ids), "log_p": written.log_probs,
-         "stop": "end" if written.stopped else "length"}
-        for row, texts in zip(alike, made, strict=True)
-        for draw, written in enumerate(texts)
-    ]  # fmt: skip
+    rows = _texts(subject, alike, made)
     contexts = [row["context"] for row in alike for _ in range(row["draws"])]
     if first["moments"]:
         for row, again in zip(rows, _moments(subject, contexts, [r["ids"] for r in rows]),
@@ -135,6 +137,36 @@ def _written(subject: Subject, alike: list[Row]) -> list[Row]:
         for row, log_p in zip(rows, subject.log_probs_behind(contexts, lower), strict=True):
             row["lower_log_p"] = log_p
     return rows
+
+
+def _completed(subject: Subject, alike: list[Row]) -> list[Row]:
+    made = subject.complete(
+        [row["context"] for row in alike],
+        [row["targets"][0] for row in alike],
+        count=alike[0]["draws"],
+        max_new_tokens=alike[0]["tokens"],
+    )
+    return _texts(subject, alike, made)
+
+
+def _texts(subject: Subject, alike: list[Row], made: list[list[Written]]) -> list[Row]:
+    return [
+        {"request": row["request"], "draw": draw, "ids": written.ids,
+         "text": subject.decode(written.ids), "log_p": written.log_probs,
+         "stop": "end" if written.stopped else "length"}
+        for row, texts in zip(alike, made, strict=True)
+        for draw, written in enumerate(texts)
+    ]  # fmt: skip
+
+
+def _embedded(subject: Subject, alike: list[Row]) -> Iterator[Row]:
+    layer = alike[0]["layer"]
+    targets = [target for row in alike for target in row["targets"]]
+    places = [at for row in alike for at in row["places"]]
+    each = iter(subject.embed(targets, places, layer))
+    for row in alike:
+        for draw in range(len(row["targets"])):
+            yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(each)}
 
 
 def _read(subject: Subject, alike: list[Row]) -> Iterator[Row]:
@@ -177,7 +209,7 @@ def _all(target: list[int]) -> list[int]:
 
 
 @stage(
-    tables={"responses": RESPONSES, "model": MODEL},
+    tables={**ANSWERED, "model": MODEL},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
 )
@@ -187,7 +219,7 @@ def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, work: 
 
 
 @stage(
-    tables={"responses": RESPONSES, "model": MODEL},
+    tables={**ANSWERED, "model": MODEL},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
     reads={"checkpoint": READERS},

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.audits.subjects.subject import Float32, Subject, computes
+from model.rows import check_numbers
+from tasks.audits.subjects.subject import Float32, Subject, Written, computes
 
 #: Logits held at a time, in elements (float32: 256 MiB).
 LOGITS = 1 << 26
@@ -76,3 +77,32 @@ class Masked(Subject):
             for i, value in zip(batch, chosen.tolist(), strict=True):
                 scores[cells[i][0]][cells[i][1]] = value
         return scores
+
+    @computes
+    @torch.inference_mode()
+    def complete(
+        self,
+        contexts: Sequence[Sequence[int]],
+        afters: Sequence[Sequence[int]],
+        *,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[list[Written]]:
+        before = [] if self.bos is None else [self.bos]
+        behind = [] if self.end is None else [self.end]
+        room = self.context - len(before) - len(behind) - 1
+        lines, columns = [], []
+        for context, after in zip(contexts, afters, strict=True):
+            left = list(context)[-max(1, room - min(len(after), room // 2)) :]
+            right = list(after)[: room - len(left)]
+            lines.append([*before, *left, self.mask, *right, *behind])
+            columns.append(len(before) + len(left))
+        made: list[list[Written]] = [[] for _ in lines]
+        for batch in like_lengths([*map(len, lines)], self.vocab_size):
+            logits = self.logits_at([lines[i] for i in batch], [columns[i] for i in batch])
+            best = check_numbers(logits.log_softmax(-1)).topk(min(count, logits.shape[1]))
+            for i, *cells in zip(batch, best.indices.tolist(), best.values.cpu().numpy(),
+                                 strict=True):  # fmt: skip
+                made[i] = [Written([token], log_p[None], False)
+                           for token, log_p in zip(*cells, strict=True)]  # fmt: skip
+        return made

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import END_OF_TEXT, PAD, Batch
+from model.decoding.beam import beam
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import Continuation, generate
-from model.decoding.inside import attention_weights
+from model.decoding.inside import attention_weights, embeddings
 from model.decoding.score import (
     Moments,
     target_log_probs,
@@ -28,7 +29,16 @@ from model.rows import padded
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Subject, Written, computes, joined
+from tasks.audits.subjects.subject import (
+    Float32,
+    Subject,
+    Written,
+    beamed,
+    check_layer,
+    computes,
+    joined,
+    rows_of,
+)
 from tasks.contract import UsageError
 
 
@@ -60,6 +70,14 @@ class _Own(OwnReader, Subject):
 
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
         return attention_weights(self.model, ids)
+
+    @computes
+    def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+        if layer == 0:
+            return rows_of(self.model.embedding.weight, sequences)
+        stack = self.model.encoder or self.model.decoder
+        check_layer(self.name, layer, len(stack.blocks) if stack else 0)
+        return embeddings(self.model, sequences, layer=layer)
 
 
 class OwnDecoder(_Own):
@@ -142,6 +160,20 @@ class OwnDecoder(_Own):
             **self._task(prompts),
         )
         return [[_written(continuation) for continuation in row] for row in made]
+
+    @computes
+    def complete(
+        self,
+        contexts: Sequence[Sequence[int]],
+        afters: Sequence[Sequence[int]],
+        *,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[list[Written]]:
+        kept = [list(c[-(self.context - max_new_tokens) :]) for c in contexts]
+        how = {"normalisation": "mean", "stopping": "transformers", **self._task(kept)}
+        made = beam(self.model, width=count, max_new_tokens=max_new_tokens, **how)
+        return [[beamed(hypothesis) for hypothesis in row] for row in made]
 
     def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {"prompts": prompts}

@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.audits.subjects.reader import Ids, Reader, place_of, read_config, shared_prefix
-from tasks.contract import Artifact, HallmarkError, torch_device
+from tasks.contract import Artifact, HallmarkError, UsageError, torch_device
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from model.config import Precision
+    from model.decoding.beam import Hypothesis
     from model.decoding.score import Moments
 
 Float64 = NDArray[np.float64]
@@ -87,6 +90,25 @@ class Subject(Reader, ABC):
         Raises HallmarkError, one sentence, where the model gives none.
         """
         raise HallmarkError("it gives no attention weights")
+
+    def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+        """Of each token of each sequence, read as it stands, (length, d): at layer 0 its row of the
+        input embeddings, from 1 on what that block makes of it, from -1 backwards what the last
+        does. UsageError, one sentence, where there is no such layer."""
+        raise HallmarkError(f"{self.name} gives no embeddings")
+
+    def embed(
+        self, sequences: Sequence[Sequence[int]], places: Sequence[Sequence[int]], layer: int
+    ) -> Float32:
+        """Mean over the tokens at ``places`` of each sequence of their ``states``, (n, d)."""
+        from model.rows import by_length
+
+        found: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
+        for rows in by_length([*map(len, sequences)], TOGETHER):
+            states = self.states([sequences[i] for i in rows], layer)
+            for i, state in zip(rows, states, strict=True):
+                found[i] = state[list(places[i])].mean(0)
+        return np.stack(found)
 
     def log_likelihoods(
         self, texts: Sequence[str], contexts: Sequence[str] | None = None
@@ -167,6 +189,22 @@ class Subject(Reader, ABC):
         """
         raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
 
+    def complete(
+        self,
+        contexts: Sequence[Sequence[int]],
+        afters: Sequence[Sequence[int]],
+        *,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[list[Written]]:
+        """The ``count`` likeliest completions of each context, best first.
+
+        A causal model's by beam search of as many beams, ranked by log p a token, as transformers
+        does it. A masked model's are the likeliest single tokens at a mask between the context and
+        what stands ``afters`` it, which no other model sees.
+        """
+        raise HallmarkError(f"{self.name} completes no texts")
+
     def generate_ids(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
     ) -> list[list[Ids]]:
@@ -194,6 +232,25 @@ def joined(
     whole = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
     given = [min(max(1, len(c)), len(s)) for c, s in zip(contexts, whole, strict=True)]
     return whole, given
+
+
+def check_layer(name: str, layer: int, depth: int) -> None:
+    """UsageError unless a model of so many layers has this one."""
+    if not -depth <= layer <= depth:
+        raise UsageError(f"{name} has {depth} layers and no layer {layer}: choose one from "
+                         f"{-depth} to {depth}")  # fmt: skip
+
+
+def rows_of(table: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+    """The rows (length, d) of a table of embeddings (V, d), for each sequence of token ids."""
+    return [table[list(sequence)].detach().float().cpu().numpy() for sequence in sequences]
+
+
+def beamed(made: Hypothesis) -> Written:
+    """A hypothesis of a beam search, without the token that ended it."""
+    count = len(made.ids) - made.complete
+    log_p = np.array(made.log_probs[:count], np.float32)
+    return Written([*made.ids[:count]], log_p, made.complete)
 
 
 #: Tokens of contexts and targets that are read in one call.

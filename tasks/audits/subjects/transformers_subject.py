@@ -19,13 +19,23 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
+from model.decoding.beam import beam_search
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.score import Moments, as_moments, log_probs_of, moments_of
 from model.decoding.windows import window_start
-from model.rows import padded
+from model.rows import check_numbers, padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.reader import Ids
-from tasks.audits.subjects.subject import Float32, Subject, Written, computes, joined
+from tasks.audits.subjects.subject import (
+    Float32,
+    Subject,
+    Written,
+    beamed,
+    check_layer,
+    computes,
+    joined,
+    rows_of,
+)
 from tasks.audits.subjects.transformers_reader import (
     LOCAL,
     TransformersReader,
@@ -149,6 +159,19 @@ class _Transformers(TransformersReader, Subject):
             raise HallmarkError(f"{why} of every token to every other")
         return {"decoder" if self.kind == "causal" else "encoder": layers}
 
+    @computes
+    @torch.inference_mode()
+    def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+        if layer == 0:
+            return rows_of(self.model.get_input_embeddings().weight, sequences)
+        ids, real = padded(sequences, self.device)
+        read = self.model.base_model(
+            input_ids=ids, attention_mask=real.long(), output_hidden_states=True
+        )
+        check_layer(self.name, layer, len(read.hidden_states) - 1)
+        states = read.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
+        return [state[: len(s)] for state, s in zip(states, sequences, strict=True)]
+
 
 class TransformersCausal(_Transformers):
     """Left to right."""
@@ -263,6 +286,31 @@ class TransformersCausal(_Transformers):
                     made[index].append(rows[row])
         return made
 
+    @computes
+    @torch.inference_mode()
+    def complete(
+        self,
+        contexts: Sequence[Sequence[int]],
+        afters: Sequence[Sequence[int]],
+        *,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[list[Written]]:
+        kept = [list(c[-(self.context - max_new_tokens) :]) for c in contexts]
+        made: list[list[Written]] = [[] for _ in kept]
+        order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
+        many = max(1, LOGITS // 4 // self.vocab_size // count)
+        for _, group in groupby(order, key=lambda i: len(kept[i])):
+            members = list(group)
+            for batch in (members[i : i + many] for i in range(0, len(members), many)):
+                found = beam_search(
+                    Beams(self.model, [kept[i] for i in batch]), width=count, stop=self.ends,
+                    max_new_tokens=max_new_tokens, normalisation="mean", stopping="transformers",
+                )  # fmt: skip
+                for i, hypotheses in zip(batch, found, strict=True):
+                    made[i] = [beamed(hypothesis) for hypothesis in hypotheses]
+        return made
+
     def _continue(
         self,
         prompts: list[Ids],
@@ -295,6 +343,25 @@ class TransformersCausal(_Transformers):
             Written(tokens[row, :count].tolist(), log_probs[row, :count].copy(), not alive[row])
             for row, count in enumerate(counts)
         ]
+
+
+class Beams:
+    """Log-probabilities for ``beam_search`` behind prompts of one length."""
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+        self.model, self.prompts = model, prompts
+
+    def start(self) -> torch.Tensor:
+        return self._read(torch.tensor(self.prompts, device=self.model.device), None)
+
+    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        self.cache.batch_select_indices(torch.tensor(parents, device=self.model.device))
+        return self._read(torch.tensor(tokens, device=self.model.device)[:, None], self.cache)
+
+    def _read(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        self.cache = out.past_key_values
+        return check_numbers(out.logits[:, -1].float().log_softmax(-1))  # (B, V)
 
 
 class TransformersMasked(_Transformers, Masked):
