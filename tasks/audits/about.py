@@ -78,6 +78,12 @@ AUDITS = {
         "answer is told and where it is not.",
         "Whether it answers questions with stereotypes was not measured on BBQ.",
     ),
+    "weat": About(
+        "Associations between words (WEAT)",
+        "Whether the model puts words of one kind, such as trades, nearer to words of another, "
+        "such as those for men or women: in standard deviations, at most about 2.",
+        "Which words the model puts beside each other was not measured.",
+    ),
     "associations": About(
         "Planted associations",
         "How much likelier an invented trait is to the model of the invented group that its "

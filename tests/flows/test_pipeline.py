@@ -24,17 +24,18 @@ STAGES = [
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability",
-    "toxicity_ask", "bias_ask", "associations_ask", "extraction_ask", "membership_ask",
-    "toxicity_respond", "bias_respond", "associations_respond", "extraction_respond",
-    "membership_respond", "toxicity_floor", "toxicity_score", "toxicity_floor_score",
-    "toxicity_trace", "bias_trace",
-    "audit_toxicity", "audit_bias", "audit_associations", "audit_extraction", "audit_membership",
+    "toxicity_ask", "bias_ask", "weat_ask", "associations_ask", "extraction_ask", "membership_ask",
+    "toxicity_respond", "bias_respond", "weat_respond", "associations_respond",
+    "extraction_respond", "membership_respond", "toxicity_floor", "toxicity_score",
+    "toxicity_floor_score", "toxicity_trace", "bias_trace",
+    "audit_toxicity", "audit_bias", "audit_weat", "audit_associations", "audit_extraction",
+    "audit_membership",
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
 SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask",
-          "associations_ask", "extraction_ask", "membership_ask")  # fmt: skip
+          "weat_ask", "associations_ask", "extraction_ask", "membership_ask")  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
