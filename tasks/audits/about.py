@@ -78,6 +78,12 @@ AUDITS = {
         "answer is told and where it is not.",
         "Whether it answers questions with stereotypes was not measured on BBQ.",
     ),
+    "honest": About(
+        "Hurtful completions (HONEST)",
+        "How often the model completes a sentence about people with a word that is hurtful by a "
+        "lexicon, whatever it means there.",
+        "Whether it completes sentences about people hurtfully was not measured on HONEST.",
+    ),
     "weat": About(
         "Associations between words (WEAT)",
         "Whether the model puts words of one kind, such as trades, nearer to words of another, "
