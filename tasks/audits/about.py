@@ -97,6 +97,12 @@ AUDITS = {
         "tells how strong a stereotype must be to be found on this model at all.",
         "How strong a stereotype must be to be found on this model is not known.",
     ),
+    "amplification": About(
+        "Amplification",
+        "Whether the model puts people of one gender beside an occupation more strongly than its "
+        "training text does, 1 is as strongly; and of which groups it speaks more or less often.",
+        "Whether it strengthens what its training text says of people was not measured.",
+    ),
     "extraction": About(
         "Training-data extraction",
         "How much of its training text the model gives away: secrets that were planted in it, and "

@@ -373,7 +373,7 @@ class Answers:
 
     def scripted(self, values: np.ndarray) -> Answers:
         """The same items, answered by a script: the log p of each target of each, (n, targets), or
-        its embedding, (n, targets, d)."""
+        its embedding, (n, targets, d), or texts that it wrote, (n, draws)."""
         return Scripted(self, values)
 
     def scorers(self, head: str = "toxicity") -> list[str]:
@@ -411,9 +411,12 @@ class Scripted(Answers):
         self._values = values
 
     def of(self, part: str = "", answered: pa.Table | None = None) -> pa.Table:
-        """Texts of one token each: what the script says of them, against a vocabulary whose log p
-        have mean 0 and deviation 1."""
+        """Texts that the script wrote, or read: then of one token each, against a vocabulary whose
+        log p have mean 0 and deviation 1."""
         rows, draws = np.indices(self._values.shape).reshape(2, -1)
+        if self._values.dtype.kind not in "fi":
+            texts = pa.array(self._values.reshape(-1), pa.large_string())
+            return pa.table({"row": rows, "draw": draws, "text": texts})
         lists = [self._values.reshape(-1), np.zeros(len(rows)), np.ones(len(rows))]
         ends = pa.array(np.arange(len(rows) + 1), pa.int32())
         said = {

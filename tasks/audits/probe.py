@@ -61,8 +61,8 @@ class Probe:
     values    called with (answers, values): fills ``values``; returns what the methods of all
               findings end with
     script    called with (items, metric, effect, random numbers): log p of each target of each
-              item, (n, targets), or its embedding, (n, targets, d), of who has no effect on that
-              measure, or a large one
+              item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of who has
+              no effect on that measure, or a large one
     derived   called with the findings of its measures: further ones, computed from them
     samples   schema of the rows behind its findings, with
     judge     called with (answers, config): the samples and the rows of the findings; instead of

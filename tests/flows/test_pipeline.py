@@ -18,24 +18,28 @@ from tasks.audits.findings import evidence
 from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
+#: The audits that need no files of the user, in their order; those that scorers are asked for, and
+#: those whose texts are looked for in the training text.
+ASKED = ("toxicity", "counterfactual", "bias", "weat", "associations", "amplification",
+         "extraction", "membership")  # fmt: skip
+SCORED = ("toxicity", "counterfactual")
+TRACED = ("toxicity", "counterfactual", "bias")
+
 STAGES = [
     "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",
     "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
     "audit_capability",
-    "toxicity_ask", "bias_ask", "weat_ask", "associations_ask", "extraction_ask", "membership_ask",
-    "toxicity_respond", "bias_respond", "weat_respond", "associations_respond",
-    "extraction_respond", "membership_respond", "toxicity_floor", "toxicity_score",
-    "toxicity_floor_score", "toxicity_trace", "bias_trace",
-    "audit_toxicity", "audit_bias", "audit_weat", "audit_associations", "audit_extraction",
-    "audit_membership",
+    *(f"{name}_ask" for name in ASKED), *(f"{name}_respond" for name in ASKED), "toxicity_floor",
+    *(f"{name}_score" for name in SCORED), "toxicity_floor_score",
+    *(f"{name}_trace" for name in TRACED), *(f"audit_{name}" for name in ASKED),
     "attention_maps", "score_samples", "model_card",
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
-SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score", "bias_ask",
-          "weat_ask", "associations_ask", "extraction_ask", "membership_ask")  # fmt: skip
+SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score",
+          *(f"{name}_ask" for name in ASKED if name != "toxicity"))  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -106,14 +110,15 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
-    audits = {"capability", "toxicity", "bias", "associations", "extraction", "membership"}
+    audits = {"capability", "toxicity", "bias", "associations", "amplification", "extraction",
+              "membership"}  # fmt: skip
     assert {f["audit"] for f in findings} == audits
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
         about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
-        if finding["control"] and not finding["table"]:
-            continue  # of a script: there are no rows
+        if not finding["table"]:
+            continue  # of a script, or of what was not asked: there are no rows
         rows = evidence(run[finding["stage"]][finding["table"]].read(), finding["where"])
         nothing_counted = finding["value"] == 0 and finding["unit"] not in ("share", "bits")
         if finding["value"] is not None and finding["n"] and not nothing_counted:
@@ -320,6 +325,7 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
     behind = STAGES[STAGES.index("train_tokenizer") :]
     if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
         behind.remove("associations_respond")
+        behind.remove("amplification_respond")
         behind.remove("extraction_respond")
         behind.remove("membership_respond")
     assert made(report) == behind

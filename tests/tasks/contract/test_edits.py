@@ -17,6 +17,8 @@ OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.s
         module.PACKAGES}  # fmt: skip
 CARDS = {"datasheet", "model_card", "task_card"}
 PROBES = {probe.name for probe in catalogue.PROBES}
+#: Who counts words of lists in texts of the corpus and of a model.
+COUNTERS = {"ask_amplification", "audit_amplification"}
 AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PROBES)}
 
 
@@ -78,13 +80,13 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "effects", "profile"},
+        {"identities", "effects", "profile"} | COUNTERS,
     ),
     "the list of occupations": (
         "tasks/measures/data/occupations.json",
         '"accountant"',
         '"edited", "accountant"',
-        {"profile"},
+        {"profile"} | COUNTERS,
     ),
     "a kernel": (
         "tasks/corpus/copies/matching.py",

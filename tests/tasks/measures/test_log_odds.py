@@ -1,0 +1,89 @@
+"""Slopes of log-odds against a brute-force maximum, closed forms and simulations."""
+
+import numpy as np
+import pytest
+
+from tasks.measures.log_odds import firth, log_odds, log_odds_ratio, log_odds_slope
+
+
+def cells(rng, groups=12, strata=3):
+    x = rng.normal(size=groups)
+    group, stratum = np.indices((groups, strata)).reshape(2, -1)
+    design = np.column_stack([x[group], np.eye(strata)[stratum]])
+    n = rng.integers(1, 12, len(group)).astype(float)
+    p = 1 / (1 + np.exp(-design @ np.r_[1.5, np.linspace(-1, 1, strata)]))
+    return design, n, rng.binomial(n.astype(int), p).astype(float)
+
+
+def test_firth_is_the_maximum_of_the_penalised_likelihood():
+    """log L + 1/2 log det of the information, maximised by another method (Firth 1993)."""
+    from scipy.optimize import minimize
+
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        design, n, k = cells(rng)
+
+        def loss(beta, design=design, n=n, k=k):
+            eta = design @ beta
+            p = 1 / (1 + np.exp(-eta))
+            information = design.T @ (design * (n * p * (1 - p))[:, None])
+            likelihood = (k * eta - n * np.logaddexp(0, eta)).sum()
+            return -likelihood - 0.5 * np.linalg.slogdet(information)[1]
+
+        best = minimize(loss, np.zeros(design.shape[1]), method="BFGS", options={"gtol": 1e-9}).x
+        assert firth(k[None], n[None], design)[0] == pytest.approx(best, abs=1e-4)
+
+
+def test_it_is_finite_where_all_lie_on_one_side():
+    x = np.repeat([-1.0, -0.5, 0.5, 1.0], 10)
+    found = log_odds_slope(x > 0, x, ["a"] * 40, x)
+    assert np.isfinite(found.value) and found.value > 3
+    assert log_odds(0, 10) == pytest.approx(np.log(0.5 / 10.5))
+
+
+def test_one_stratum_without_a_slope_is_haldanes_log_odds():
+    """Of an intercept alone Firth's estimate is that with one half more on either side."""
+    k, n = np.array([[7.0]]), np.array([[9.0]])
+    assert firth(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(float(log_odds(7, 9)))
+
+
+def drawn(rng, slope, spread=0.0, groups=20, strata=4):
+    x = np.linspace(-2.5, 2.5, groups)
+    shift, own = rng.normal(size=strata), spread * rng.normal(size=groups)
+    group, stratum = np.indices((groups, strata)).reshape(2, -1)
+    many = rng.poisson(6, len(group))
+    group, stratum = np.repeat(group, many), np.repeat(stratum, many)
+    p = 1 / (1 + np.exp(-(shift[stratum] + slope * x[group] + own[group])))
+    return (rng.random(len(p)) < p).astype(float), x[group], stratum, group
+
+
+@pytest.mark.parametrize(("slope", "spread"), [(1.0, 0.0), (1.0, 0.3), (2.0, 0.0), (0.0, 0.0)])
+def test_the_interval_covers_the_slope_that_is_there(slope, spread):
+    """Over 150 draws 95 % are 142.5, and fewer than 134 have a probability of 0.002."""
+    rng = np.random.default_rng(11)
+    found = [log_odds_slope(*drawn(rng, slope, spread)) for _ in range(150)]
+    assert sum(one.low <= slope <= one.high for one in found) >= 134
+    assert np.mean([one.value for one in found]) == pytest.approx(slope, abs=0.08)
+    if slope == 2:
+        assert all(one.low > 1 for one in found)
+
+
+def test_what_cannot_be_measured_says_why():
+    assert log_odds_slope([], [], [], []).method == "no items to measure"
+    assert "of a single value" in log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
+    two = log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
+    assert np.isfinite(two.value) and np.isnan(two.low) and "too few" in two.method
+    missing = log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])
+    assert (missing.n, missing.missing) == (3, 1)
+
+
+def test_ratio_of_one_unit():
+    values = np.r_[np.ones(30), np.zeros(10), np.nan]
+    found = log_odds_ratio(values, -2.0)
+    assert found.value == pytest.approx(np.log(30.5 / 10.5) / -2)
+    half = 1.959964 * (1 / 30.5 + 1 / 10.5) ** 0.5
+    assert (found.low, found.high) == pytest.approx(
+        [(np.log(30.5 / 10.5) + half) / -2, (np.log(30.5 / 10.5) - half) / -2]
+    )
+    assert found.n == 40 and found.missing == 1
+    assert np.isnan(log_odds_ratio([], 1.0).value)
