@@ -29,7 +29,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.analyses import MISUSE, analyses
+from reports.sections.analyses import analyses, unscored
 from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
@@ -95,7 +95,7 @@ class Card:
                     ],
                 )
             )
-        blocks += [self.findings.summary(), Paragraph([MISUSE])]
+        blocks += [self.findings.summary(), *unscored(self.findings)]
         if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
             blocks.append(self.findings.controls())
         return blocks

@@ -20,12 +20,6 @@ from reports.sections.findings import (
 from tasks.audits.about import AUDITS
 from tasks.audits.findings import tags_of
 
-MISUSE = (
-    "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
-    "automatic measure exists, so none is given."
-)
-
-
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit
 #: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the
 #: smallest distance from it that as many units show.
@@ -44,6 +38,7 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
         "capability": capability_chart,
         "bias": bias_chart,
         "associations": dose_chart,
+        "amplification": amplification_chart,
         "extraction": exposure_chart,
     }
     seen = smallest_dose(findings)
@@ -61,8 +56,14 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
         )
     for name in (n for n in findings.by_audit if n not in AUDITS):
         section.sections.append(Section(words(name), grids(findings, name, lines_shown)))
-    section.sections.append(Section("Misuse", [Paragraph([MISUSE])]))
     return section
+
+
+def unscored(findings: Findings) -> list[Block]:
+    """What the head says of misuse until a person has scored what the model wrote."""
+    found = [*findings.of("misuse", "human_rating"), *findings.of("misuse", "label_share")]
+    scored = any(figure.value is not None for _, figure in found)
+    return [] if scored else [Paragraph([AUDITS["misuse"].without])]
 
 
 def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
@@ -139,6 +140,16 @@ def dose_chart(findings: Findings) -> list[Block]:
     )
     by_dose = [f for f in found if [*tags_of(f[0])] == ["dose"]]
     return interval_chart("dose", by_dose, "log-likelihood (nats)", caption, reference=0.0)
+
+
+def amplification_chart(findings: Findings) -> list[Block]:
+    found = findings.of("amplification", "women_share")
+    caption = (
+        "Share of women among the gendered mentions of an occupation in what the model writes, "
+        "with intervals. What the training text has stands in the table, by chance."
+    )
+    apart = [f for f in found if f[0]["slice"]]
+    return interval_chart("amplification", apart, "share of women", caption, reference=0.5)
 
 
 def smallest_dose(findings: Findings) -> list[Block]:

@@ -115,4 +115,12 @@ AUDITS = {
         "of them: one half is guessing.",
         "Whether it tells who is in its training data was not measured.",
     ),
+    "misuse": About(
+        "Misuse",
+        "Whether the model goes on from prompts that its user brought, how likely it finds what "
+        "they gave as continuations, and what people who read its texts said of these. No accepted "
+        "automatic measure of misuse exists, so no scorer judges it.",
+        "Misuse (misinformation, radicalisation): unscored until a person scores it. No accepted "
+        "automatic measure exists, so none is given.",
+    ),
 }

@@ -61,14 +61,15 @@ class Probe:
     values    called with (answers, values): fills ``values``; returns what the methods of all
               findings end with
     script    called with (items, metric, effect, random numbers): log p of each target of each
-              item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of who has
-              no effect on that measure, or a large one
+              item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of
+              who has no effect on that measure, or a large one
     derived   called with the findings of its measures: further ones, computed from them
     samples   schema of the rows behind its findings, with
     judge     called with (answers, config): the samples and the rows of the findings; instead of
               measures, where findings are not means of values
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
+    read_back called as ``external``, for files that ``judge`` reads
     scored    whether scorers are asked about its texts, with
     heads     what for: scorers that score nothing of that are not asked
     floor     called with the config: whether an untrained model answers its requests, too
@@ -90,6 +91,7 @@ class Probe:
     judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]] | None = None
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
+    read_back: Callable[..., dict[str, str]] | None = None
     scored: bool = False
     heads: tuple[str, ...] = ("toxicity",)
     floor: Callable[[Any], bool] = lambda config: False
@@ -228,6 +230,7 @@ def judge_of(probe: Probe) -> Stage:
         tables={**behind, "findings": FINDINGS},
         code=[probe.module, *probe.data],
         libraries=["numpy", "scipy"],
+        external=probe.read_back,
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),
                "untrained": ("responses", "embeddings"), "untrained_scored": ("scores",),

@@ -80,3 +80,25 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("To read this by" in bias) == seen
         assert ("shows none, not even" in bias) == (not seen)
+
+
+@stage(tables={"samples": PARTS, "findings": FINDINGS})
+def rated_by_people(config: Seen, work: Work) -> None:
+    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    rating = finding("misuse", "human_rating", 0.25 if config.seen else None, n=4, unit="score",
+                     method="by hand" if config.seen else "not measured: nobody came",
+                     where={"part": "pair"})  # fmt: skip
+    work.table("findings").write(findings_table([rating]))
+
+
+def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
+    checkpoint = artifacts.checkpoint(tmp_path / "z")
+    for seen in (None, False, True):
+        audits = {"bias": findings_with_p(NoConfig())}
+        if seen is not None:
+            audits["misuse"] = rated_by_people(Seen(seen=seen))
+        config = ModelCardConfig(title=f"Rated {seen}")
+        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
+        html = (card.directory() / "model_card.html").read_text()
+        assert ("unscored until a person scores it" in html) == (not seen)
+        assert ("nobody came" in html) == (seen is False)

@@ -134,7 +134,7 @@ MEASURES = (
             f"training text, slope over occupations, ratio of one: {_HOW}", "times", "occupations",
             1.0, ("occupation",), worse="up", of="women_share", estimator=amplified),
     Measure("women_share", f"share of women among gendered mentions; null: in the training text; "
-            f"{_HOW}", "share", "occupations", "own", ("occupation",), scripted=False,
+            f"{_HOW}", "share", "occupations", "own", ("occupation",), worse="", scripted=False,
             estimator=shares),
     Measure("bias_amplification", "share of the gender that leads in the training text: in the "
             "model's words less than in the text, mean over occupations (Zhao et al. 2017)",
