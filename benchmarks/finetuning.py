@@ -153,9 +153,9 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     from matplotlib.figure import Figure
     from tokenizers import Tokenizer
 
-    from model.batch import END_OF_TEXT
     from model.decoding.inside import attention_weights
     from model.interchange.checkpoint import load
+    from model.tokens import END_OF_TEXT
 
     last = made["checkpoints"].read().to_pylist()[-1]
     folder = Path(open_artifact(last["artifact"], str(store)).directory())

@@ -26,9 +26,10 @@ import torch
 
 from benchmarks.train import RATE, autocast
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT, Batch
+from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
 from model.objectives import causal, mlm
+from model.tokens import END_OF_TEXT
 from model.training.optimise import make_optimizers
 
 Step = Callable[[int], float]

@@ -31,8 +31,8 @@ import torch
 from tokenizers import Tokenizer, models
 
 from benchmarks.gpu_objectives import CPU
-from model.batch import PAD
 from model.config import ModelConfig, TrainConfig
+from model.tokens import PAD
 from model.training.batches import Prepared
 from model.training.job import Job
 from model.training.parallel import World

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.batch import PAD
+from model.tokens import PAD
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise

@@ -13,11 +13,11 @@ The core is an evening's reading, in this order:
 
 and then ``training/optimise``. ``plain`` holds the formulas of what is written for speed, in
 ``kernels`` (attention, products) and ``loss``; ``draws`` is all randomness but torch's own,
-``precision`` says where bf16 pays, ``rows`` lays sequences out as rows; ``decoding`` what a trained
-model is asked, ``probing`` what it knows; ``interchange`` models on disk. The core imports none of
-these rooms. A trainer is started as ``python -m model.training.run JOB.json``. The package stands
-alone: it imports torch, numpy, pyarrow, safetensors and tokenizers, and nothing of the other
-packages.
+``precision`` says where bf16 pays, ``tokens`` names what stands in every vocabulary, ``rows`` lays
+sequences out as rows; ``decoding`` what a trained model is asked, ``probing`` what it knows;
+``interchange`` models on disk. The core imports none of these rooms. A trainer is started as
+``python -m model.training.run JOB.json``. The package stands alone: it imports torch, numpy,
+pyarrow, safetensors and tokenizers, and nothing of the other packages.
 """
 
 import os

@@ -7,9 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-END_OF_TEXT = 0  # begins every document
-PAD = 1  # fills the last row
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.batch import END_OF_TEXT, PAD, Batch
+from model.batch import Batch
 from model.config import CORRUPTED, Objective, span_count
 from model.draws import generator
+from model.tokens import END_OF_TEXT, PAD
 
 FIRST_TEXT = PAD + 1  # ids from here on are text, as far as an objective knows
 Rows = NDArray[np.int64]

@@ -9,9 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.batch import PAD
-
-Tokens = Sequence[int]
+from model.tokens import PAD, Tokens
 
 
 def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -197,7 +197,7 @@ def _told(model: Model, one: Written, shown: Shown, before: str) -> Report:
 
 def _task(model: Model, subject: Subject, prompt: str) -> tuple[Transformer, Task]:
     """The network, and the prompt as it is given to it."""
-    from model.batch import END_OF_TEXT, PAD
+    from model.tokens import END_OF_TEXT, PAD
     from model.training.examples import asked
     from tasks.audits.subjects.own_subject import OwnDecoder, OwnEncoderDecoder
     from tasks.audits.subjects.transformers_subject import TransformersCausal

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from model.batch import PAD
+from model.tokens import PAD
 from tasks.contract import Artifact, Table, utf8_bytes
 from tasks.measures.canaries import canaries, records
 from tasks.measures.planted_associations import associations

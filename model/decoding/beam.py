@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT, PAD
 from model.decoding.cache import new_cache
 from model.decoding.mode import asks, evaluated
 from model.decoding.prompts import Window, check_fit, check_prompts, read_windows
 from model.decoding.stepping import next_logits
 from model.rows import check_ids, check_numbers
+from model.tokens import END_OF_TEXT, PAD
 
 Normalisation = Literal["none", "mean", "gnmt"]
 Stopping = Literal["textbook", "transformers"]

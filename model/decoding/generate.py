@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
-from model.batch import PAD
 from model.decoding.cache import Cache, new_cache
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.mode import asks
@@ -28,6 +27,7 @@ from model.decoding.prompts import Window, check_prompts, read_windows
 from model.decoding.stepping import Step, make_step
 from model.decoding.windows import default_stride, window_start
 from model.rows import check_ids, check_numbers
+from model.tokens import PAD
 
 #: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
 WORTH_MOVING = 0.75

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT, PAD
 from model.decoding.beam import beam
 from model.decoding.choice import Choice
 from model.decoding.generate import generate
+from model.tokens import END_OF_TEXT, PAD
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, LayerCache, prompt_lengths, read
-from model.rows import Tokens, check_ids, padded
+from model.rows import check_ids, padded
+from model.tokens import Tokens
 
 
 def check_prompts(

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.batch import PAD, Batch
+from model.batch import Batch
 from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
 from model.decoding.windows import default_stride, window_start
 from model.loss import chunk_rows
-from model.rows import Tokens, by_length, check_ids, padded
+from model.rows import by_length, check_ids, padded
+from model.tokens import PAD, Tokens
 
 Float32 = NDArray[np.float32]
 

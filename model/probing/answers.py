@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT
 from model.decoding.score import target_log_probs, token_log_probs
-from model.rows import Tokens
+from model.tokens import END_OF_TEXT, Tokens
 
 Float64 = NDArray[np.float64]
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.mode import asks
-from model.rows import Tokens, by_length, check_ids, check_numbers, padded
+from model.rows import by_length, check_ids, check_numbers, padded
+from model.tokens import Tokens
 
 Float32 = NDArray[np.float32]
 

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from model.architecture import Transformer
 from model.decoding.inside import states_of_layers
 from model.decoding.mode import asks
-from model.rows import Tokens, by_length, check_ids, padded
+from model.rows import by_length, check_ids, padded
+from model.tokens import Tokens
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

@@ -18,7 +18,8 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import prompt_lengths
 from model.decoding.mode import asks
-from model.rows import Tokens, by_length, check_ids, padded
+from model.rows import by_length, check_ids, padded
+from model.tokens import Tokens
 from model.training.data import batch_sequences
 from model.training.optimise import clip
 

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from model.batch import END_OF_TEXT
 from model.config import Architecture, ModelConfig
 from model.draws import Int64, combine, permute
 from model.interchange.files import atomic_file
-from model.rows import Tokens
+from model.tokens import END_OF_TEXT, Tokens
 from model.training.data import PackedRows, materialise
 
 #: Stands at a token that is asked for no label.

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from model.batch import END_OF_TEXT, Batch
+from model.batch import Batch
 from model.config import ModelConfig, Objective
 from model.objectives import prefix, seq2seq
 from model.rows import padded
+from model.tokens import END_OF_TEXT
 from model.training.examples import UNASKED, Example, prompt_of
 
 

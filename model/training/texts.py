@@ -8,10 +8,11 @@ import pyarrow as pa
 import torch
 
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT, Batch
+from model.batch import Batch
 from model.config import Precision
 from model.decoding.generate import generate
 from model.decoding.mode import computing
+from model.tokens import END_OF_TEXT
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from model.draws import combine
-from model.training.recurrent import train_recurrent
 from tasks.audits.baselines import NgramModel, gzip_bits_per_byte
 from tasks.audits.cloze import answer_passages, find_passages, measure_cloze
 from tasks.audits.dependencies import (
@@ -332,6 +331,8 @@ def audit_capability(
         baselines[name] = NgramModel(ids, order, subject.vocab_size)
     trained = f"trained on {len(ids):,} documents of the train split"
     if config.recurrent_tokens:
+        from model.training.recurrent import train_recurrent
+
         work.progress(2, 6, "training the recurrent baseline")
         baselines[RECURRENT] = train_recurrent(
             ids, subject.vocab_size, tokens=config.recurrent_tokens, seed=config.seed

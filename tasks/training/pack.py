@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.batch import END_OF_TEXT, PAD
 from model.draws import combine
+from model.tokens import END_OF_TEXT, PAD
 from model.training.data import token_lengths
 from tasks.contract import (
     ID,

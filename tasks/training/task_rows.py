@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from model.batch import END_OF_TEXT
 from model.config import ModelConfig
+from model.tokens import END_OF_TEXT
 from model.training.examples import UNASKED, Example, cut_pair
 from tasks.contract import HallmarkError, Seed, StageConfig, ids
 from tasks.training.pack import shuffle_keys

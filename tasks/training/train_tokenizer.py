@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from model.batch import END_OF_TEXT, PAD
+from model.tokens import END_OF_TEXT, PAD
 from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.languages import languages

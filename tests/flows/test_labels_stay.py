@@ -10,7 +10,7 @@ import pytest
 
 from flows.commands.purge import purge_of, render
 from flows.redaction import Quotations, emptied, readings
-from model.batch import PAD
+from model.tokens import PAD
 from tasks.contract import ID, Column, Session, Store, described, ids, open_session
 from tasks.contract.tables import LEDGER
 from tasks.corpus.identities import LEXICONS

@@ -13,7 +13,7 @@ import pytest
 
 from flows.commands.purge import purge_of, render
 from flows.runs import check_whole
-from model.batch import PAD
+from model.tokens import PAD
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.contract import (
     DENIED,

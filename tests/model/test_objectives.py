@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.batch import END_OF_TEXT, PAD, Batch
+from model.batch import Batch
 from model.objectives import causal, corrupt, make_objective, mlm, prefix, seq2seq, span_corruption
+from model.tokens import END_OF_TEXT, PAD
 from tests.model.oracles import tiny, toy_rows
 
 WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.batch import PAD
 from model.rows import by_length, check_ids, padded
+from model.tokens import PAD
 
 CPU = torch.device("cpu")
 

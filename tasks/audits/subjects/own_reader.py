@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from model.batch import END_OF_TEXT
 from model.config import ModelConfig
 from model.interchange.checkpoint import CheckpointError, read_config, read_objective, read_pairs
+from model.tokens import END_OF_TEXT
 from tasks.audits.subjects.reader import Ids, Reader
 from tasks.contract import UsageError
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT, PAD, Batch
+from model.batch import Batch
 from model.decoding.beam import beam
 from model.decoding.cache import Cache, new_cache, prompt_lengths, read
 from model.decoding.generate import Continuation, generate
@@ -26,6 +26,7 @@ from model.decoding.score import (
 )
 from model.interchange.checkpoint import CheckpointError, blank, load
 from model.rows import padded
+from model.tokens import END_OF_TEXT, PAD
 from tasks.audits.subjects.masked import Masked
 from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
 from tasks.audits.subjects.reader import Ids

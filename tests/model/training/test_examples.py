@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.batch import END_OF_TEXT, Batch
+from model.batch import Batch
+from model.tokens import END_OF_TEXT
 from model.training.data import batch_sequences
 from model.training.examples import (
     EXAMPLES,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from model.batch import END_OF_TEXT
 from model.decoding.generate import generate
+from model.tokens import END_OF_TEXT
 from model.training.examples import Example, prompt_of
 from tasks.training.task_predictions import predict_texts
 from tasks.training.task_rows import Encoded

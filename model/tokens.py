@@ -1,0 +1,10 @@
+"""Sequences of tokens, and the two that every vocabulary has; nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+END_OF_TEXT = 0  # begins every document
+PAD = 1  # fills the last row
+
+Tokens = Sequence[int]
