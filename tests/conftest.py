@@ -2,6 +2,7 @@ import logging
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,17 @@ def server():
     started = LocalServer()
     started.wait()
     return started.url
+
+
+@pytest.fixture(scope="module")
+def forked_trainers():
+    """The stages that train get their trainers as forks, which need no seconds to import torch."""
+    from tests.model.training.training import popen
+
+    with pytest.MonkeyPatch.context() as patch:
+        forked = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)
+        patch.setattr("tasks.training.following.subprocess", forked)
+        yield
 
 
 @pytest.fixture

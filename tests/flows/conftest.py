@@ -36,14 +36,14 @@ class Hallmark:
         env = {**os.environ, "HALLMARK_STORE": str(self.store)}
         if self.server:
             env.setdefault("PREFECT_API_URL", self.server)
-        flow = arguments[0] in ("run", "audit", "replay", "serve") and code != 2
+        flow = arguments[0] in ("run", "audit", "replay") and code != 2
         if flow and "--dry-run" not in arguments and not self.server:
             done = subprocess.run(
                 [sys.executable, "-m", "flows.cli", *arguments],
                 env=env, capture_output=True, text=True, timeout=280,
             )  # fmt: skip
         else:
-            done = _here(arguments, env)
+            done = here(arguments, env)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -52,10 +52,10 @@ class Hallmark:
         return json.loads(self(*arguments, "--json", code=code).stdout)
 
 
-def _here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     out, err, code = io.StringIO(), io.StringIO(), 0
     logger = logging.getLogger("hallmark")
-    handlers = list(logger.handlers)
+    level, handlers = logger.level, list(logger.handlers)
     with patch.dict(os.environ, env), redirect_stdout(out), redirect_stderr(err):
         refresh_global_settings_context()
         try:
@@ -63,8 +63,14 @@ def _here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.Complet
         except SystemExit as ended:
             code = ended.code
         finally:
+            logger.setLevel(level)
             logger.handlers = handlers
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trainers(forked_trainers):
+    """As users start it, the trainer runs in the first run, and in deployments."""
 
 
 @pytest.fixture(scope="module")

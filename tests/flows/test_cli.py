@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from flows.cli import COMMANDS, app
-from tests.flows.conftest import Hallmark
+from tests.flows.conftest import Hallmark, here
 
 
 @pytest.fixture
@@ -101,14 +101,8 @@ def test_a_damaged_newest_run_is_named_or_left_out_with_a_warning(hallmark):
 
 def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    hallmark.store.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "run", "smoke", "--until", "ingest"],
-        env={**os.environ, "HALLMARK_STORE": str(tmp_path / "file" / "store")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
+    hallmark = replace(hallmark, store=tmp_path / "file" / "store")
+    done = hallmark("run", "smoke", "--until", "ingest", code=2)
     (line,) = done.stderr.strip().splitlines()
     assert str(tmp_path / "file") in line
 
@@ -187,13 +181,22 @@ def test_a_command_runs_without_standard_input(hallmark, tmp_path):
     assert process.returncode == 0, stderr
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://127.0.0.1:9/api"])
-def test_a_prefect_server_that_does_not_answer_is_named(hallmark, url):
-    process = start(hallmark, "run", "smoke", env={"PREFECT_API_URL": url})
+UNANSWERED = "no Prefect server answers at '{}', which PREFECT_API_URL"
+
+
+def test_a_prefect_server_that_does_not_answer_is_named(hallmark):
+    url = "http://127.0.0.1:9/api"
+    (line,) = replace(hallmark, server=url)("run", "smoke", code=1).stderr.strip().splitlines()
+    assert UNANSWERED.format(url) in line
+
+
+def test_what_is_no_address_of_a_prefect_server_is_named(hallmark):
+    """In a process of its own: Prefect reads it when it is imported."""
+    process = start(hallmark, "run", "smoke", env={"PREFECT_API_URL": "nonsense"})
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     (line,) = stderr.strip().splitlines()
-    assert f"no Prefect server answers at '{url}', which PREFECT_API_URL" in line
+    assert UNANSWERED.format("nonsense") in line
 
 
 def test_a_prefect_that_cannot_start_says_why(hallmark):
@@ -244,8 +247,6 @@ def test_doctor(hallmark):
 
 
 def test_debug_shows_the_traceback(hallmark):
-    command = [sys.executable, "-m", "flows.cli", "run", "nonsense", "--debug"]
-    env = {**os.environ, "HALLMARK_STORE": str(hallmark.store)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = here(("run", "nonsense", "--debug"), {"HALLMARK_STORE": str(hallmark.store)})
     assert done.returncode == 2
     assert "Traceback" in done.stderr and "hallmark: there is no config 'nonsense'" in done.stderr

@@ -45,6 +45,12 @@ def absent(tmp_path, monkeypatch) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """It is asked what they tell, not how well they tell it."""
+    monkeypatch.setattr(costs, "STEPS", 1.5)
+
+
 def texts(count, words, seed=0):
     source = random.Random(seed)
     return [f"Text {i}. " + " ".join(source.choices(WORDS, k=words)) for i in range(count)]
@@ -185,16 +191,17 @@ def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tm
     config = config_of(tmp_path, ["A letter of some words.", "Another letter."], SMALL)
     with (tmp_path / "letters.jsonl").open("a") as file:
         file.write('{"text": 3}\n{"text"\n')
-    (source,) = forecast(config)["sources"]
+    report = forecast(config, until="ingest")
+    (source,) = report["sources"]
     assert (source["documents"]["value"], source["quarantined"]) == (2, 2)
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
-    text = render(forecast(config))
+    text = render(report)
     assert "to quarantine, as they cannot be read: 2; the first: letters.jsonl, line 3: " in text
     store = tmp_path / "store"
     settings = load(config)
     with open_session(Session(Store(store), until="ingest")), pytest.raises(Finished):
         curate(settings)
-    (behind,) = forecast(config, store=str(store))["sources"]
+    (behind,) = forecast(config, until="ingest", store=str(store))["sources"]
     assert [behind[n] for n in QUARANTINED] == [source[n] for n in QUARANTINED]
 
 
