@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
-import pyarrow.compute as pc
 
 from flows.origin import resolve
 from flows.runs import Run, all_runs, open_run
 from tasks.audits.about import AUDITS
-from tasks.audits.exchange import SETTINGS
-from tasks.audits.findings import evidence
+from tasks.audits.comparison import Compared, compared, unlike
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
-from tasks.measures.corrections import holm
-from tasks.measures.estimates import Estimate, estimate
 
 Row = dict[str, Any]
 
@@ -33,8 +25,7 @@ class Audited:
     name: str
     run: Run
 
-    def part(self, audit: str, stage: str) -> Artifact | None:
-        label = f"audit_{audit}" if stage == "audit" else f"{audit}_{stage}"
+    def left(self, label: str) -> Artifact | None:
         return self.run[label] if label in self.run.stages else None
 
 
@@ -46,14 +37,10 @@ def audited(store: Store, names: Sequence[str]) -> list[Audited]:
         raise UsageError("nothing to compare: name two checkpoints, or RUN@all")
     for name in names:
         if name.endswith(ALL):
-            training = open_run(name.removesuffix(ALL), store, stage="pretrain")
-            if "pretrain" not in training.stages:
-                raise UsageError(f"{name}: run {training.id} has trained no model")
-            steps = training["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
-            each = [by(store, f"{training.id}@{step}") for step in steps]
+            each = [by(store, checkpoint) for checkpoint in checkpoints(store, name)]
             found += [one for one in each if one is not None]
             if not any(each):
-                raise UsageError(f"{name}: no checkpoint of run {training.id} was audited")
+                raise UsageError(f"{name}: no checkpoint of that run was audited")
         else:
             one = by(store, name)
             if one is None:
@@ -66,6 +53,15 @@ def audited(store: Store, names: Sequence[str]) -> list[Audited]:
             f"another of the training first: hallmark audit RUN@STEP"
         )
     return found
+
+
+def checkpoints(store: Store, name: str) -> list[str]:
+    """The checkpoints of a training, RUN@all, as RUN@STEP. UsageError where there is none."""
+    training = open_run(name.removesuffix(ALL), store, stage="pretrain")
+    if "pretrain" not in training.stages:
+        raise UsageError(f"{name}: run {training.id} has trained no model")
+    steps = training["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+    return [f"{training.id}@{step}" for step in steps]
 
 
 def by(store: Store, name: str) -> Audited | None:
@@ -87,15 +83,17 @@ def compare(subjects: Sequence[Audited]) -> Row:
     asked. HallmarkError where nothing can be compared, with the reasons."""
     rows: list[Row] = []
     refused: dict[str, str] = {}
+    pairs = [(0, other) for other in range(1, len(subjects))]
     for audit in AUDITS:
-        there = [subject.part(audit, "audit") for subject in subjects]
+        there = [subject.left(f"audit_{audit}") for subject in subjects]
         if not any(there):
             continue
         why = unlike(audit, subjects)
         if why:
             refused[audit] = why
         else:
-            rows += compared(audit, [artifact for artifact in there if artifact])
+            found = compared([artifact for artifact in there if artifact], pairs)
+            rows += [_row(audit, each) for each in found]
     if not rows:
         told = "; ".join(f"{audit}: {why}" for audit, why in refused.items())
         raise HallmarkError(f"nothing can be compared: {told or 'no audit ran on any of them'}")
@@ -106,126 +104,12 @@ def compare(subjects: Sequence[Audited]) -> Row:
     }
 
 
-def unlike(audit: str, subjects: Sequence[Audited]) -> str:
-    """Why an audit of these cannot be compared; empty where it can."""
-    for first, second in pairwise(subjects):
-        pairs = {
-            stage: (first.part(audit, stage), second.part(audit, stage))
-            for stage in ("audit", "ask", "score")
-        }
-        one, other = pairs["audit"]
-        if one is None or other is None:
-            return f"{(second if one else first).name} has no such audit"
-        if changed := settings_apart(one, other):
-            return f"its settings differ: {', '.join(changed)}"
-        one, other = pairs["ask"]
-        if one and other and one["items"].digest != other["items"].digest:
-            return "other items were asked about"
-        if one and other and drawn(one) != drawn(other):
-            return "texts were drawn otherwise, or with another seed"
-        one, other = pairs["score"]
-        if one and other:
-            names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
-            if names[0] != names[1]:
-                return f"scored by {names[0][0]} and by {names[1][0]}"
-    return ""
-
-
-def settings_apart(one: Artifact, other: Artifact) -> list[str]:
-    """Settings that differ. Where files are is none: what was in them is known by the items."""
-    left, right = (artifact.manifest["parts"]["config"] for artifact in (one, other))
-    return [
-        name
-        for name in sorted({*left, *right})
-        if left.get(name) != right.get(name)
-        and not any(isinstance(side.get(name), str | list) for side in (left, right))
-    ]
-
-
-def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
-    rows = asked["requests"].read(list(SETTINGS)).group_by(list(SETTINGS)).aggregate([])
-    return {tuple(row[name] for name in SETTINGS) for row in rows.to_pylist()}
-
-
-def compared(audit: str, artifacts: Sequence[Artifact]) -> Iterator[Row]:
-    """One row a finding that all have, with the differences to the first, whose p are corrected for
-    all that the audit compares."""
-    tables = [
-        {(r["metric"], r["slice"]): r for r in a["findings"].read().to_pylist() if not r["control"]}
-        for a in artifacts
-    ]
-    units = [Units(artifact) for artifact in artifacts]
-    rows: list[Row] = []
-    for key, first in tables[0].items():
-        others = [table.get(key) for table in tables[1:]]
-        if any(other is None for other in others):
-            continue
-        mine = units[0].of(first)
-        differences = [
-            None if mine is None or other is None else paired(mine, unit.of(other))
-            for unit, other in zip(units[1:], others, strict=True)
-        ]
-        rows.append(
-            {"audit": audit, "metric": key[0], "slice": key[1], "unit": first["unit"],
-             "scorer": first["scorer"], "worse": first["worse"],
-             "values": [first["value"], *(other["value"] for other in others if other)],
-             "ends": [(r["low"], r["high"]) for r in (first, *others) if r],
-             "differences": differences}
-        )  # fmt: skip
-    tested = [d for row in rows for d in row["differences"] if d and d["p"] is not None]
-    for found, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
-        found["p_corrected"] = p
-    yield from rows
-
-
-class Units:
-    """What the findings of an audit are means of."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self.values = artifact["values"].read() if "values" in artifact.tables else None
-
-    def of(self, finding: Row) -> dict[Any, tuple[str, float]] | None:
-        """Cluster and value by unit; None where the finding is no mean of units."""
-        if self.values is None:
-            return None
-        if "slice" in self.values.column_names:
-            named = {name: finding[name] for name in ("metric", "slice")}
-            rows = evidence(self.values, named)
-        else:
-            where = json.loads(finding["where"])
-            if finding["table"] != "values" or where.get("measure") != finding["metric"]:
-                return None
-            rows = evidence(self.values, where)
-        if not len(rows):
-            return None
-        columns = (rows[name].to_pylist() for name in ("item", "cluster"))
-        values = pc.fill_null(rows["value"], float("nan")).to_pylist()
-        return {
-            item: (cluster, value) for item, cluster, value in zip(*columns, values, strict=True)
-        }
-
-
-def paired(
-    first: dict[Any, tuple[str, float]], second: dict[Any, tuple[str, float]] | None
-) -> Row | None:
-    """What the second has more than the first, over the units of both."""
-    both = [item for item in first if second and item in second]
-    if not both or second is None:
-        return None
-    found: Estimate = estimate(
-        [second[item][1] - first[item][1] for item in both],
-        [first[item][0] for item in both],
-        null=0.0,
-        unit="pairs",
-    )
-    made = {
-        "value": found.value, "low": found.low, "high": found.high, "p": found.p,
-        "smallest_effect": found.smallest,
-    }  # fmt: skip
-    # What rounding leaves of equal values is no difference.
-    known = {
-        name: None if np.isnan(value) else float(value) if abs(value) > 1e-12 else 0.0
-        for name, value in made.items()
+def _row(audit: str, each: Compared) -> Row:
+    names = ("metric", "slice", "unit", "scorer", "worse")
+    return {
+        "audit": audit,
+        **{name: each.found[0][name] for name in names},
+        "values": [row["value"] for row in each.found],
+        "ends": [(row["low"], row["high"]) for row in each.found],
+        "differences": each.changes,
     }
-    return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
-                    "missing": found.missing, "method": found.method}  # fmt: skip

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from flows import open_run
-from flows.comparing import Audited, Units, compare, paired, unlike
+from flows.comparing import Audited, compare
+from tasks.audits.comparison import Units, paired, unlike
 from tasks.contract import HallmarkError
 from tasks.measures.estimates import estimate
 

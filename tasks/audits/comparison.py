@@ -1,0 +1,161 @@
+"""Findings of audits that asked alike, side by side: what each differs in from another, in pairs
+of the units of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tasks.audits.exchange import SETTINGS
+from tasks.audits.findings import evidence
+from tasks.contract import Artifact
+from tasks.measures.corrections import holm
+from tasks.measures.estimates import Estimate, estimate
+
+Row = dict[str, Any]
+
+#: A unit: what it shares with others, and its value.
+Unit = tuple[str, float]
+
+
+class Audited(Protocol):
+    """A checkpoint, and what an audit of it left, by label."""
+
+    @property
+    def name(self) -> str: ...
+
+    def left(self, label: str) -> Artifact | None: ...
+
+
+def unlike(audit: str, subjects: Sequence[Audited]) -> str:
+    """Why an audit of these cannot be compared; empty where it can."""
+    for first, second in pairwise(subjects):
+        one, other = (each.left(f"audit_{audit}") for each in (first, second))
+        if one is None or other is None:
+            return f"{(second if one else first).name} has no such audit"
+        if changed := settings_apart(one, other):
+            return f"its settings differ: {', '.join(changed)}"
+        one, other = (each.left(f"{audit}_ask") for each in (first, second))
+        if one and other and one["items"].digest != other["items"].digest:
+            return "other items were asked about"
+        if one and other and drawn(one) != drawn(other):
+            return "texts were drawn otherwise, or with another seed"
+        one, other = (each.left(f"{audit}_score") for each in (first, second))
+        if one and other:
+            names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
+            if names[0] != names[1]:
+                return f"scored by {names[0][0]} and by {names[1][0]}"
+    return ""
+
+
+def settings_apart(one: Artifact, other: Artifact) -> list[str]:
+    """Settings that differ. Where files are is none: what was in them is known by the items."""
+    left, right = (artifact.manifest["parts"]["config"] for artifact in (one, other))
+    return [
+        name
+        for name in sorted({*left, *right})
+        if left.get(name) != right.get(name)
+        and not any(isinstance(side.get(name), str | list) for side in (left, right))
+    ]
+
+
+def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
+    rows = asked["requests"].read(list(SETTINGS)).group_by(list(SETTINGS)).aggregate([])
+    return {tuple(row[name] for name in SETTINGS) for row in rows.to_pylist()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finding that several audits have.
+
+    found    the row of each
+    changes  what the second of each pair of audits has more than the first; None where the finding
+             is no mean of units
+    """
+
+    found: Sequence[Row]
+    changes: Sequence[Row | None]
+
+
+def compared(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) -> list[Compared]:
+    """The findings that all have, and what they differ in between ``pairs`` of them, whose p are
+    corrected for all that is compared here."""
+    first, *others = [measured(artifact) for artifact in artifacts]
+    units = [Units(artifact) for artifact in artifacts]
+    made: list[Compared] = []
+    for key in first:
+        if all(key in other for other in others):
+            found = [first[key], *(other[key] for other in others)]
+            sides = [unit.of(row) for unit, row in zip(units, found, strict=True)]
+            made.append(Compared(found, [paired(sides[i], sides[j]) for i, j in pairs]))
+    tested = [d for each in made for d in each.changes if d and d["p"] is not None]
+    for change, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
+        change["p_corrected"] = p
+    return made
+
+
+def measured(artifact: Artifact) -> dict[tuple[str, str], Row]:
+    """The findings of an audit, without its controls."""
+    rows = artifact["findings"].read().to_pylist()
+    return {(row["metric"], row["slice"]): row for row in rows if not row["control"]}
+
+
+class Units:
+    """What the findings of an audit are means of."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.values = artifact["values"].read() if "values" in artifact.tables else None
+
+    def where(self, finding: Row) -> Mapping[str, Any] | None:
+        """What selects the units of a finding; None where it is no mean of any."""
+        if self.values is None:
+            return None
+        if "slice" in self.values.column_names:
+            return {name: finding[name] for name in ("metric", "slice")}
+        where: Mapping[str, Any] = json.loads(finding["where"])
+        named = finding["table"] == "values" and where.get("measure") == finding["metric"]
+        return where if named else None
+
+    def of(self, finding: Row) -> dict[Any, Unit] | None:
+        """Cluster and value by unit; None where the finding is no mean of units."""
+        where = self.where(finding)
+        if self.values is None or where is None:
+            return None
+        rows = evidence(self.values, where)
+        if not len(rows):
+            return None
+        columns = (rows[name].to_pylist() for name in ("item", "cluster"))
+        values = pc.fill_null(rows["value"], float("nan")).to_pylist()
+        return {
+            item: (cluster, value) for item, cluster, value in zip(*columns, values, strict=True)
+        }
+
+
+def paired(first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None) -> Row | None:
+    """What the second has more than the first, over the units of both."""
+    both = [item for item in first if second and item in second] if first else []
+    if not both or first is None or second is None:
+        return None
+    found: Estimate = estimate(
+        [second[item][1] - first[item][1] for item in both],
+        [first[item][0] for item in both],
+        null=0.0,
+        unit="pairs",
+    )
+    made = {
+        "value": found.value, "low": found.low, "high": found.high, "p": found.p,
+        "smallest_effect": found.smallest,
+    }  # fmt: skip
+    # What rounding leaves of equal values is no difference.
+    known = {
+        name: None if np.isnan(value) else float(value) if abs(value) > 1e-12 else 0.0
+        for name, value in made.items()
+    }
+    return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
+                    "missing": found.missing, "method": found.method}  # fmt: skip
