@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows.origin import resolve
 from flows.runs import Run, all_runs, open_run
+from flows.site import home
+from reports.trajectory import Training, page_of
 from tasks.audits.about import AUDITS
 from tasks.audits.comparison import Compared, compared, unlike
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
@@ -71,11 +75,49 @@ def by(store: Store, name: str) -> Audited | None:
     if len(called) == 1 and called[0].flow == "audit":
         return Audited(str(called[0].record["checkpoint"]), called[0])
     subject = resolve(store, name)  # also refuses what is no name, or that of several
-    for run in reversed(runs):
-        card = run.stages.get("model_card")
-        if card and run["model_card"].manifest["lineage"]["checkpoint"] == subject.checkpoint.name:
-            return Audited(subject.name, run)
-    return None
+    run = newest_audits(runs).get(subject.checkpoint.name)
+    return None if run is None else Audited(subject.name, run)
+
+
+def newest_audits(runs: Sequence[Run]) -> dict[str, Run]:
+    """Of each checkpoint the newest run that audited it; those whose card is gone count as none."""
+    found = {}
+    for run in runs:
+        with suppress(HallmarkError):
+            if "model_card" in run.stages:
+                found[run["model_card"].manifest["lineage"]["checkpoint"]] = run
+    return found
+
+
+def trajectory(store: Store, name: str) -> Path | None:
+    """The page of the site about the checkpoints of a training, RUN@all; None where there is none
+    yet, and for any other name."""
+    if not name.endswith(ALL):
+        return None
+    training = open_run(name.removesuffix(ALL), store, stage="pretrain")
+    made = training.stages["pretrain"]["artifact"]
+    first = next(run for run in all_runs(store)
+                 if run.stages.get("pretrain", {}).get("artifact") == made)  # fmt: skip
+    page = home(store) / page_of(first.id)
+    return page if page.exists() else None
+
+
+def trainings(runs: Sequence[Run]) -> list[Training]:
+    """The trainings with several audited checkpoints, of all runs of a store, the oldest first."""
+    audits = newest_audits(runs)
+    by_training: dict[str, list[Run]] = {}
+    for run in runs:
+        if "pretrain" in run.stages:
+            by_training.setdefault(run.stages["pretrain"]["artifact"], []).append(run)
+    made = []
+    for those in by_training.values():
+        with suppress(HallmarkError):  # what it trained is gone
+            rows = those[0]["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
+            found = {r["step"]: audits[r["artifact"]].id for r in rows if r["artifact"] in audits}
+            if len(found) > 1:
+                leading = frozenset([*(run.id for run in those), *found.values()])
+                made.append(Training(those[0].id, leading, found))
+    return made
 
 
 def compare(subjects: Sequence[Audited]) -> Row:

@@ -21,18 +21,23 @@ log = logging.getLogger("hallmark")
 CONTENT = {"index.html", "tables.html", "runs"}
 
 
-def build(store: Store, out: Path | None = None) -> Path:
-    """Build the site of all runs that can be read; returns its index page.
+def home(store: Store) -> Path:
+    """Where the site of a store is: inside a local one, else in the folder one is in."""
+    return Path("site") if store.root is None else store.root / "site"
 
-    ``out`` is by default "site" inside a local store, else in the folder one is in.
-    """
+
+def build(store: Store, out: Path | None = None) -> Path:
+    """Build the site of all runs that can be read, by default in its ``home``; returns its index
+    page."""
     from flows.commands.tables import list_tables
+    from flows.comparing import trainings
     from reports.site import build_site
 
-    out = out or (Path("site") if store.root is None else store.root / "site")
+    out = out or home(store)
     with replaced(out) as new:
-        records = [run.record | {"status": run.status} for run in all_runs(store)]
-        build_site(store, records, new, list_tables())
+        runs = all_runs(store)
+        records = [run.record | {"status": run.status} for run in runs]
+        build_site(store, records, new, list_tables(), trainings(runs))
     return out / "index.html"
 
 

@@ -5,6 +5,7 @@
 <out>/runs/<run id>/datasheet/          the card of its corpus, copied from its artifact
 <out>/runs/<run id>/model_card/         the card of its model
 <out>/runs/<run id>/task_card/          the card of a model that it fine-tuned
+<out>/runs/<run id>/trajectory/         the checkpoints that it trained, where several were audited
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +29,10 @@ from reports.page.masking import Masker
 from reports.page.rendering import environment
 from reports.purged import find as find_named
 from reports.purged import mark, notice, purged_from
+from reports.sections.course import Point
 from reports.tables import write_tables
+from reports.trajectory import FOLDER, PAGE, Training
+from reports.trajectory import write as write_trajectory
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
 CARDS = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card"}
@@ -49,10 +54,14 @@ SHOWN = ("accounts", "figures", "findings", "checkpoints")
 
 
 def build_site(
-    store: Store, run_records: Sequence[Record], out: Path, tables: Sequence[Record] = ()
+    store: Store,
+    run_records: Sequence[Record],
+    out: Path,
+    tables: Sequence[Record] = (),
+    trainings: Sequence[Training] = (),
 ) -> Path:
     """Write the site of the given runs and return its index page; with ``tables``, the rows of
-    ``hallmark tables``, a page of them too.
+    ``hallmark tables``, a page of them too. ``trainings``: those with several audited checkpoints.
 
     A page or a card that is there already is replaced; runs whose artifacts are gone keep
     their page, which says so. A run that made nothing stands under the one it repeats.
@@ -63,13 +72,19 @@ def build_site(
     copies: dict[str, Path] = {}
     stage = cache(lambda label, name: _stage(find(label, name)))
     purged = cache(lambda label, name: _purged(store, find(label, name)))
+    left = {
+        record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
+        for record in run_records
+    }
+    trajectories = _trajectories(trainings, left, out)
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
         entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
-        artifacts = {label: find(label, name) for label, name in entries}
+        artifacts = left[record["run"]]
         gone = {label: purged(label, name) for label, name in entries}
         cards = _copy_cards(artifacts, folder, copies, gone)
+        cards |= trajectories.get(record["run"], {})
         every = frozenset[str]().union(*gone.values())
         stages = [
             {"entry": entry, **stage(*key)}
@@ -87,6 +102,25 @@ def build_site(
     _write(index, "site_index.html", runs=_rows(runs), key_figures=list(KEY_FIGURES.values()),
            tables=bool(tables))  # fmt: skip
     return index
+
+
+def _trajectories(
+    trainings: Sequence[Training], left: Mapping[str, Mapping[str, Artifact | None]], out: Path
+) -> dict[str, dict[str, str]]:
+    """Write the pages of trainings; returns by run the page that its own leads to, with its title.
+
+    ``left``: by run and label.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for training in trainings:
+        folder = out / "runs" / _name(training.run)
+        points = [Point(s, run, left[run]) for s, run in sorted(training.audits.items())]
+        history = {label: a for label, a in left[training.run].items() if a is not None}
+        write_trajectory(training.run, points, history, folder)
+        for run in training.runs:
+            home = "" if run == training.run else f"../{quote(training.run)}/"
+            found[run] = {f"{home}{FOLDER}/{PAGE}": "Trajectory"}
+    return found
 
 
 def _told(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:

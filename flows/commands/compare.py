@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
-from flows.comparing import audited
+from flows.comparing import audited, trajectory
 from flows.comparing import compare as compared
 from flows.runs import default_store
 from reports.page.figures import show as written
 from reports.page.masking import visible
+from reports.sections.course import said
 
 Report = dict[str, Any]
 
@@ -28,8 +31,14 @@ def compare(
         Two or more, as the command audit takes them, or runs that audited one. RUN@all: every
         audited checkpoint of a training, which shows what becomes of a finding while it trains.
     """
-    found = compared(audited(default_store(store, create=False), checkpoints))
-    show(found, json_, render)
+    place = default_store(store, create=False)
+    found = compared(audited(place, checkpoints))
+    pages = [page for name in checkpoints if (page := trajectory(place, name))]
+    show(found, json_, lambda report: "\n".join([render(report), *_charts(pages)]))
+
+
+def _charts(pages: Sequence[Path]) -> list[str]:
+    return ["", *(f"charts: {page}" for page in pages)] if pages else []
 
 
 def render(report: Report) -> str:
@@ -47,7 +56,7 @@ def render(report: Report) -> str:
         told = zip(names[1:], row["differences"], strict=True)
         several = len(names) > 2
         lines += [
-            f"        {name + ': ' if several else ''}{_said(found, row['unit'])}"
+            f"        {name + ': ' if several else ''}{difference(found, row['unit'])}"
             for name, found in told
             if found
         ]
@@ -57,17 +66,7 @@ def render(report: Report) -> str:
 NOTHING = "not measured"
 
 
-def _said(found: Report, unit: str) -> str:
+def difference(found: Report, unit: str) -> str:
     """A difference in words; of shares in percentage points."""
-
-    def number(value: float) -> str:
-        return written(value, unit).replace(" %", "")
-
-    if found["value"] is None:
-        return "no pair has both values"
-    said = f"difference {number(found['value'])}{' points' if unit == 'share' else ''}"
-    if found["low"] is not None:
-        said += f" ({number(found['low'])} to {number(found['high'])})"
-    if found["p_corrected"] is not None:
-        said += f", p corrected {found['p_corrected']:.3g}"
-    return f"{said}, {found['n']} pairs"
+    words = said(found, unit)
+    return words if found["value"] is None else f"difference {words}"

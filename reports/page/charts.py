@@ -163,6 +163,64 @@ def intervals(
     return canvas.svg
 
 
+def course(
+    steps: Sequence[int],
+    values: Sequence[float | None],
+    ends: Sequence[tuple[float, float] | None],
+    nulls: Sequence[float | None],
+    y_label: str,
+    share: bool = False,
+) -> str:
+    """A value with its interval at each step of a training, and what it is where there is nothing
+    to find as a line. Steps without a value are left out; ``share``: in per cent."""
+    with _canvas(2.3) as canvas:
+        axes = canvas.axes
+        known = [(x, y, end) for x, y, end in zip(steps, values, ends, strict=True)
+                 if y is not None]  # fmt: skip
+        axes.plot([x for x, _, _ in known], [y for _, y, _ in known], color=ONE, linewidth=0.8)
+        for x, y, end in known:
+            if end is not None:
+                axes.plot((x, x), end, color=ONE, linewidth=1.6, solid_capstyle="butt")
+            axes.plot([x], [y], "o", color=ONE, markersize=5)
+        there = [(x, null) for x, null in zip(steps, nulls, strict=True) if null is not None]
+        if there:
+            dashed: Any = {"color": TWO, "linewidth": 1, "linestyle": (0, (4, 3))}
+            axes.plot(*zip(*there, strict=True), **dashed)
+        if even_in_logs(steps):
+            axes.set_xscale("symlog", linthresh=min(step for step in steps if step > 0))
+        axes.set_xticks(*_labelled(steps), minor=False)
+        axes.set_xticks([], minor=True)
+        axes.margins(x=0.06)
+        axes.set_xlabel("step")
+        axes.set_ylabel(_plain(y_label, 32))
+        axes.yaxis.set_major_locator(_few_ticks())
+        if share:
+            from matplotlib.ticker import FuncFormatter
+
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
+        axes.grid(axis="y")
+    return canvas.svg
+
+
+def even_in_logs(steps: Sequence[int]) -> bool:
+    """Whether steps lie more evenly on a logarithmic axis than on a linear one."""
+    import numpy as np
+
+    above = np.array(sorted(step for step in steps if step > 0), np.float64)
+    if len(above) < 3:  # of two only their distance tells
+        return len(above) == 2 and bool(above[1] >= 10 * above[0])
+    gaps = np.diff(above), np.diff(np.log(above))
+    linear, logs = (float(np.std(gap) / np.mean(gap)) for gap in gaps)
+    return logs < linear
+
+
+def _labelled(steps: Sequence[int], most: int = 7) -> tuple[list[int], list[str]]:
+    """Of many steps some, the first and the last among them."""
+    apart = max(1, -(-(len(steps) - 1) // (most - 1)))
+    chosen = [*steps[:-1:apart], steps[-1]]
+    return chosen, [f"{step:,}" for step in chosen]
+
+
 def _few_ticks() -> Any:
     from matplotlib.ticker import MaxNLocator
 

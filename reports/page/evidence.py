@@ -149,7 +149,7 @@ def render_rows(
         columns=columns,
         notice=masker.notice,
         numeric={field.name for field in head.schema if _is_number(field.type)},
-        rows=[[_cell(column, row, masker) for column in columns] for row in head.to_pylist()],
+        rows=[[cell_of(column, row, masker) for column in columns] for row in head.to_pylist()],
         shown=len(head),
         documents=documents,
         anchors={document["id"] for document in documents},
@@ -175,7 +175,7 @@ def describe(figure: Figure) -> str:
     return f"{words}; {figure.method}" if figure.method and figure.aggregate != "finding" else words
 
 
-def _cell(column: Column, row: Mapping[str, Any], masker: Masker) -> Cell:
+def cell_of(column: Column, row: Mapping[str, Any], masker: Masker) -> Cell:
     value = row[column.name]
     if value is None:
         return Cell("–", "muted")

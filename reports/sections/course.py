@@ -1,0 +1,188 @@
+"""What becomes of findings while a model trains: which can be compared, which are shown, what is
+said of a change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from reports.page.document import Grid, Inline, Paragraph
+from reports.page.figures import show
+from reports.sections.findings import title, words
+from reports.sections.standing import distance
+from tasks.audits.about import AUDITS
+from tasks.audits.comparison import Compared, compared, measured, unlike
+from tasks.contract import Artifact
+
+Row = dict[str, Any]
+
+#: A corrected p below this is called a change.
+LEVEL = 0.05
+
+#: p below this are not told apart.
+LEAST_P = 1e-4
+
+
+@dataclass(frozen=True)
+class Point:
+    """A checkpoint of a training, and what the run that audited it left, by label."""
+
+    step: int
+    run: str
+    artifacts: Mapping[str, Artifact | None]
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step:,}"
+
+    def left(self, label: str) -> Artifact | None:
+        return self.artifacts.get(label)
+
+    @property
+    def card(self) -> str:
+        return f"../../{quote(self.run)}/model_card"
+
+
+@dataclass
+class Audit:
+    """What an audit found at several checkpoints."""
+
+    name: str
+    points: Sequence[Point]
+    found: list[Compared] = field(default_factory=list)
+    why: str = ""  # it cannot be compared
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """What is compared: the first and the last, then neighbours."""
+        last = len(self.points) - 1
+        return [(0, last), *((i, i + 1) for i in range(last) if last > 1)]
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        found = [point.left(f"audit_{self.name}") for point in self.points]
+        return [artifact for artifact in found if artifact is not None]
+
+
+def audits_of(points: Sequence[Point]) -> list[Audit]:
+    """What can be compared, audit by audit, and why what cannot."""
+    made = []
+    for name in AUDITS:
+        there = [point for point in points if point.left(f"audit_{name}")]
+        if not there:
+            continue
+        audit = Audit(name, there)
+        made.append(audit)
+        if len(there) < 2:
+            audit.why = f"it ran at {there[0].name} alone"
+        else:
+            audit.why = unlike(name, there)
+        if not audit.why:
+            audit.found = compared(audit.artifacts, audit.pairs)
+    return made
+
+
+def headlines(found: Sequence[Compared]) -> list[Compared]:
+    """Of each metric that one way is worse its finding of the whole, else the part that is the
+    worst at the last checkpoint; of an audit that has no such metric the first finding."""
+    chosen: dict[str, Compared] = {}
+    for each in found:
+        last = each.found[-1]
+        if last["worse"]:
+            held = chosen.setdefault(last["metric"], each)
+            if held.found[-1]["slice"] and (not last["slice"] or rank(last) > rank(held.found[-1])):
+                chosen[last["metric"]] = each
+    return [*chosen.values()] or list(found[:1])
+
+
+def rank(row: Row) -> tuple[float, float]:
+    """How bad a finding is: beyond chance, then by its value alone."""
+    return distance(row), worse_by(row["worse"], (row["value"] or 0.0) - (row["null"] or 0.0))
+
+
+def worse_by(worse: str, amount: float) -> float:
+    """An amount with the sign of harm: positive is worse."""
+    return {"up": amount, "down": -amount, "apart": abs(amount)}.get(worse, 0.0)
+
+
+def verdict(each: Compared, change: Row | None) -> str:
+    """What the change between the first and the last checkpoint says."""
+    first, last = each.found[0], each.found[-1]
+    if change is None or change["p_corrected"] is None:
+        return "not tested"
+    if change["p_corrected"] >= LEVEL:
+        return "no change shown"
+    if first["worse"] == "apart":
+        nulls = first["null"], last["null"]
+        if None in nulls:
+            return "changed"
+        # Away from the null, or across it to the other side.
+        gone = abs(last["value"] - nulls[1]) - abs(first["value"] - nulls[0])
+    else:
+        gone = worse_by(first["worse"], change["value"])
+    return "worse" if gone > 0 else "better" if gone < 0 else "changed"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A change; of shares in percentage points."""
+    return "–" if value is None else show(value, unit).replace(" %", "")
+
+
+def span(change: Mapping[str, Any], unit: str) -> str:
+    """The interval of a change."""
+    ends = change["low"], change["high"]
+    return "–" if None in ends else " to ".join(amount(end, unit) for end in ends)
+
+
+def p_of(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    return f"< {LEAST_P:g}" if value < LEAST_P else show(value, "p")
+
+
+def measure_of(unit: str) -> str:
+    """The unit of a change, behind the word for it."""
+    return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
+
+
+def said(change: Mapping[str, Any], unit: str) -> str:
+    """A change in words, as ``hallmark compare`` tells it."""
+    if change["value"] is None:
+        return "no pair has both values"
+    words = f"{amount(change['value'], unit)}{' points' if unit == 'share' else ''}"
+    if change["low"] is not None:
+        words += f" ({span(change, unit)})"
+    if change["p_corrected"] is not None:
+        words += f", p corrected {change['p_corrected']:.3g}"
+    return f"{words}, {change['n']} pairs"
+
+
+def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Paragraph:
+    """What is not compared, or not in pairs, and why."""
+    rows: list[list[Inline]] = []
+    for audit in audits:
+        name = title(audit.name)
+        if audit.why:
+            rows.append([name, "all findings", say(audit.why)])
+            continue
+        tables = [measured(artifact) for artifact in audit.artifacts]
+        lacking: dict[tuple[str, str], list[str]] = {}
+        for metric, part in dict.fromkeys(key for table in tables for key in table):
+            without = [point.name for point, table in zip(audit.points, tables, strict=True)
+                       if (metric, part) not in table]  # fmt: skip
+            if without:
+                lacking.setdefault((metric, ", ".join(without)), []).append(part)
+        for (metric, where), parts in lacking.items():
+            which = f", {parts[0]}" if len(parts) == 1 else f", {len(parts)} parts"
+            what = words(metric) + (which if any(parts) else "")
+            rows.append([name, say(what), f"not found at {where}"])
+        alone = [each.found[0]["metric"] for each in audit.found if each.changes[0] is None]
+        if alone:
+            what = ", ".join(words(metric) for metric in dict.fromkeys(alone))
+            rows.append([name, say(what), "by value only: no means of units that can be paired"])
+    if not rows:
+        return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
+    return Grid("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

@@ -1,0 +1,363 @@
+"""The page of a training whose checkpoints were audited: what became of each finding.
+
+<folder>/trajectory.html      a chart and its numbers for each finding that counts
+<folder>/charts/              the charts
+<folder>/rows/                the pairs behind each change
+
+It is a view of the store, not a card: which checkpoints were audited changes behind a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.page import charts
+from reports.page.document import (
+    Callout,
+    Chart,
+    Document,
+    Facts,
+    Grid,
+    Inline,
+    Link,
+    Paragraph,
+    Section,
+)
+from reports.page.evidence import cell_of
+from reports.page.figures import Book, Evidence, Figure, show, slug
+from reports.page.masking import OFFENSIVE, Masker
+from reports.page.rendering import environment
+from reports.sections.corpus_figures import masker_of
+from reports.sections.course import (
+    Audit,
+    Point,
+    Row,
+    amount,
+    audits_of,
+    headlines,
+    left_out,
+    measure_of,
+    p_of,
+    said,
+    span,
+    verdict,
+    worse_by,
+)
+from reports.sections.findings import levels, title, words
+from tasks.audits.about import AUDITS
+from tasks.audits.comparison import Compared, Units
+from tasks.contract import Artifact, HallmarkError
+
+FOLDER, PAGE = "trajectory", "trajectory.html"
+
+TITLE = "What became of the findings while it trained"
+
+#: Lines of a table of other findings, and rows on a page of pairs.
+LINES, PAIRS = 30, 100
+
+ABOUT = (
+    "Checkpoints of one training answer the same questions, so one is compared with another in "
+    "pairs: prompt by prompt, pair by pair, secret by secret. That shows changes that two separate "
+    "intervals would hide. The p of a change is corrected for all changes of its audit that were "
+    "looked at here, of all parts and between all these checkpoints (Holm). Intervals tell what "
+    "chance would do to these items, not what other items, or another training, would show."
+)
+
+PARTS = (
+    "Of {parts} parts the worst at {last}, which is why this one stands here: some of its change "
+    "may be due to that choice. Its p is corrected for all of them."
+)
+
+
+def page_of(run: str) -> Path:
+    """The page of the training of a run, within the site."""
+    return Path("runs") / run / FOLDER / PAGE
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training, and the runs that audited its checkpoints: by ids, of what build_site has.
+
+    run     the first that trained it
+    runs    all whose pages lead to its page
+    audits  of each step the run that audited it
+    """
+
+    run: str
+    runs: frozenset[str]
+    audits: Mapping[int, str]
+
+
+class Writer:
+    """Writes the page into a folder of the site, two below that of the runs."""
+
+    def __init__(self, points: Sequence[Point], history: Mapping[str, Artifact], out: Path) -> None:
+        self.points, self.out = points, out
+        self.masker = masker_of(dict(history), OFFENSIVE)
+        self.say = self.masker.whole
+        self.pages: dict[str, set[str]] = {point.run: _pages(point) for point in points}
+        self.books: dict[tuple[str, int], Book] = {}
+        self.units: dict[tuple[str, int], Units] = {}
+
+    def document(self, name: str) -> Document:
+        audits = audits_of(self.points)
+        known = [audit for audit in audits if audit.found]
+        sections = [self.section(audit) for audit in known]
+        sections.append(Section("Not compared", [left_out(audits, self.say)]))
+        where: list[Inline] = []
+        for point in self.points:
+            where += [", " if where else "", self.card(point)]
+        lead: list[Any] = [Facts([("Training", [f"run {name}"]), ("Audited at", where)])]
+        if known:
+            lead += [self.summary(known), Paragraph([ABOUT])]
+        else:
+            lead.append(Callout("bad", ["Nothing can be compared; why is said below."]))
+        return Document(TITLE, "Trajectory", lead, sections)
+
+    def card(self, point: Point) -> Inline:
+        if not self.pages[point.run]:
+            return point.name
+        return Link(point.name, f"{point.card}/model_card.html")
+
+    def summary(self, audits: Sequence[Audit]) -> Grid:
+        """Each finding that counts, at the first and the last checkpoint."""
+        rows: list[list[Inline]] = []
+        for audit in audits:
+            for each in headlines(audit.found):
+                change = each.changes[0]
+                ends = [self.value(audit, each, place) for place in (0, -1)]
+                rows.append([self.name(each), verdict(each, change), *ends,
+                             *self.told(audit, each, 0), title(audit.name)])  # fmt: skip
+        columns = ["finding", "verdict", "first", "last", "change", "95 % interval",
+                   "p, corrected", "audit"]  # fmt: skip
+        note = (
+            "Changes of shares are in percentage points. Worse: as the audit says which way that "
+            "is, or further from what nothing to find would give; no change shown is no proof that "
+            "there is none; not tested: no units are paired."
+        )
+        caption = "From the first checkpoint to the last"
+        return Grid(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), note)
+
+    def section(self, audit: Audit) -> Section:
+        shown = headlines(audit.found)
+        section = Section(title(audit.name), [Paragraph([AUDITS[audit.name].means])])
+        if len(audit.points) < len(self.points):
+            at = ", ".join(point.name for point in audit.points)
+            section.add(Paragraph([f"It ran at {at} alone."]))
+        section.sections = [self.finding(audit, each) for each in shown]
+        if others := [each for each in audit.found if each not in shown]:
+            section.sections.append(self.others(audit, others))
+        return section
+
+    def finding(self, audit: Audit, each: Compared) -> Section:
+        first, last, unit = each.found[0], each.found[-1], each.found[0]["unit"]
+        section = Section(self.name(each))
+        change = each.changes[0]
+        ends = audit.points[0].name, audit.points[-1].name
+        sentence: list[Inline] = ["From ", self.value(audit, each, 0), f" at {ends[0]} to ",
+                                  self.value(audit, each, -1), f" at {ends[1]}: "]  # fmt: skip
+        if change is None:
+            sentence.append("not paired, for it is no mean of units that each has a value of.")
+        else:
+            sentence += [Link(said(change, unit), self.pairs(audit, each, 0)), f": "
+                         f"{verdict(each, change)}."]  # fmt: skip
+        section.add(Paragraph(sentence))
+        parts = [e for e in audit.found if e.found[0]["metric"] == first["metric"]]
+        if last["slice"] and len(parts) > 1:
+            section.add(Paragraph([PARTS.format(parts=len(parts), last=ends[1])]))
+        name = slug(f"{audit.name} {first['metric']} {first['slice']}")
+        figures = [self.figure(audit, each, place) for place in range(len(each.found))]
+        svg = charts.course(
+            [point.step for point in audit.points],
+            [figure.value for figure in figures],
+            [None if f.low is None or f.high is None else (f.low, f.high) for f in figures],
+            [row["null"] for row in each.found],
+            self.say(words(first["metric"])) + ("" if unit in ("share", "") else f" ({unit})"),
+            unit == "share",
+        )
+        alt = ", ".join(f"{p.name} {f.short} ({f.interval})"
+                        for p, f in zip(audit.points, figures, strict=True))  # fmt: skip
+        dashed = any(row["null"] is not None for row in each.found)
+        caption = f"{self.name(each)} by training step, with intervals." + (
+            " The dashed line is what nothing to find would give." if dashed else ""
+        )
+        section.add(Chart(name, svg, self.say(f"{words(first['metric'])}: {alt}."), caption))
+        section.add(self.steps(audit, each, figures))
+        if change is not None:
+            section.add(self.changes(audit, each))
+        return section
+
+    def steps(self, audit: Audit, each: Compared, figures: Sequence[Figure]) -> Grid:
+        """The numbers of a chart."""
+        rows: list[list[Inline]] = []
+        for place, (row, figure) in enumerate(zip(each.found, figures, strict=True)):
+            null = "–" if row["null"] is None else show(row["null"], row["unit"])
+            why = "" if row["value"] is not None else self.say(row["method"] or "no reason given")
+            rows.append([f"{audit.points[place].step:,}", self.value(audit, each, place),
+                         figure.interval, "–" if row["n"] is None else f"{row['n']:,}", null,
+                         p_of(row["p_corrected"]), why])  # fmt: skip
+        columns = ["step", "value", "interval", "n", "by chance", "p, corrected",
+                   "not measured because"]  # fmt: skip
+        kept = [i for i in range(len(columns))
+                if i < 4 or any(row[i] not in ("", "–") for row in rows)]  # fmt: skip
+        unit = each.found[0]["unit"]
+        caption = "At each checkpoint" + (f" ({unit})" if unit not in ("share", "") else "")
+        scorer = each.found[0]["scorer"]
+        note = f"Scorer: {self.say(scorer)}. " * bool(scorer) + levels(each.found)
+        return Grid(caption, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows],
+                    frozenset(n for n, i in enumerate(kept) if 0 < i < 6), note)  # fmt: skip
+
+    def changes(self, audit: Audit, each: Compared) -> Grid:
+        rows: list[list[Inline]] = []
+        for place, (i, j) in enumerate(audit.pairs):
+            change = each.changes[place]
+            steps = f"{audit.points[i].step:,} → {audit.points[j].step:,}"
+            pairs = "–" if change is None else f"{change['n']:,}"
+            rows.append([steps, *self.told(audit, each, place), pairs])
+        columns = ["steps", "change", "95 % interval", "p, corrected", "pairs"]
+        caption = f"Change, in pairs{measure_of(each.found[0]['unit'])}"
+        return Grid(caption, columns, rows, frozenset(range(1, 5)))
+
+    def others(self, audit: Audit, others: Sequence[Compared]) -> Section:
+        """The other findings, those that moved most surely first."""
+
+        def surely(each: Compared) -> float:
+            change = each.changes[0]
+            return 2.0 if change is None or change["p"] is None else float(change["p"])
+
+        rows: list[list[Inline]] = []
+        for each in sorted(others, key=surely)[:LINES]:
+            ends = [self.value(audit, each, place) for place in (0, -1)]
+            rows.append([self.name(each), *ends, *self.told(audit, each, 0)])
+        first, last = audit.points[0].name, audit.points[-1].name
+        columns = ["finding", first, last, "change", "95 % interval", "p, corrected"]
+        note = "Those that moved most surely first; of shares in percentage points."
+        if len(others) > len(rows):
+            note += f" {len(rows)} of {len(others)}; hallmark compare RUN@all shows all."
+        grid = Grid("First and last", columns, rows, frozenset(range(1, 6)), note)
+        return Section("Other findings of this audit", [grid])
+
+    # Figures and their rows ------------------------------------------------------------------
+
+    def name(self, each: Compared) -> str:
+        row = each.found[0]
+        return self.say(words(row["metric"]) + (f", {row['slice']}" if row["slice"] else ""))
+
+    def figure(self, audit: Audit, each: Compared, place: int) -> Figure:
+        return self.book(audit, place).finding(f"audit_{audit.name}", each.found[place])
+
+    def side(self, audit: Audit, each: Compared, place: int) -> Evidence:
+        """The units of a finding that is a mean of some."""
+        key = audit.name, place
+        if key not in self.units:
+            self.units[key] = Units(audit.artifacts[place])
+        where = self.units[key].where(each.found[place])
+        assert where is not None
+        return self.book(audit, place).evidence(f"audit_{audit.name}", "values", where)
+
+    def book(self, audit: Audit, place: int) -> Book:
+        key = audit.name, audit.points[place].step  # the last is -1, too
+        if key not in self.books:
+            self.books[key] = Book({f"audit_{audit.name}": audit.artifacts[place]})
+        return self.books[key]
+
+    def value(self, audit: Audit, each: Compared, place: int) -> Inline:
+        """A value, which leads to its rows on the card of the checkpoint where that has them."""
+        figure, point = self.figure(audit, each, place), audit.points[place]
+        if figure.page not in self.pages[point.run]:
+            return figure.short
+        return Link(figure.short, f"{point.card}/{figure.page}")
+
+    def told(self, audit: Audit, each: Compared, place: int) -> list[Inline]:
+        """A change, its interval and p."""
+        change, unit = each.changes[place], each.found[0]["unit"]
+        if change is None:
+            return ["not paired", "–", "–"]
+        text = amount(change["value"], unit)
+        value = Link(text, self.pairs(audit, each, place))
+        return [value, span(change, unit), p_of(change["p_corrected"])]
+
+    def pairs(self, audit: Audit, each: Compared, place: int) -> str:
+        """The page of the pairs behind a change; written where it is not there."""
+        i, j = audit.pairs[place]
+        row, change = each.found[0], each.changes[place]
+        assert change is not None
+        named = (
+            f"{audit.name}#{row['metric']}#{row['slice']}#{[audit.points[k].step for k in (i, j)]}"
+        )
+        page = f"rows/{slug(audit.name)}-{hashlib.sha256(named.encode()).hexdigest()[:10]}.html"
+        if (self.out / page).exists():
+            return page
+        sides = [self.side(audit, each, k) for k in (i, j)]
+        first, second = ({r["item"]: r for r in side.dataset.to_table(filter=side.filter())
+                          .to_pylist()} for side in sides)  # fmt: skip
+        both = [(mine, second[item]) for item, mine in first.items() if item in second]
+        both.sort(key=lambda pair: _most(row["worse"], pair))
+        known = [n for n in ("item", "cluster", "text") if n in sides[0].dataset.schema.names]
+        columns = [sides[0].column_of(name) for name in known]
+        cells = [
+            ([cell_of(column, one, self.masker) for column in columns],
+             [_number(one["value"]), _number(other["value"]), _number(_gap((one, other)))])
+            for one, other in both[:PAIRS]
+        ]  # fmt: skip
+        html = environment().get_template("site_pairs.html").render(
+            title=f"{self.name(each)}: {audit.points[i].name} to {audit.points[j].name}",
+            said=f"Change: {self.say(said(change, row['unit']))}.", how=self.say(change["method"]),
+            sides=[(audit.points[k].name, side, self.say(side.condition), self.say(side.python()))
+                   for k, side in zip((i, j), sides, strict=True)],
+            columns=columns, rows=cells, shown=len(cells), total=len(both),
+            worse=bool(row["worse"]),
+        )  # fmt: skip
+        path = self.out / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(html, encoding="utf-8")
+        return page
+
+
+def _gap(pair: tuple[Row, Row]) -> float | None:
+    values = [row["value"] for row in pair]
+    return None if None in values else values[1] - values[0]
+
+
+def _most(worse: str, pair: tuple[Row, Row]) -> tuple[bool, float, str]:
+    """Sorts pairs: what changed most for the worse first, what has no value last."""
+    gap = _gap(pair)
+    if gap is None:
+        return True, 0.0, str(pair[0]["item"])
+    return False, -worse_by(worse, gap) if worse else -abs(gap), str(pair[0]["item"])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"
+
+
+def _pages(point: Point) -> set[str]:
+    """The pages of rows of a checkpoint's card; none where that is gone."""
+    card = point.left("model_card")
+    return set() if card is None else set(card["figures"].read(["page"])["page"].to_pylist())
+
+
+def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], folder: Path) -> Path:
+    """Write the page of the training of a run, in its folder of the site; ``history``: what its
+    stages left, by label, for what must be masked. What cannot be read is said there."""
+    out = folder / FOLDER
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        document = Writer(points, history, out).document(run)
+    except HallmarkError as error:
+        why = Masker().whole(str(error))
+        said_so = Callout("bad", [f"The checkpoints could not be compared: {why}"])
+        document = Document(TITLE, "Trajectory", [said_so], [])
+    for chart in document.charts():
+        path = out / chart.path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(chart.svg, encoding="utf-8")
+    html = environment().get_template("site_trajectory.html").render(document=document, run=run)
+    (out / PAGE).write_text(html, encoding="utf-8")
+    return out / PAGE
