@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,21 +93,68 @@ def ready(check: Callable[[], object]) -> Iterator[None]:
 def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
     """Run a flow with a progress view, and say where everything is. Returns the run where that was
     not said as JSON. GateError where its findings break its policy."""
-    from flows.recording import settle
-
-    settled = ("config", "overrides", "until", "checkpoint", "start", "store")
-    known = {k: v for k, v in parameters.items() if k in settled}
-    with ready(lambda: settle(**known)):
-        from flows import pipeline
-        from flows.console import stderr
-
-        done = run_of(lambda: getattr(pipeline, flow)(**parameters))
+    with ready(lambda: check(parameters)):
+        done = run_flow(flow, parameters)
     if as_json:
         from flows.commands.status import status_of
 
         show(status_of(done), True, str)
         check_findings(done)
         return None
+    tell(flow, done)
+    check_findings(done)
+    return done
+
+
+def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]) -> None:
+    """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
+    keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
+    not be done, else a GateError."""
+    from tasks.contract import GateError, HallmarkError, UsageError
+
+    runs: list[Run] = []
+    wrong: dict[str, HallmarkError] = {}
+    with ready(lambda: check(*each.values())):
+        for name, parameters in each.items():
+            try:
+                runs.append(run_flow(flow, parameters))
+                check_findings(runs[-1])
+            except UsageError:
+                raise
+            except HallmarkError as error:
+                wrong[name] = error
+    if as_json:
+        from flows.commands.status import status_of
+
+        show([status_of(run) for run in runs], True, str)
+    else:
+        for run in runs:
+            tell(flow, run)
+    if wrong:
+        whole = all(isinstance(error, GateError) for error in wrong.values())
+        told = "; ".join(f"{name}: {error}" for name, error in wrong.items())
+        raise (GateError if whole else HallmarkError)(told)
+
+
+def check(*each: Mapping[str, Any]) -> None:
+    """UsageError for whatever is wrong with the parameters of flows."""
+    from flows.recording import settle
+
+    settled = ("config", "overrides", "until", "checkpoint", "start", "store")
+    for parameters in each:
+        settle(**{name: value for name, value in parameters.items() if name in settled})
+
+
+def run_flow(flow: str, parameters: Mapping[str, Any]) -> Run:
+    from flows import pipeline
+
+    return run_of(lambda: getattr(pipeline, flow)(**parameters))
+
+
+def tell(flow: str, done: Run) -> None:
+    """Say on stderr what a run did, on stdout where its page is."""
+    from flows.console import stderr
+
     stages = done.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
     if flow in ("audit", "finetune"):
@@ -123,8 +170,6 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
         )
     if done.site:  # else why not has been said
         print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
-    check_findings(done)
-    return done
 
 
 def check_findings(run: Run) -> None:
