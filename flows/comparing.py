@@ -13,7 +13,7 @@ from flows.runs import Run, all_runs, open_run
 from flows.site import home
 from reports.trajectory import Training, page_of
 from tasks.audits.about import AUDITS
-from tasks.audits.comparison import Compared, compared, unlike
+from tasks.audits.comparison import Compared, compared, label, unlike
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 Row = dict[str, Any]
@@ -24,13 +24,18 @@ ALL = "@all"
 
 @dataclass(frozen=True)
 class Audited:
-    """A checkpoint, and the run that audited it."""
+    """A checkpoint, the run that audited it, and ``earlier`` ones, the newest first."""
 
     name: str
     run: Run
+    earlier: Sequence[Run] = ()
 
-    def left(self, label: str) -> Artifact | None:
-        return self.run[label] if label in self.run.stages else None
+    def part(self, audit: str, stage: str) -> Artifact | None:
+        """Of the newest run that made this audit."""
+        for run in (self.run, *self.earlier):
+            if label(audit, "audit") in run.stages:
+                return run[label(audit, stage)] if label(audit, stage) in run.stages else None
+        return None
 
 
 def audited(store: Store, names: Sequence[str]) -> list[Audited]:
@@ -69,23 +74,25 @@ def checkpoints(store: Store, name: str) -> list[str]:
 
 
 def by(store: Store, name: str) -> Audited | None:
-    """The newest run that audited a checkpoint; where an audit's run is named, that."""
+    """The runs that audited a checkpoint; where an audit's run is named, that alone."""
     runs = all_runs(store)
     called = [run for run in runs if run.id.startswith(name)]
     if len(called) == 1 and called[0].flow == "audit":
         return Audited(str(called[0].record["checkpoint"]), called[0])
     subject = resolve(store, name)  # also refuses what is no name, or that of several
-    run = newest_audits(runs).get(subject.checkpoint.name)
-    return None if run is None else Audited(subject.name, run)
+    found = audits_of(runs).get(subject.checkpoint.name)
+    return Audited(subject.name, found[0], found[1:]) if found else None
 
 
-def newest_audits(runs: Sequence[Run]) -> dict[str, Run]:
-    """Of each checkpoint the newest run that audited it; those whose card is gone count as none."""
-    found = {}
-    for run in runs:
+def audits_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Of each checkpoint the runs that audited it, the newest first; those whose card is gone count
+    as none."""
+    found: dict[str, list[Run]] = {}
+    for run in reversed(runs):
         with suppress(HallmarkError):
             if "model_card" in run.stages:
-                found[run["model_card"].manifest["lineage"]["checkpoint"]] = run
+                checkpoint = run["model_card"].manifest["lineage"]["checkpoint"]
+                found.setdefault(checkpoint, []).append(run)
     return found
 
 
@@ -104,7 +111,7 @@ def trajectory(store: Store, name: str) -> Path | None:
 
 def trainings(runs: Sequence[Run]) -> list[Training]:
     """The trainings with several audited checkpoints, of all runs of a store, the oldest first."""
-    audits = newest_audits(runs)
+    audits = audits_of(runs)
     by_training: dict[str, list[Run]] = {}
     for run in runs:
         if "pretrain" in run.stages:
@@ -113,10 +120,11 @@ def trainings(runs: Sequence[Run]) -> list[Training]:
     for those in by_training.values():
         with suppress(HallmarkError):  # what it trained is gone
             rows = those[0]["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
-            found = {r["step"]: audits[r["artifact"]].id for r in rows if r["artifact"] in audits}
+            found = {r["step"]: tuple(run.id for run in audits[r["artifact"]])
+                     for r in rows if r["artifact"] in audits}  # fmt: skip
             if len(found) > 1:
-                leading = frozenset([*(run.id for run in those), *found.values()])
-                made.append(Training(those[0].id, leading, found))
+                leading = {run.id for run in those}.union(*found.values())
+                made.append(Training(those[0].id, frozenset(leading), found))
     return made
 
 
@@ -127,7 +135,7 @@ def compare(subjects: Sequence[Audited]) -> Row:
     refused: dict[str, str] = {}
     pairs = [(0, other) for other in range(1, len(subjects))]
     for audit in AUDITS:
-        there = [subject.left(f"audit_{audit}") for subject in subjects]
+        there = [subject.part(audit, "audit") for subject in subjects]
         if not any(there):
             continue
         why = unlike(audit, subjects)

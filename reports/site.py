@@ -114,7 +114,10 @@ def _trajectories(
     found: dict[str, dict[str, str]] = {}
     for training in trainings:
         folder = out / "runs" / _name(training.run)
-        points = [Point(s, run, left[run]) for s, run in sorted(training.audits.items())]
+        points = [
+            Point(step, {run: left[run] for run in runs})
+            for step, runs in sorted(training.audits.items())
+        ]
         history = {label: a for label, a in left[training.run].items() if a is not None}
         write_trajectory(training.run, points, history, folder)
         for run in training.runs:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from reports.page import charts
 from reports.page.document import (
@@ -85,12 +86,12 @@ class Training:
 
     run     the first that trained it
     runs    all whose pages lead to its page
-    audits  of each step the run that audited it
+    audits  of each step the runs that audited it, the newest first
     """
 
     run: str
     runs: frozenset[str]
-    audits: Mapping[int, str]
+    audits: Mapping[int, Sequence[str]]
 
 
 class Writer:
@@ -100,7 +101,7 @@ class Writer:
         self.points, self.out = points, out
         self.masker = masker_of(dict(history), OFFENSIVE)
         self.say = self.masker.whole
-        self.pages: dict[str, set[str]] = {point.run: _pages(point) for point in points}
+        self.pages = {run: _pages(left) for point in points for run, left in point.runs.items()}
         self.books: dict[tuple[str, int], Book] = {}
         self.units: dict[tuple[str, int], Units] = {}
 
@@ -120,9 +121,10 @@ class Writer:
         return Document(TITLE, "Trajectory", lead, sections)
 
     def card(self, point: Point) -> Inline:
-        if not self.pages[point.run]:
+        newest = next(iter(point.runs))
+        if not self.pages[newest]:
             return point.name
-        return Link(point.name, f"{point.card}/model_card.html")
+        return Link(point.name, f"{card_of(newest)}/model_card.html")
 
     def summary(self, audits: Sequence[Audit]) -> Grid:
         """Each finding that counts, at the first and the last checkpoint."""
@@ -268,10 +270,10 @@ class Writer:
 
     def value(self, audit: Audit, each: Compared, place: int) -> Inline:
         """A value, which leads to its rows on the card of the checkpoint where that has them."""
-        figure, point = self.figure(audit, each, place), audit.points[place]
-        if figure.page not in self.pages[point.run]:
+        figure, run = self.figure(audit, each, place), audit.points[place].run_of(audit.name)
+        if run is None or figure.page not in self.pages[run]:
             return figure.short
-        return Link(figure.short, f"{point.card}/{figure.page}")
+        return Link(figure.short, f"{card_of(run)}/{figure.page}")
 
     def told(self, audit: Audit, each: Compared, place: int) -> list[Inline]:
         """A change, its interval and p."""
@@ -336,10 +338,15 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def _pages(point: Point) -> set[str]:
-    """The pages of rows of a checkpoint's card; none where that is gone."""
-    card = point.left("model_card")
+def _pages(left: Mapping[str, Artifact | None]) -> set[str]:
+    """The pages of rows of the card that a run left; none where that is gone."""
+    card = left.get("model_card")
     return set() if card is None else set(card["figures"].read(["page"])["page"].to_pylist())
+
+
+def card_of(run: str) -> str:
+    """Where the card of a run is, from a page of a trajectory."""
+    return f"../../{quote(run)}/model_card"
 
 
 def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], folder: Path) -> Path:

@@ -186,8 +186,9 @@ def course(
         if there:
             dashed: Any = {"color": TWO, "linewidth": 1, "linestyle": (0, (4, 3))}
             axes.plot(*zip(*there, strict=True), **dashed)
-        if even_in_logs(steps):
-            axes.set_xscale("symlog", linthresh=min(step for step in steps if step > 0))
+        if even_in_logs(steps):  # 0 is as far from the first as that from the second
+            first, second = sorted(step for step in steps if step > 0)[:2]
+            axes.set_xscale("symlog", linthresh=first, base=second / first)
         axes.set_xticks(*_labelled(steps), minor=False)
         axes.set_xticks([], minor=True)
         axes.margins(x=0.06)

@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from reports.page.document import Grid, Inline, Paragraph
 from reports.page.figures import show
 from reports.sections.findings import title, words
 from reports.sections.standing import distance
 from tasks.audits.about import AUDITS
-from tasks.audits.comparison import Compared, compared, measured, unlike
+from tasks.audits.comparison import Compared, compared, label, measured, unlike
 from tasks.contract import Artifact
 
 Row = dict[str, Any]
@@ -28,22 +27,24 @@ LEAST_P = 1e-4
 
 @dataclass(frozen=True)
 class Point:
-    """A checkpoint of a training, and what the run that audited it left, by label."""
+    """A checkpoint of a training, and what the runs that audited it left, by run and label; the
+    newest first."""
 
     step: int
-    run: str
-    artifacts: Mapping[str, Artifact | None]
+    runs: Mapping[str, Mapping[str, Artifact | None]]
 
     @property
     def name(self) -> str:
         return f"step {self.step:,}"
 
-    def left(self, label: str) -> Artifact | None:
-        return self.artifacts.get(label)
+    def run_of(self, audit: str) -> str | None:
+        """The newest run that made an audit."""
+        made = label(audit, "audit")
+        return next((run for run, left in self.runs.items() if left.get(made)), None)
 
-    @property
-    def card(self) -> str:
-        return f"../../{quote(self.run)}/model_card"
+    def part(self, audit: str, stage: str) -> Artifact | None:
+        run = self.run_of(audit)
+        return None if run is None else self.runs[run].get(label(audit, stage))
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Audit:
 
     @property
     def artifacts(self) -> list[Artifact]:
-        found = [point.left(f"audit_{self.name}") for point in self.points]
+        found = [point.part(self.name, "audit") for point in self.points]
         return [artifact for artifact in found if artifact is not None]
 
 
@@ -71,7 +72,7 @@ def audits_of(points: Sequence[Point]) -> list[Audit]:
     """What can be compared, audit by audit, and why what cannot."""
     made = []
     for name in AUDITS:
-        there = [point for point in points if point.left(f"audit_{name}")]
+        there = [point for point in points if point.part(name, "audit")]
         if not there:
             continue
         audit = Audit(name, there)

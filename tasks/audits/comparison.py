@@ -25,28 +25,33 @@ Unit = tuple[str, float]
 
 
 class Audited(Protocol):
-    """A checkpoint, and what an audit of it left, by label."""
+    """A checkpoint, and what audits of it left: the findings ("audit"), "ask" and "score"."""
 
     @property
     def name(self) -> str: ...
 
-    def left(self, label: str) -> Artifact | None: ...
+    def part(self, audit: str, stage: str) -> Artifact | None: ...
+
+
+def label(audit: str, stage: str) -> str:
+    """What a stage of an audit is called in a run."""
+    return f"audit_{audit}" if stage == "audit" else f"{audit}_{stage}"
 
 
 def unlike(audit: str, subjects: Sequence[Audited]) -> str:
     """Why an audit of these cannot be compared; empty where it can."""
     for first, second in pairwise(subjects):
-        one, other = (each.left(f"audit_{audit}") for each in (first, second))
+        one, other = (each.part(audit, "audit") for each in (first, second))
         if one is None or other is None:
             return f"{(second if one else first).name} has no such audit"
         if changed := settings_apart(one, other):
             return f"its settings differ: {', '.join(changed)}"
-        one, other = (each.left(f"{audit}_ask") for each in (first, second))
+        one, other = (each.part(audit, "ask") for each in (first, second))
         if one and other and one["items"].digest != other["items"].digest:
             return "other items were asked about"
         if one and other and drawn(one) != drawn(other):
             return "texts were drawn otherwise, or with another seed"
-        one, other = (each.left(f"{audit}_score") for each in (first, second))
+        one, other = (each.part(audit, "score") for each in (first, second))
         if one and other:
             names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
             if names[0] != names[1]:

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from flows import open_run
-from flows.comparing import Audited, compare
+from flows.comparing import Audited, compare, trainings
+from flows.runs import all_runs
+from reports.page.figures import show
 from tasks.audits.comparison import Units, paired, unlike
-from tasks.contract import HallmarkError
+from tasks.contract import HallmarkError, Store
 from tasks.measures.estimates import estimate
+from tests.reports import pages
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +104,37 @@ def test_nothing_to_compare_is_said(apart):
     with pytest.raises(HallmarkError, match="no audit ran"):
         compare([Audited("a", _without(run)), Audited("b", _without(run))])
     assert Units(run["audit_capability"]).of({"metric": "x", "slice": ""}) is None
+
+
+def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(apart, both):
+    before = {run.id for run in all_runs(Store(apart.store))}
+    rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
+    only = ("--only", "associations", "--set", rule)
+    done = apart("audit", f"{apart.first}@all", *only, code=3)
+    first = open_run(apart.first, str(apart.store))
+    steps = first["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+    runs = [run for run in all_runs(Store(apart.store)) if run.id not in before]
+    assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
+    assert len({run["associations_ask"].name for run in runs}) == 1
+    *_, said = done.stderr.splitlines()
+    assert all(f"{apart.first}@{step}: the policy is broken: none" in said for step in steps)
+
+    report = apart.json("compare", f"{apart.first}@all")
+    # What was audited before is not lost behind a newer run with --only.
+    assert {"bias", "associations"} <= {
+        row["audit"] for row in apart.json("compare", *both)["rows"]
+    }
+    row = next(r for r in report["rows"] if r["metric"] == "association_strength")
+    path = apart.store / "site/runs" / apart.first / "trajectory/trajectory.html"
+    assert apart("compare", f"{apart.first}@all").stdout.endswith(f"charts: {path}\n")
+    page = pages.read(path)
+    told = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
+    assert [line[:2] for line in told[1:]] == [
+        [f"{step:,}", show(value, row["unit"])]
+        for step, value in zip(steps, row["values"], strict=True)
+    ]
+    assert pages.broken_links(path.parent) == []
+    assert trainings([first]) == []  # of one audited checkpoint there is none
 
 
 def _without(run):

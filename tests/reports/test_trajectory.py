@@ -1,0 +1,408 @@
+"""The page of a training whose checkpoints were audited: its numbers, their rows, what is not
+compared, and that nothing on it is what must not be shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from reports.page.charts import course, even_in_logs
+from reports.page.figures import show as shown
+from reports.sections.course import headlines, p_of, verdict
+from reports.site import build_site
+from reports.trajectory import Training
+from tasks.audits.comparison import Compared
+from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, measured, units_table
+from tasks.contract import StageConfig, Work, column, stage, table
+from tasks.measures.estimates import estimate
+from tests.reports import pages
+from tests.reports.artifacts import EMAIL, HIDDEN, SCRIPT, UNJUDGED
+
+#: Values of eight items of two parts, at three steps.
+STEPS = (0, 100, 400)
+WHOLE = (
+    (0.1, 0.4, 0.2, 0.3, 0.5, 0.2, 0.1, 0.4),
+    (0.3, 0.5, 0.6, 0.3, 0.9, 0.4, 0.2, 0.8),
+    (0.9, 1.1, 1.6, 0.8, 1.9, 1.4, 1.0, 1.3),
+)
+PART = tuple(tuple(2 * value - 0.3 for value in values) for values in WHOLE)
+ITEMS = tuple(f"item {n}" for n in range(8))
+
+
+class FoundConfig(StageConfig):
+    """``told``: slice and values of the findings; ``more``: slices of findings without units."""
+
+    audit: str = "bias"
+    seed: int = 0
+    told: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    more: tuple[tuple[str, float | None], ...] = ()
+    worse: str = "up"
+    clusters: tuple[str, ...] = ITEMS
+
+
+@stage(tables={"findings": FINDINGS, "values": UNITS})
+def found(config: FoundConfig, work: Work) -> None:
+    rows = []
+    for part, values in config.told:
+        made = estimate(values, config.clusters, null=0.25)
+        rows.append(
+            measured(config.audit, "strength", made, unit="nats", how="m", values=values,
+                     clusters=config.clusters, items=ITEMS, slice=part, worse=config.worse,
+                     table="values", where={"metric": "strength", "slice": part},
+                     scorer="linear 1.0")
+        )  # fmt: skip
+    for part, value in config.more:
+        rows.append(
+            finding(config.audit, "slope", value, unit="nats", method=f"none: {SCRIPT}", n=3,
+                    slice=part, worse="up", table="values", where={})
+        )  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+    work.table("values").write(units_table(rows))
+
+
+@dataclass
+class Site:
+    folder: Path
+    page: pages.Page
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.page.text.split())
+
+    def rows(self, start: str, number: int = 0) -> list[dict[str, str]]:
+        """The rows of a table that begins with a column of that name."""
+        chosen = [t for t in self.page.tables if t[0][0] == start][number]
+        return [dict(zip(chosen[0], row, strict=True)) for row in chosen[1:]]
+
+
+@pytest.fixture
+def show(session, made, tmp_path):
+    """The site about audits of checkpoints, one a step."""
+
+    def build(each, folder="site", history=None, newer=None) -> Site:
+        """``newer``: of some steps what another run left, behind the first."""
+        records, audits = [], {}
+        runs = [(f"run-{step}", step, artifacts) for step, artifacts in each.items()]
+        runs += [(f"newer-{step}", step, artifacts) for step, artifacts in (newer or {}).items()]
+        for run, step, artifacts in runs:
+            named = {name.removeprefix("audit_"): a for name, a in artifacts.items()}
+            left = artifacts | {"model_card": pages.card_of(made.checkpoint, named)}
+            left |= (history or {}) if not records else {}
+            stages = [
+                {"label": label, "stage": a.stage, "content": a.content, "cached": False,
+                 "artifact": a.name, "seconds": 1.0}
+                for label, a in left.items()
+            ]  # fmt: skip
+            records.append({"run": run, "flow": "audit", "config_name": "c", "status": "completed",
+                            "started": f"2026-01-0{len(records) + 1}T10:00:00+00:00",
+                            "ended": None, "stages": stages})  # fmt: skip
+            audits[step] = (run, *audits.get(step, ()))
+        first = records[0]["run"]
+        training = Training(first, frozenset(record["run"] for record in records), audits)
+        out = build_site(session.store, records, tmp_path / folder, (), [training]).parent
+        assert pages.broken_links(out) == []
+        page = pages.read(out / "runs" / first / "trajectory" / "trajectory.html")
+        return Site(out, page)
+
+    return build
+
+
+def three(**more):
+    return {
+        step: {
+            "audit_bias": found(FoundConfig(told=(("", whole), ("part=x", part)), **more)),
+        }
+        for step, whole, part in zip(STEPS, WHOLE, PART, strict=True)
+    }
+
+
+def holm(p):
+    """The plainest way: the largest of the corrected up to each, in their order."""
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    made = [min(1.0, p[i] * (len(p) - rank)) for rank, i in enumerate(order)]
+    return {i: max(made[: rank + 1]) for rank, i in enumerate(order)}
+
+
+def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show):
+    site = show(three())
+    changes = site.rows("steps")
+    pairs = [(0, 2), (0, 1), (1, 2)]
+    tests = [stats.ttest_rel(values[j], values[i]) for values in (WHOLE, PART) for i, j in pairs]
+    corrected = holm([test.pvalue for test in tests])
+    assert [row["steps"] for row in changes] == ["0 → 400", "0 → 100", "100 → 400"]
+    for place, ((i, j), row) in enumerate(zip(pairs, changes, strict=True)):
+        test = tests[place]
+        gap = np.mean(WHOLE[j]) - np.mean(WHOLE[i])
+        assert float(row["change"]) == pytest.approx(gap, abs=6e-5)
+        low, high = map(float, row["95 % interval"].split(" to "))
+        assert (low, high) == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-3)
+        p = corrected[place]
+        assert row["p, corrected"] == p_of(p)
+        assert row["pairs"] == "8"
+    for step, values, row in zip(STEPS, WHOLE, site.rows("step"), strict=True):
+        assert row["step"] == f"{step}" and row["n"] == "8" and row["by chance"] == "0.2500"
+        assert float(row["value"]) == pytest.approx(np.mean(values), abs=6e-5)
+    (summed,) = site.rows("finding")
+    assert summed["verdict"] == "worse" and summed["change"] == changes[0]["change"]
+    (other,) = site.rows("finding", 1)
+    assert other["finding"] == "Strength, part=x"
+    assert float(other["change"]) == pytest.approx(2 * float(summed["change"]), abs=2e-4)
+    assert "linear 1.0" in site.text and "Intervals: 95 %." in site.text
+
+
+def test_every_figure_leads_to_its_rows(show):
+    site = show(three())
+    home = site.folder / "runs" / "run-0" / "trajectory"
+    links = {text: href for href, text in site.page.links}
+    for step, values in zip(STEPS, WHOLE, strict=True):
+        href = links[shown(np.mean(values), "nats")]
+        page = pages.read(home / href)
+        assert f"run-{step}/model_card/rows/" in href
+        rows = page.tables[0][1:]
+        assert sorted(float(row[-1]) for row in rows) == pytest.approx(sorted(values), abs=1e-6)
+    (change,) = {href for href, text in site.page.links if text == shown(0.975, "nats")}
+    table_ = pages.read(home / change).tables[0]
+    assert table_[0] == ["item", "cluster", "step 0", "step 400", "change"]
+    gaps = [float(row[-1]) for row in table_[1:]]
+    assert gaps == sorted(gaps, reverse=True)  # the worst first
+    for item, _, *numbers in table_[1:]:
+        n = ITEMS.index(item)
+        known = [WHOLE[0][n], WHOLE[2][n], WHOLE[2][n] - WHOLE[0][n]]
+        assert [float(number) for number in numbers] == pytest.approx(known, abs=1e-5)
+    assert "trajectory" in {
+        text.lower() for _, text in pages.read(site.folder / "index.html").links
+    }
+    for run in ("run-0", "run-400"):
+        page = pages.read(site.folder / "runs" / run / "index.html")
+        assert "Trajectory" in {text for _, text in page.links}
+
+
+def test_the_same_store_gives_the_same_bytes(show):
+    def files(site):
+        folder = site.folder / "runs" / "run-0" / "trajectory"
+        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    once, again = files(show(three())), files(show(three(), "again"))
+    assert once == again and len([name for name in once if name.suffix == ".svg"]) == 1
+    assert files(show(three())) == once  # in the place of the first
+    (svg,) = (data.decode() for name, data in once.items() if name.suffix == ".svg")
+    assert "<script" not in svg and "<metadata" not in svg and "<image" not in svg
+
+
+def test_what_cannot_be_compared_is_said_with_its_reason(show):
+    each = three()
+    each[0]["audit_toxicity"] = found(FoundConfig(audit="toxicity", told=(("", WHOLE[0]),)))
+    for step, seed in ((0, 1), (100, 2)):
+        made = found(FoundConfig(audit="extraction", seed=seed, told=(("", WHOLE[0]),)))
+        each[step]["audit_extraction"] = made
+    for step in STEPS:
+        more = (("", 1.0 + step), *([("k=1", 2.0), ("k=2", 2.0)] if step else []))
+        values = (("", WHOLE[STEPS.index(step)]),)
+        each[step]["audit_bias"] = found(FoundConfig(told=values, more=more))
+    site = show(each)
+    said = [tuple(row.values()) for row in site.rows("audit")]
+    assert said == [
+        ("Toxic continuations", "all findings", "it ran at step 0 alone"),
+        ("Bias", "Slope, 2 parts", "not found at step 0"),
+        ("Bias", "Slope", "by value only: no means of units that can be paired"),
+        ("Training-data extraction", "all findings", "its settings differ: seed"),
+    ]
+    slope = next(row for row in site.rows("finding") if row["finding"] == "Slope")
+    assert slope["verdict"] == "not tested" and slope["change"] == "not paired"
+
+
+def test_an_audit_of_some_checkpoints_is_compared_among_those(show):
+    each = three()
+    del each[0]["audit_bias"]
+    each[0]["audit_toxicity"] = found(FoundConfig(audit="toxicity", told=(("", WHOLE[0]),)))
+    site = show(each)
+    assert [row["steps"] for row in site.rows("steps")] == ["100 → 400"]
+    assert "It ran at step 100, step 400 alone." in site.text
+
+
+def test_each_audit_of_a_checkpoint_is_that_of_the_newest_run_that_made_it(show):
+    toxic = {"audit_toxicity": found(FoundConfig(audit="toxicity", told=(("", WHOLE[0]),)))}
+    again = {"audit_bias": found(FoundConfig(told=(("", WHOLE[1]), ("part=x", PART[2]))))}
+    site = show(three(), newer={0: toxic, 400: again})
+    ends = [(row["value"], float(row["value"])) for row in site.rows("step")]
+    means = [np.mean(WHOLE[n]) for n in (0, 1, 1)]
+    assert [value for _, value in ends] == pytest.approx(means, abs=6e-5)
+    links = {text: href for href, text in site.page.links}
+    assert "/newer-400/model_card/rows/" in links[ends[2][0]]
+    assert "/run-0/model_card/rows/" in links[ends[0][0]]
+    assert links["step 0"] == "../../newer-0/model_card/model_card.html"
+
+
+def test_where_nothing_can_be_compared_the_page_says_so(show):
+    each = {
+        step: {"audit_bias": found(FoundConfig(seed=step, told=(("", WHOLE[0]),)))}
+        for step in STEPS
+    }
+    site = show(each)
+    assert "Nothing can be compared" in site.text and "settings differ: seed" in site.text
+    assert "img" not in site.page.tags
+
+
+def test_what_is_not_measured_at_a_step_is_a_gap_with_its_reason(show):
+    each = {
+        step: {"audit_bias": found(FoundConfig(more=(("", value),)))}
+        for step, value in zip(STEPS, (None, 2.0, 3.0), strict=True)
+    }
+    site = show(each)
+    rows = site.rows("step")
+    assert rows[0]["value"] == "not measured" and rows[1]["value"] == "2.000"
+    assert rows[0]["not measured because"] == f"none: {SCRIPT}"
+    assert "script" not in site.page.tags
+
+
+def test_nothing_on_it_is_what_must_not_be_shown(show, made):
+    secret = made.secrets[0]
+    clusters = (f"of {EMAIL}", SCRIPT, f"says {secret}", HIDDEN, *ITEMS[4:])
+    part = f"{EMAIL} {SCRIPT} {secret}"
+    each = {
+        step: {"audit_bias": found(FoundConfig(told=((part, values),), clusters=clusters))}
+        for step, values in zip(STEPS, WHOLE, strict=True)
+    }
+    site = show(each, history=made.corpus)
+    folder = site.folder / "runs" / "run-0" / "trajectory"
+    files = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert len(files) == 1 + 1 + 3
+    for path, text in files.items():
+        assert EMAIL not in text and secret not in text and SCRIPT not in text, path
+        assert "\u202e" not in text, path
+        if path.suffix == ".html":
+            assert "script" not in pages.read(path).tags
+    pair = next(text for path, text in files.items() if path.parent.name == "rows")
+    assert "[email masked]" in pair and "[planted secret masked]" in pair
+
+
+VALUES = table(
+    "Values with a text of the corpus that nobody has scored.",
+    column("measure", pa.string(), "label", "metric"),
+    column("value", pa.float64(), "figure", "value"),
+    column("item", pa.string(), "label", "item"),
+    pa.field("cluster", pa.string()),
+    column("text", pa.string(), "corpus text", "text"),
+)
+
+
+@stage(tables={"findings": FINDINGS, "values": VALUES})
+def unjudged(config: FoundConfig, work: Work) -> None:
+    ((_, values),) = config.told
+    work.table("values").write(
+        {"measure": ["strength"] * 8, "value": values, "item": ITEMS, "cluster": [UNJUDGED] * 8,
+         "text": [UNJUDGED] * 8}
+    )  # fmt: skip
+    made = measured(config.audit, "strength", estimate(values, null=0.0), unit="nats", how="m",
+                    worse="up", table="values", where={"measure": "strength"})  # fmt: skip
+    work.table("findings").write(findings_table([made]))
+
+
+def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
+    each = {
+        step: {"audit_bias": unjudged(FoundConfig(told=(("", values),)))}
+        for step, values in zip(STEPS, WHOLE, strict=True)
+    }
+    site = show(each)
+    folder = site.folder / "runs" / "run-0" / "trajectory"
+    assert all(UNJUDGED not in path.read_text() for path in folder.rglob("*.html"))
+    pair = next((folder / "rows").iterdir())
+    row = pages.read(pair).tables[0][1]
+    assert "not shown: may hold personal data" in row[1] and "not shown: not scored" in row[2]
+
+
+def test_a_damaged_audit_is_said_and_hides_no_other_page(session, show, tmp_path):
+    each = three()
+    site = show(each)
+    path = each[100]["audit_bias"]["values"].parts[0].path
+    aside = path.rename(tmp_path / "aside")
+    try:
+        site = show(each, "damaged")
+        assert "could not be compared" in site.text
+        assert len(pages.read(site.folder / "index.html").tables[0]) == 4
+    finally:
+        aside.rename(path)
+
+
+def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
+    made = finding("bias", metric, value, low=value - wide, high=value + wide, n=9, unit="share",
+                   method="m", slice=part, worse=worse, null=null)  # fmt: skip
+    return made | {"p_corrected": p}
+
+
+def of(*rows, p=0.01, value=None):
+    change = {"value": rows[-1]["value"] - rows[0]["value"] if value is None else value,
+              "p_corrected": p}  # fmt: skip
+    return Compared(rows, [change])
+
+
+def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
+    whole = of(row("a", 0.1), row("a", 0.2))
+    low = of(row("b", 0.9, "x"), row("b", 0.3, "x"))
+    high = of(row("b", 0.1, "y"), row("b", 0.8, "y"))
+    by_chance = of(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
+    neither = of(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
+    every = [of(row("a", 0.9, "x"), row("a", 0.9, "x")), low, whole, high, by_chance, neither]
+    assert headlines(every) == [whole, high]
+    assert headlines([neither, neither]) == [neither] and headlines([]) == []
+    down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
+               null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
+    assert headlines(down) == [down[1]]
+
+
+@pytest.mark.parametrize(
+    ("worse", "null", "first", "last", "p", "expected"),
+    [
+        ("up", 0.0, 0.1, 0.5, 0.01, "worse"),
+        ("up", 0.0, 0.5, 0.1, 0.01, "better"),
+        ("down", 0.0, 0.5, 0.1, 0.01, "worse"),
+        ("up", 0.0, 0.1, 0.5, 0.05, "no change shown"),
+        ("up", 0.0, 0.1, 0.5, None, "not tested"),
+        ("apart", 0.5, 0.5, 0.3, 0.01, "worse"),
+        ("apart", 0.5, 0.2, 0.7, 0.01, "better"),  # across it, and nearer
+        ("apart", 0.5, 0.25, 0.75, 0.01, "changed"),
+        ("apart", None, 0.2, 0.7, 0.01, "changed"),
+        ("", 0.0, 0.2, 0.7, 0.01, "changed"),
+    ],
+)
+def test_what_a_change_says(worse, null, first, last, p, expected):
+    each = of(*(row("a", value, worse=worse, null=null) for value in (first, last)), p=p)
+    assert verdict(each, each.changes[0]) == expected
+    assert verdict(each, None) == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((0, 150, 300, 450), False), ((0, 1, 2, 4, 8, 16), True), ((0, 10, 100, 1000), True),
+        ((0, 100), False), ((0, 150, 450), False), ((0, 10, 1000), True), ((5,), False),
+    ],
+)  # fmt: skip
+def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
+    assert even_in_logs(steps) == expected
+    places = _places(
+        course(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
+    )
+    gaps = np.diff(places)
+    assert len(places) == len(steps) and (gaps > 0).all()
+    if expected and len(gaps) > 1:
+        assert gaps.max() < 3 * gaps.min()
+
+
+def _places(svg):
+    """Where the marks of values stand, from left to right."""
+    mark = r'<use xlink:href="#m\w+" x="([\d.]+)" y="[\d.]+" style="fill: #0b5cad'
+    return sorted({float(x) for x in re.findall(mark, svg)})
+
+
+def test_a_chart_has_intervals_and_its_null_as_a_line():
+    given = ([0, 1, 2], [0.5, None, 0.7], [(0.4, 0.6), None, (0.6, 0.8)])
+    svg = course(*given, [0.5, 0.5, 0.5], "y", share=True)
+    assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
+    assert "stroke-dasharray: 4,3" not in course(*given, [None] * 3, "y")
