@@ -76,16 +76,19 @@ def build_site(
         record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records
     }
-    trajectories = _trajectories(trainings, left, out)
+    gone = {
+        record["run"]: {e["label"]: purged(e["label"], e["artifact"]) for e in record["stages"]}
+        for record in run_records
+    }
+    trajectories = _trajectories(trainings, left, gone, out)
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
         entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = left[record["run"]]
-        gone = {label: purged(label, name) for label, name in entries}
-        cards = _copy_cards(artifacts, folder, copies, gone)
+        cards = _copy_cards(artifacts, folder, copies, gone[record["run"]])
         cards |= trajectories.get(record["run"], {})
-        every = frozenset[str]().union(*gone.values())
+        every = frozenset[str]().union(*gone[record["run"]].values())
         stages = [
             {"entry": entry, **stage(*key)}
             for entry, key in zip(record["stages"], entries, strict=True)
@@ -105,11 +108,14 @@ def build_site(
 
 
 def _trajectories(
-    trainings: Sequence[Training], left: Mapping[str, Mapping[str, Artifact | None]], out: Path
+    trainings: Sequence[Training],
+    left: Mapping[str, Mapping[str, Artifact | None]],
+    gone: Mapping[str, Mapping[str, frozenset[str]]],
+    out: Path,
 ) -> dict[str, dict[str, str]]:
     """Write the pages of trainings; returns by run the page that its own leads to, with its title.
 
-    ``left``: by run and label.
+    By run and label: what was ``left``, and the documents that are ``gone`` from it.
     """
     found: dict[str, dict[str, str]] = {}
     for training in trainings:
@@ -119,7 +125,10 @@ def _trajectories(
             for step, runs in sorted(training.audits.items())
         ]
         history = {label: a for label, a in left[training.run].items() if a is not None}
-        write_trajectory(training.run, points, history, folder)
+        page = write_trajectory(training.run, points, history, folder)
+        cards = [gone[run].get("model_card", ()) for point in points for run in point.runs]
+        if every := frozenset[str]().union(*cards):
+            mark(page.parent, notice(every))
         for run in training.runs:
             home = "" if run == training.run else f"../{quote(training.run)}/"
             found[run] = {f"{home}{FOLDER}/{PAGE}": "Trajectory"}

@@ -357,8 +357,9 @@ def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], fo
     out.mkdir(parents=True, exist_ok=True)
     try:
         document = Writer(points, history, out).document(run)
-    except HallmarkError as error:
-        why = Masker().whole(str(error))
+    except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # One artifact that was changed must not hide all other pages.
+        why = Masker().whole(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
         said_so = Callout("bad", [f"The checkpoints could not be compared: {why}"])
         document = Document(TITLE, "Trajectory", [said_so], [])
     for chart in document.charts():

@@ -14,7 +14,7 @@ from reports.sections.findings import title, words
 from reports.sections.standing import distance
 from tasks.audits.about import AUDITS
 from tasks.audits.comparison import Compared, compared, label, measured, unlike
-from tasks.contract import Artifact
+from tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]
 
@@ -78,11 +78,13 @@ def audits_of(points: Sequence[Point]) -> list[Audit]:
         audit = Audit(name, there)
         made.append(audit)
         if len(there) < 2:
-            audit.why = f"it ran at {there[0].name} alone"
-        else:
+            audit.why = f"of these checkpoints only {there[0].name} has it"
+            continue
+        try:
             audit.why = unlike(name, there)
-        if not audit.why:
-            audit.found = compared(audit.artifacts, audit.pairs)
+            audit.found = [] if audit.why else compared(audit.artifacts, audit.pairs)
+        except HallmarkError as error:
+            audit.why = f"cannot be read: {error}"
     return made
 
 

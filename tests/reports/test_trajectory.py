@@ -3,6 +3,7 @@ compared, and that nothing on it is what must not be shown."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,7 +209,7 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
     site = show(each)
     said = [tuple(row.values()) for row in site.rows("audit")]
     assert said == [
-        ("Toxic continuations", "all findings", "it ran at step 0 alone"),
+        ("Toxic continuations", "all findings", "of these checkpoints only step 0 has it"),
         ("Bias", "Slope, 2 parts", "not found at step 0"),
         ("Bias", "Slope", "by value only: no means of units that can be paired"),
         ("Training-data extraction", "all findings", "its settings differ: seed"),
@@ -317,17 +318,56 @@ def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
     assert "not shown: may hold personal data" in row[1] and "not shown: not scored" in row[2]
 
 
-def test_a_damaged_audit_is_said_and_hides_no_other_page(session, show, tmp_path):
+def test_a_damaged_audit_is_said_and_hides_nothing_else(session, show, tmp_path):
     each = three()
-    site = show(each)
+    for step in STEPS:
+        told = (("", WHOLE[STEPS.index(step)]),)
+        each[step]["audit_extraction"] = found(FoundConfig(audit="extraction", told=told))
+    show(each)
     path = each[100]["audit_bias"]["values"].parts[0].path
     aside = path.rename(tmp_path / "aside")
     try:
-        site = show(each, "damaged")
-        assert "could not be compared" in site.text
-        assert len(pages.read(site.folder / "index.html").tables[0]) == 4
+        site = show(each)
     finally:
         aside.rename(path)
+    (said,) = site.rows("audit")
+    assert said["audit"] == "Bias" and said["why"].startswith("cannot be read: ")
+    assert len(site.rows("steps")) == 3
+    assert len(pages.read(site.folder / "index.html").tables[0]) == 4
+
+
+def changed(session, artifact, **what):
+    """Write other things into the manifest of an artifact; returns what puts it right again."""
+    path = session.store.root / artifact.folder / "manifest.json"
+    whole = path.read_bytes()
+    path.write_text(json.dumps(json.loads(whole) | what))
+    return lambda: path.write_bytes(whole)
+
+
+def test_an_audit_whose_manifest_was_changed_hides_no_other_page(session, show):
+    each = three()
+    show(each)
+    back = changed(session, each[100]["audit_bias"], parts={})
+    try:
+        site = show(each)
+    finally:
+        back()
+    assert "could not be compared" in site.text
+    assert len(pages.read(site.folder / "index.html").tables[0]) == 4
+
+
+def test_it_says_how_many_documents_were_purged(session, show):
+    each = three()
+    site = show(each)
+    assert "purged" not in site.text
+    back = changed(session, each[100]["audit_bias"], purged={"0" * 32: "2026-01-01"})
+    try:
+        site = show(each)
+    finally:
+        back()
+    folder = site.folder / "runs" / "run-0" / "trajectory"
+    pages_ = [pages.read(path).text for path in folder.rglob("*.html")]
+    assert len(pages_) > 3 and all("1 document of the corpus was purged" in p for p in pages_)
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
