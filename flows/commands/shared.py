@@ -19,6 +19,7 @@ Set = Annotated[
 ]
 if TYPE_CHECKING:
     from flows.runs import Run
+    from tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
 
@@ -110,7 +111,7 @@ def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]
     """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
     keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
     not be done, else a GateError."""
-    from tasks.contract import GateError, HallmarkError, UsageError
+    from tasks.contract import HallmarkError, UsageError
 
     runs: list[Run] = []
     wrong: dict[str, HallmarkError] = {}
@@ -131,9 +132,16 @@ def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]
         for run in runs:
             tell(flow, run)
     if wrong:
-        whole = all(isinstance(error, GateError) for error in wrong.values())
-        told = "; ".join(f"{name}: {error}" for name, error in wrong.items())
-        raise (GateError if whole else HallmarkError)(told)
+        raise worst(wrong)
+
+
+def worst(wrong: Mapping[str, HallmarkError]) -> HallmarkError:
+    """What went wrong with several, by name, as one error: of a gate only where that is all."""
+    from tasks.contract import GateError, HallmarkError
+
+    gates = all(isinstance(error, GateError) for error in wrong.values())
+    told = "; ".join(f"{name}: {error}" for name, error in wrong.items())
+    return (GateError if gates else HallmarkError)(told)
 
 
 def check(*each: Mapping[str, Any]) -> None:

@@ -13,6 +13,8 @@ from dataclasses import replace
 import pytest
 
 from flows.cli import COMMANDS, app
+from flows.commands.shared import worst
+from tasks.contract import GateError, HallmarkError
 from tests.flows.conftest import Hallmark, here
 
 
@@ -45,6 +47,8 @@ def hallmark(tmp_path):
         (["replay"], 2, "there is no store at "),
         (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
         (["audit", "latest"], 2, "has trained no model yet"),
+        (["audit", "latest@all"], 2, "has trained no model yet"),
+        (["audit", "@all"], 2, "the name of the checkpoint is empty"),
         (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
         (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
         (["status", "--store", "no/such"], 2, "no/such, which does not exist"),
@@ -76,6 +80,16 @@ def test_a_broken_config_file(hallmark, tmp_path, text, words):
     done = hallmark("run", str(tmp_path / "my.toml"), code=2)
     assert f"config {tmp_path}/my.toml" in done.stderr
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [([GateError], 3), ([GateError, GateError], 3), ([GateError, HallmarkError], 1)],
+)
+def test_of_several_audits_what_failed_is_worse_than_a_broken_policy(errors, code):
+    error = worst({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
+    assert error.exit_code == code
+    assert str(error) == "; ".join(f"run@{n}: no {n}" for n in range(len(errors)))
 
 
 def test_reading_leaves_no_store_behind(hallmark):
