@@ -3,13 +3,15 @@
 The interval is chosen by what there is to estimate it from: exact where units of yes or no are few,
 Student's t over clusters where these are few, a bootstrap over clusters else. Against a null there
 is a p, and the smallest effect that the same items would show, from the null and not from what was
-found: an effect by chance would make itself smaller.
+found: an effect by chance would make itself smaller. Of a share only how much clusters hold alike
+is taken from the values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -70,12 +72,14 @@ def estimate(
     made = Estimate(value, np.nan, np.nan, n, groups, len(array) - n, "", null)
     if groups == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    smallest = smallest_effect(sums, counts, null, share, level)
     binary = share and bool(np.isin(known, (0, 1)).all())
     error = float(np.sqrt(((sums - value * counts) ** 2).sum() * groups / (groups - 1)) / n)
+    smallest = (share_effect(value, error, groups, null, level) if share
+                else smallest_effect(sums, counts, null, level))  # fmt: skip
     if binary and groups == n and n < EXACT:
         low, high = clopper_pearson(known.sum(), n, level)
         how, p = "Clopper-Pearson interval", binomial_p(int(known.sum()), n, null)
+        smallest = binomial_effect(n, null, level)
     elif error < 1e-12 * max(1.0, abs(value)):
         how = "no interval: all have the same value"
         low, high, p = np.nan, np.nan, np.nan
@@ -122,18 +126,15 @@ def _crossed(
     error, expected = (_two_way(spread) ** 0.5 for spread in (centred, under))
     if error < 1e-12 * max(1.0, abs(whole.value)):
         return whole
-    from scipy.special import stdtrit
-
     half, p = student(error, fewest - 1, whole.value - null, level)
-    reach = stdtrit(fewest - 1, (1 + level) / 2) + stdtrit(fewest - 1, POWER)
+    smallest = reach(fewest - 1, level, fewest) * expected
     if share:
-        ratio = null * (1 - null) / (whole.value * (1 - whole.value))
-        expected = error * ratio**0.5
+        smallest = share_effect(whole.value, error, fewest, null, level)
     low, high = whole.value - half, whole.value + half
     if share:
         low, high = max(0.0, low), min(1.0, high)
     how = f"Student's t over two-way clusters: {len(ways[0][0])} {unit}, and {len(ways[1][0])} more"
-    return replace(whole, low=low, high=high, p=p, smallest=float(reach * expected),
+    return replace(whole, low=low, high=high, p=p, smallest=float(smallest),
                    clusters=fewest, method=how)  # fmt: skip
 
 
@@ -149,22 +150,74 @@ def _two_way(spread: Sequence[float]) -> float:
     return max(first + second - both, first, second)
 
 
-def smallest_effect(
-    sums: Float64, counts: Float64, null: float, share: bool, level: float, power: float = POWER
-) -> float:
-    """The distance from the null that such clusters show with this power, NaN without a null.
+@cache
+def reach(freedom: int, level: float, stated: int = 0) -> float:
+    """How many standard errors an effect must be away for a two-sided t test to find it with power
+    0.8. ``stated``: the degrees of freedom from which the error is estimated that it is stated in,
+    0 where that is known; then the power is 0.8 on average over such estimates, which of few
+    clusters are often too small."""
+    from scipy.special import gammaincinv, ndtr, stdtrit
 
-    Under it a share of n values has the variance null (1 - null) / n; of other values each is as
-    likely on either side of it, so its variance is that of its signs flipped.
-    """
-    from scipy.special import stdtrit
+    def errors(freedom: int) -> Float64:
+        """Quantiles of an estimated error over the true one."""
+        middle = (np.arange(400) + 0.5) / 400
+        return np.sqrt(gammaincinv(freedom / 2, middle) * 2 / freedom)
 
+    bound = float(stdtrit(freedom, (1 + level) / 2)) * errors(freedom)[:, None]
+    size = errors(stated) if stated else np.ones(1)
+    low, high = 0.0, 1e3
+    for _ in range(60):
+        many = (low + high) / 2
+        enough = ndtr(many * size - bound).mean() >= POWER
+        low, high = (low, many) if enough else (many, high)
+    return high
+
+
+def smallest_effect(sums: Float64, counts: Float64, null: float, level: float) -> float:
+    """The distance from the null that the mean of such clusters shows, NaN without a null. Under it
+    each cluster is as likely on either side of it: the variance is that of signs flipped."""
     if np.isnan(null) or len(sums) < 2:
         return np.nan
-    n = counts.sum()
-    variance = null * (1 - null) / n if share else ((sums - null * counts) ** 2).sum() / n**2
-    freedom = len(sums) - 1
-    return float((stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, power)) * np.sqrt(variance))
+    variance = ((sums - null * counts) ** 2).sum() / counts.sum() ** 2
+    return float(reach(len(sums) - 1, level, len(sums)) * np.sqrt(variance))
+
+
+def share_effect(value: float, error: float, groups: int, null: float, level: float) -> float:
+    """The same of a share: the larger of the distances to either side. Its error has the size of
+    p (1 - p) at the share p that is to be found, times what clusters that hold alike add to it
+    (the design effect, Kish 1965), as in the values themselves. Where these are all the same,
+    clusters count once."""
+    if np.isnan(null):
+        return np.nan
+    spread = value * (1 - value)
+    each = error**2 / spread if error > 0 and spread > 0 else 1 / groups
+    low = min(null, 1 - null)
+    square = reach(groups - 1, level, groups - 1) ** 2 * each
+    # s^2 = square (low + s) (1 - low - s)
+    middle = square * (1 - 2 * low)
+    root = np.sqrt(middle**2 + 4 * (1 + square) * square * low * (1 - low))
+    return float((middle + root) / (2 * (1 + square)))
+
+
+def binomial_effect(n: int, null: float, level: float) -> float:
+    """The same of the exact test: from it on at least 0.8 of all counts are too unlikely under the
+    null. NaN where none is: too few units."""
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    if np.isnan(null):
+        return np.nan
+    low = min(null, 1 - null)
+    k = np.arange(n + 1)
+    found = np.array([binomial_p(int(count), n, low) for count in k]) < 1 - level
+    log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    nearest, furthest = low, 1.0
+    if not found[-1]:
+        return np.nan
+    for _ in range(40):
+        share = (nearest + furthest) / 2
+        power = np.exp(log + xlogy(k, share) + xlog1py(n - k, -share))[found].sum()
+        nearest, furthest = (nearest, share) if power >= POWER else (share, furthest)
+    return float(furthest - low)
 
 
 def student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
@@ -207,8 +260,6 @@ def difference(
 ) -> Estimate:
     """mean(left) - mean(right) of two groups of independent items (Welch 1947). ``spread``: the
     variance of an item where there is nothing to find."""
-    from scipy.special import stdtrit
-
     sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
     known = [side[~np.isnan(side)] for side in sides]
     sizes = [len(side) for side in known]
@@ -219,10 +270,7 @@ def difference(
     made = replace(made, value=float(known[0].mean() - known[1].mean()))
     if min(sizes) == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    freedom = n - 2
-    smallest = (stdtrit(freedom, (1 + level) / 2) + stdtrit(freedom, POWER)) * np.sqrt(
-        sum(spread / size for size in sizes)
-    )
+    smallest = reach(n - 2, level) * np.sqrt(sum(spread / size for size in sizes))
     made = replace(made, smallest=float(smallest))
     parts = [float(side.var(ddof=1)) / size for side, size in zip(known, sizes, strict=True)]
     error = sum(parts) ** 0.5

@@ -71,9 +71,8 @@ def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
     assert difference["low"] is not None and difference["p"] < 1e-6
     spread = np.var([math.log2(r) for r in range(1, 1002)])
     error = math.sqrt(spread / 16 + spread / 16)
-    assert difference["smallest_effect"] == pytest.approx(
-        (stats.t.ppf(0.975, 30) + stats.t.ppf(0.8, 30)) * error
-    )
+    away = difference["smallest_effect"] / error
+    assert stats.nct.sf(stats.t.ppf(0.975, 30), 30, away) == pytest.approx(0.8, abs=1e-3)
 
 
 @pytest.mark.parametrize(("references", "expected"), [(16, 1.1566), (1000, 1.4349)])

@@ -12,6 +12,7 @@ from tasks.measures.estimates import (
     clopper_pearson,
     difference,
     estimate,
+    reach,
     slope,
 )
 
@@ -104,9 +105,9 @@ def test_the_difference_of_two_groups_is_welchs():
     sure = difference([3.0] * 5, [3.0] * 5)
     assert np.isnan([sure.low, sure.p]).all() and "no interval" in sure.method
     assert np.isnan(difference([], right).value) and np.isnan(difference([1.0], right).low)
-    assert difference(left, right, spread=4.0).smallest == pytest.approx(
-        (stats.t.ppf(0.975, 40) + stats.t.ppf(0.8, 40)) * (4 / 12 + 4 / 30) ** 0.5
-    )
+    # Where the error is known power is that of a t that is not central.
+    effect = difference(left, right, spread=4.0).smallest / (4 / 12 + 4 / 30) ** 0.5
+    assert stats.nct.sf(stats.t.ppf(0.975, 40), 40, effect) == pytest.approx(0.8, abs=1e-3)
 
 
 def coverage(clusters, draw, truth, **options):
@@ -155,19 +156,64 @@ def test_intervals_of_few_units_cover_at_least_what_they_say(n, truth):
     assert found >= 0.925
 
 
-@pytest.mark.parametrize(("groups", "size"), [(60, 1), (200, 3), (20, 8)])
-def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size):
-    """Simulated from the null moved by it: shares."""
+def held_alike(rng, clusters, share, rho):
+    """Labels of which clusters share so much."""
+    cut = stats.norm.ppf(share)
+    common = rng.normal(size=clusters.max() + 1)[clusters]
+    return (rho**0.5 * common + (1 - rho) ** 0.5 * rng.normal(size=len(clusters)) < cut) * 1.0
+
+
+@pytest.mark.parametrize(
+    ("groups", "size", "rho", "null"),
+    [(60, 1, 0.0, 1 / 3), (15, 4, 0.0, 0.5), (15, 4, 0.3, 0.6), (50, 20, 0.2, 0.5),
+     (4, 24, 0.2, 0.5)],
+)  # fmt: skip
+def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size, rho, null):
+    """Simulated from the null moved by it: shares, of clusters that hold alike or do not; what is
+    stated is drawn anew each time, too."""
     clusters = np.repeat(np.arange(groups), size)
-    rng = np.random.default_rng(groups)
-    smallest = estimate(rng.integers(2, size=len(clusters)).astype(float), clusters, share=True,
-                        null=0.5).smallest  # fmt: skip
-    found = [
-        estimate((rng.random(len(clusters)) < 0.5 + smallest).astype(float), clusters, share=True,
-                 null=0.5, resamples=100).p < 0.05
-        for _ in range(2000)
-    ]  # fmt: skip
+    rng, found = np.random.default_rng(groups), []
+    options = {"share": True, "null": null, "resamples": 2}
+    for _ in range(2000):
+        under = estimate(held_alike(rng, clusters, null, rho), clusters, **options)
+        at = null + under.smallest * (1 if null <= 0.5 else -1)
+        found.append(estimate(held_alike(rng, clusters, at, rho), clusters, **options).p < 0.05)
     assert 0.76 <= np.mean(found) <= 0.84
+
+
+@pytest.mark.parametrize(("groups", "size"), [(4, 6), (20, 3)])
+def test_the_smallest_difference_is_found_with_the_power_it_names(groups, size):
+    clusters = np.repeat(np.arange(groups), size)
+    rng, found = np.random.default_rng(groups), []
+
+    def drawn():
+        return rng.normal(size=groups)[clusters] + rng.normal(size=len(clusters))
+
+    for _ in range(2000):
+        smallest = estimate(drawn(), clusters, null=0.0, resamples=2).smallest
+        found.append(estimate(drawn() + smallest, clusters, null=0.0, resamples=2).p < 0.05)
+    assert 0.76 <= np.mean(found) <= 0.84
+
+
+@pytest.mark.parametrize(("n", "null"), [(12, 0.5), (39, 0.3), (30, 0.8)])
+def test_the_smallest_effect_on_few_units_is_that_of_their_exact_test(n, null):
+    values = np.arange(n) % 2.0
+    effect = estimate(values, share=True, null=null).smallest
+    rejected = [k for k in range(n + 1) if stats.binomtest(k, n, null).pvalue < 0.05]
+    at = null + effect if null <= 0.5 else null - effect
+    assert stats.binom.pmf(rejected, n, at).sum() == pytest.approx(0.8, abs=1e-6)
+    # Of three units none is ever too unlikely.
+    assert np.isnan(estimate([1.0, 0.0, 1.0], share=True, null=0.5).smallest)
+
+
+@pytest.mark.parametrize(("freedom", "stated"), [(3, 4), (14, 14), (40, 0)])
+def test_an_effects_reach_counts_that_its_error_is_an_estimate(freedom, stated):
+    rng = np.random.default_rng(freedom)
+    draws = 200_000
+    said = (rng.chisquare(stated, draws) / stated) ** 0.5 if stated else np.ones(draws)
+    error = (rng.chisquare(freedom, draws) / freedom) ** 0.5
+    t = (rng.normal(size=draws) + reach(freedom, 0.95, stated) * said) / error
+    assert (t > stats.t.ppf(0.975, freedom)).mean() == pytest.approx(0.8, abs=0.005)
 
 
 def test_an_effect_does_not_make_itself_easy_to_find():
@@ -188,7 +234,7 @@ def test_the_smallest_difference_comes_from_signs_that_were_flipped():
     off = sums - null * np.array([2, 1, 2, 1])
     flips = 1 - 2 * (np.arange(16)[:, None] >> np.arange(4) & 1)
     spread = ((flips @ off) / 6).std()
-    expected = (stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * spread
+    expected = reach(3, 0.95, 4) * spread
     assert estimate(values, clusters, null=null).smallest == pytest.approx(expected)
 
 
