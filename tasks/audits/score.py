@@ -75,20 +75,28 @@ class Texts:
         return f"texts {self.first + 1:,} to {self.first + len(self.texts):,}"
 
 
-def score_texts(item: Texts, out: Tables) -> None:
-    """Rows of SCORES for distinct texts."""
-    scorer, texts = open_scorer(item.scorer), item.texts
+def columns_of(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array]:
+    """Columns of SCORES for distinct texts."""
     scores = scorer.score_heads(texts.to_pylist())  # (n, columns)
     heads = [number for number, head in enumerate(scorer.columns) if head in scorer.heads]
     repeated = np.repeat(np.arange(len(texts)), len(heads))
-    out.table("scores").write(
-        {
-            "text": text_hashes(texts).take(pa.array(repeated)),
-            "scorer": pa.array([scorer_name(scorer)] * len(repeated), pa.string()),
-            "head": pa.array([scorer.columns[n] for n in heads] * len(texts), pa.string()),
-            "score": pa.array(scores[:, heads].reshape(-1), pa.float32(), from_pandas=True),
-        }
-    )
+    return {
+        "text": text_hashes(texts).take(pa.array(repeated)),
+        "scorer": pa.array([scorer_name(scorer)] * len(repeated), pa.string()),
+        "head": pa.array([scorer.columns[n] for n in heads] * len(texts), pa.string()),
+        "score": pa.array(scores[:, heads].reshape(-1), pa.float32(), from_pandas=True),
+    }
+
+
+def distinct(texts: pa.ChunkedArray) -> pa.Array:
+    """Those with a visible character, each once."""
+    once = texts.drop_null().unique()
+    return once.filter(pc.not_equal(pc.utf8_trim_whitespace(once), ""))
+
+
+def score_texts(item: Texts, out: Tables) -> None:
+    """Rows of SCORES for distinct texts."""
+    out.table("scores").write(columns_of(open_scorer(item.scorer), item.texts))
 
 
 def digests_of(config: ScoreConfig) -> dict[str, str]:
@@ -114,11 +122,11 @@ def score(asked: Artifact | None, responses: Table, config: ScoreConfig, work: W
     work.mapper = InProcess()  # a scorer is opened once, and uses every processor
     written = responses.read(["request", "text"])
     items = asked["items"].read(["text"])["text"].chunks if asked else ()
-    texts = _distinct(pa.chunked_array([*items, *written["text"].chunks], pa.large_string()))
+    texts = distinct(pa.chunked_array([*items, *written["text"].chunks], pa.large_string()))
     whole = texts[:0]
     if asked and any("regard" in scorer.heads for scorer in config.also):
         requests = asked["requests"].read(["request", "before", "masked"])
-        whole = _distinct(pa.chunked_array([whole_texts(requests, written)]))
+        whole = distinct(pa.chunked_array([whole_texts(requests, written)]))
     steps = [
         Texts(scorer, i, read[i : i + STEP])
         for scorer in config.scorers
@@ -129,9 +137,3 @@ def score(asked: Artifact | None, responses: Table, config: ScoreConfig, work: W
     asking = [open_scorer(scorer) for scorer in config.scorers]
     rows = {"scorer": [*map(scorer_name, asking)], "heads": [[*one.heads] for one in asking]}
     work.table("scorer").write(pa.table(rows, schema=SCORER))
-
-
-def _distinct(texts: pa.ChunkedArray) -> pa.Array:
-    """Each text with a visible character once."""
-    once = texts.drop_null().unique()
-    return once.filter(pc.not_equal(pc.utf8_trim_whitespace(once), ""))
