@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.audits.exchange import Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions
 from tasks.audits.findings import finding, measured
 from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Reader, shared_prefix

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import LEVEL, evidence, finding, measured
 from tasks.audits.measures import CONTROL_LEVEL
 from tasks.audits.subjects.reader import Reader

@@ -16,13 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.exchange import (
-    READER,
-    REQUESTS,
-    SKIPPED,
-    Answers,
-    Questions,
-)
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Questions
 from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, units_table
 from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings

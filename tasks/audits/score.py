@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator
 
-from tasks.audits.exchange import SCORER, SCORES, whole_texts
+from tasks.audits.answers import whole_texts
+from tasks.audits.exchange import SCORER, SCORES
 from tasks.contract import (
     Artifact,
     InProcess,

@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.exchange import Answers, Questions, Scripted, items_table
+from tasks.audits.answers import Answers, Scripted
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.measures import Drawn, Measure, MeasuredConfig, Values, numbers
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import finding, tags_of
 from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, slope_over
 from tasks.audits.probe import Corpus, Probe

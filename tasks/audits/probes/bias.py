@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from tasks.audits.answers import Answers
 from tasks.audits.brought import SENTENCES, groups_of, pairs_about
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, shorter
 from tasks.audits.pairs import Pair, scramble, shared_places
 from tasks.audits.probe import Corpus, Probe

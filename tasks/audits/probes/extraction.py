@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from tasks.audits.answers import Answers
 from tasks.audits.draws import CHANCE, DRAWS, extractable_within
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.exposure import ask_canaries, exposure_findings, ranked
 from tasks.audits.findings import finding, measured, tags_of
 from tasks.audits.probe import Corpus, Probe

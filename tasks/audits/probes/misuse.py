@@ -21,7 +21,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import evidence, finding, measured
 from tasks.audits.measures import MeasuredConfig
 from tasks.audits.probe import Corpus, Probe

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from tasks.audits.answers import Answers
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.continuations import (
     BROUGHT,
@@ -38,7 +39,7 @@ from tasks.audits.continuations import (
     UNTRAINED,
     measure,
 )
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import finding
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader

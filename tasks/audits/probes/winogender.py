@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.exchange import Answers, Questions, items_table
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions, items_table
 from tasks.audits.measures import Measure, MeasuredConfig, Values
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader

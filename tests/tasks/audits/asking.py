@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks.audits.answers import Answers
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Answers, Questions
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
 from tasks.audits.probe import Corpus
 from tasks.audits.respond import RespondConfig, respond, respond_untrained
 from tasks.audits.score import ScoreConfig, score

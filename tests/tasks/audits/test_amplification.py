@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
 from tasks.audits.probe import Corpus
 from tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
 from tasks.audits.subjects.reader import open_reader

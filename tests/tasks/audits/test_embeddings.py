@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from model.decoding.inside import embeddings
-from tasks.audits.exchange import EMBEDDINGS, REQUESTS, RESPONSES, Answers, Questions, items_table
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import EMBEDDINGS, REQUESTS, RESPONSES, Questions, items_table
 from tasks.audits.respond import responses_to
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import UsageError

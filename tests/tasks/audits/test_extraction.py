@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
 from tasks.audits.exposure import exposures
 from tasks.audits.findings import evidence
 from tasks.audits.probes.extraction import (

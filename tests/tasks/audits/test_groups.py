@@ -9,16 +9,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import (
-    MASK,
-    REQUESTS,
-    RESPONSES,
-    SCORES,
-    SKIPPED,
-    Answers,
-    Questions,
-    whole_texts,
-)
+from tasks.audits.answers import MASK, Answers, whole_texts
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
 from tasks.audits.findings import evidence
 from tasks.audits.groups import SAMPLES
 from tasks.audits.probe import Corpus

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
 from tasks.audits.probe import Corpus
 from tasks.audits.probes import honest
 from tasks.audits.probes.honest import PROBE, HonestConfig, hurtful, read_lexicon, read_templates

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
 from tasks.audits.probe import Corpus
 from tasks.audits.probes.misuse import GIVEN, PROBE, SAMPLES, MisuseConfig, read_prompts
 from tasks.audits.ratings import read_ratings, sample_of

@@ -6,16 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.audits import respond as responding
+from tasks.audits.answers import Answers
 from tasks.audits.catalogue import ASK, JUDGE
-from tasks.audits.exchange import (
-    REQUESTS,
-    RESPONSES,
-    SCORES,
-    Answers,
-    Questions,
-    hash_of,
-    items_table,
-)
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Questions, hash_of, items_table
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.audits.respond import RespondConfig, chunks, respond
 from tasks.audits.score import ScoreConfig, score

@@ -2,14 +2,8 @@
 
 import pyarrow as pa
 
-from tasks.audits.exchange import (
-    REQUESTS,
-    RESPONSES,
-    TRACED,
-    Answers,
-    Questions,
-    items_table,
-)
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, TRACED, Questions, items_table
 
 
 def test_an_item_is_seen_where_a_text_of_it_stands_whole():

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Questions
 from tasks.audits.findings import evidence
 from tasks.audits.probe import Corpus
 from tasks.audits.probes.toxicity import (
