@@ -3,6 +3,7 @@ the others print."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from benchmarks.planted_faults import FAULTS
 from tasks.contract import ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 
@@ -105,3 +107,11 @@ def test_growth_is_of_medians_over_bytes(capsys):
     once = [[{"seconds": {"ingest": s}} for s in taken] for taken in ((1.0, 9.0, 2.0), (10.0, 8.0))]
     print_table({1: 100, 3: 300}, dict(zip((1, 3), once, strict=True)))
     assert capsys.readouterr().out.splitlines()[1].split() == ["ingest", "2.0s", "9.0s", "1.50"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_planted_where_the_code_stands(fault):
+    """Once, and in a way that Python still reads."""
+    text = (ROOT / fault.file).read_text()
+    assert text.count(fault.right) == 1 and fault.wrong not in text
+    ast.parse(text.replace(fault.right, fault.wrong))
