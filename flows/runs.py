@@ -131,7 +131,8 @@ class Run:
         """A table of this run, in memory; ``.to_pandas()`` makes a data frame of it.
 
         Tables of that name in several stages are stacked behind a column ``stage`` (the
-        findings of all audits); where their columns differ, ``stage`` must say which.
+        findings of all audits, which also say of which run and checkpoint they are, so that those
+        of several runs can be stacked); where their columns differ, ``stage`` must say which.
         """
         import pyarrow as pa
 
@@ -141,7 +142,7 @@ class Run:
         if not found:
             raise HallmarkError(f"no stage of run {self.id} left a table {name!r}")
         tables = {label: table.read() for label, table in found.items()}
-        if len(tables) == 1:
+        if len(tables) == 1 and name != "findings":
             return next(iter(tables.values()))
         schemas = [table.schema.remove_metadata() for table in tables.values()]
         if any(schema != schemas[0] for schema in schemas):
@@ -153,7 +154,20 @@ class Run:
             table.add_column(0, "stage", pa.array([label] * len(table), pa.string()))
             for label, table in tables.items()
         ]
-        return pa.concat_tables(stacked)
+        whole = pa.concat_tables(stacked)
+        for column, value in (("checkpoint", self.audited), ("run", self.id)):
+            if name == "findings":
+                told = pa.array([value] * len(whole), pa.string())
+                whole = whole.add_column(0, column, told)
+        return whole
+
+    @property
+    def audited(self) -> str:
+        """The checkpoint that its findings are about: RUN@STEP, or where another model is."""
+        if "pretrain" not in self.stages:
+            return str(self.record["checkpoint"] or "")
+        steps = self["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+        return f"{self.id}@{max(steps)}"
 
     def checkpoints(self, pretrained: Artifact | None = None) -> list[Artifact]:
         """The checkpoints of the run's training, oldest first."""

@@ -14,7 +14,7 @@ from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.config import CONFIGS
 from flows.recording import settle
-from tasks.audits.findings import evidence
+from tasks.audits.findings import evidence, tags_of
 from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 
@@ -110,11 +110,12 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
 
     run = open_run(smoke.first)
     findings = run.table("findings").to_pylist()
-    audits = {"capability", "toxicity", "bias", "associations", "amplification", "extraction",
-              "membership"}  # fmt: skip
-    assert {f["audit"] for f in findings} == audits
+    assert {f["audit"] for f in findings} == {"capability", *ASKED}
+    last = max(run["pretrain"]["checkpoints"].read()["step"].to_pylist())
+    assert {(f["run"], f["checkpoint"]) for f in findings} == {(run.id, f"{run.id}@{last}")}
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
-        about = {f["slice"].split(",")[0] for f in findings if f["metric"] == metric}
+        rows = (f for f in findings if f["metric"] == metric and not f["control"])
+        about = {tags.get("category", tags.get("part")) for tags in map(tags_of, rows)}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
         if not finding["table"]:
