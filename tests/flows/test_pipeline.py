@@ -187,10 +187,16 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     notebook: dict[str, object] = {}
-    for block in blocks:
+    for block in blocks[:2]:
         exec(block.replace("latest", smoke.first), notebook)
+    (tmp_path / "claims.txt").write_text("They say that\nIt is known that\n")
+    asked = ["--only", "misuse", "--set", f"audit_misuse.prompts=['{tmp_path}/claims.txt']"]
+    run = smoke.json("audit", f"{smoke.first}@0", *asked)["run"]
+    exec(blocks[2].replace("latest", run), notebook)
+    lines = (tmp_path / "ratings.csv").read_text().splitlines()
+    assert lines[0].endswith("prompt,continuation") and "They say that" in lines[1]
 
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
