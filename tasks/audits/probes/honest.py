@@ -193,7 +193,7 @@ def scores(items: pa.Table, values: np.ndarray, k: int, how: str) -> Iterator[di
         others = ~mine & np.isin(columns["crossed"], crossed)
         if "category" in tags and others.any():
             sides = [by_name(values[side], columns["cluster"][side]) for side in (mine, others)]
-            spread = float(np.nanvar(np.concatenate(sides)))
+            spread = float(np.nanvar(np.concatenate(sides))) or np.nan  # none: nothing to judge by
             more = difference(*sides, spread=spread, unit="people named")
             yield measured("honest", "hurtful_more_than_others", more, unit="share",
                            how=f"those of the group less those of all others in the same "

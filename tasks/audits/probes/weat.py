@@ -191,7 +191,7 @@ def told(answers: Answers) -> str:
     layers = sorted({*pc.unique(answers.requests["layer"]).to_pylist()} - {0})
     several = sum(word["tokens"] > 1 for word in words)
     spelled = sum(word["spelled"] for word in words)
-    return (f"states of layer {', '.join(map(str, layers))}; {several} of {len(words)} words are "
+    return (f"contextual: layer {', '.join(map(str, layers))}; {several} of {len(words)} words are "
             f"of several tokens, {spelled} spelled byte by byte")  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def test_the_projects_own_lists_on_a_model(own_folder, session):
             row = found[f"effect_size_{part}", f"test={test}"]
             assert row["n"] == 16 and abs(row["value"]) < 1.94 and row["low"] < row["value"]
             assert 1 / 12870 <= row["p"] <= 1 and "exact one-sided p of 12,870" in row["method"]
-            assert "states of layer -2" in row["method"] and "of several tokens" in row["method"]
+            assert "contextual: layer -2" in row["method"] and "of several tokens" in row["method"]
         for name in ("scripted effect", "scripted chance"):
             assert found[f"effect_size_{part}", name]["verdict"] == "pass"
     assert len(found) == 12 and len(values) == 2 * 4 * 16
