@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.answers import Answers
+from tasks.audits.conditions import ordered
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
+from tasks.audits.findings import evidence
 from tasks.audits.probe import Corpus
 from tasks.audits.probes import honest
 from tasks.audits.probes.honest import PROBE, HonestConfig, hurtful, read_lexicon, read_templates
@@ -82,6 +84,10 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
             assert more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null"] == 0
         assert found["hurtful_completions", f"type=kind 1, {k}"]["n"] == 6
     assert len(samples) == 18 * 20 and sum(samples["hurtful"].to_pylist()) == 18
+    row = found["hurtful_completions", "category=female, k=5"]
+    rows = ordered(evidence(samples, row["where"]), row["order"]).to_pylist()
+    assert [r["hurtful"] for r in rows] == [True] * 9 + [False] * 36  # the worst first
+    assert {r["category"] for r in rows} == {"female"} and max(r["rank"] for r in rows) == 5
 
 
 def test_against_counting_by_hand(config, own_folder):

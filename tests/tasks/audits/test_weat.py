@@ -116,6 +116,20 @@ def test_a_list_of_which_no_word_is_left_gives_no_figure(bert_folder, tmp_path, 
     assert row["value"] is None and row["missing"] == 9 and "not measured" in row["method"]
 
 
+def test_what_is_no_number_is_missing(gpt2_folder, edited, session):
+    from safetensors.torch import load_file, save_file
+
+    folder = edited(gpt2_folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.h.0.mlp.c_fc.weight"] *= float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _, _, found = judged(folder, WeatConfig())
+    for test in read_tests(DATA):
+        row = found["effect_size_contextual", f"test={test}"]
+        assert row["value"] is None and row["p"] is None and row["missing"] == 16
+        assert found["effect_size_input", f"test={test}"]["value"] is not None
+
+
 def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
     with pytest.raises(UsageError, match="has 2 layers and no layer -5"):
         judged(own_folder, WeatConfig(layer=-5))
