@@ -22,8 +22,8 @@ from tasks.audits.findings import LEVEL, evidence, finding, measured
 from tasks.audits.measures import CONTROL_LEVEL
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import ID, Seed, StageConfig, column, table
-from tasks.measures.contrasts import contrast, distances
-from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.contrasts import Contrast, contrasts
+from tasks.measures.estimates import estimate
 from tasks.measures.statistics import Float64
 
 #: What is scored, in the order of the findings.
@@ -194,24 +194,23 @@ class Comparison:
         """The groups of one domain. Of two the first stands beside the other, and not again the
         other beside the first."""
         rows: list[dict[str, Any]] = []
-        groups = samples["group"].to_pylist()
         values = _numbers(samples[head])
-        apart = self.distances(samples, values, config)
+        apart = self.contrasts(samples, values, config)
+        within = ", of each template, and their mean" if self.paired else ""
         for number, group in enumerate(sorted(apart)):
             where = {"domain": domain, "group": group}
             inside = samples.filter(pc.equal(samples["group"], group))
             rows += self._means(inside, head, where, config, scorer)
             if len(apart) == 1 or (len(apart) == 2 and number):
                 continue
-            member = np.array(groups, object) == group
-            found = contrast(values, member, samples["cluster"].to_pylist(), unit=self.unit)
+            found = apart[group].difference
             order = head if found.value < 0 else f"-{head}"
-            for metric, made, how, worse in (
-                ("difference", found, "mean of the group less that of all others of its domain",
-                 "apart"),
-                ("distance", apart[group], "Wasserstein-1 between the scores of the group and "
-                 "those of all others of its domain; null: its mean under relabelling; no interval",
-                 "up"),
+            for metric, made, worse, how in (
+                ("difference", found, "apart",
+                 f"mean of the group less that of all others of its domain{within}"),
+                ("distance", apart[group].distance, "up",
+                 "Wasserstein-1 between the scores of the group and those of all others of its "
+                 "domain; null: its mean under relabelling; no interval"),
             ):  # fmt: skip
                 rows.append(
                     measured(self.audit, f"{head}_{metric}", made, unit="score", scorer=scorer,
@@ -220,14 +219,15 @@ class Comparison:
                 )  # fmt: skip
         return rows
 
-    def distances(
-        self, samples: pa.Table, values: Float64, config: GroupsConfig
-    ) -> dict[str, Estimate]:
+    def contrasts(
+        self, samples: pa.Table, values: Float64, config: GroupsConfig, level: float = LEVEL
+    ) -> dict[str, Contrast]:
+        """Of each group of a domain how its values differ from the others'."""
         clusters, items = samples["cluster"].to_pylist(), samples["item"].to_pylist()
-        return distances(
+        return contrasts(
             values, samples["group"].to_pylist(), items if self.paired else clusters,
-            clusters if self.paired else None, permutations=config.permutations, seed=config.seed,
-            unit="prompts" if self.paired else self.unit,
+            clusters if self.paired else None, permutations=config.permutations, level=level,
+            seed=config.seed, unit="prompts" if self.paired else self.unit,
         )  # fmt: skip
 
     def _means(
@@ -290,32 +290,29 @@ class Comparison:
         rows = []
         for effect in (False, True) if least >= ENOUGH else ():
             values = script(inside, group, effect, config.seed)
-            member = np.array(inside["group"].to_pylist(), object) == group
-            clusters = inside["cluster"].to_pylist()
-            found = contrast(values, member, clusters, level=CONTROL_LEVEL, unit=self.unit)
-            apart = self.distances(inside, values, config)[group]
-            limit = max(1 - CONTROL_LEVEL, 1 / config.permutations)
-            inner = found.low <= 0 <= found.high
+            found = self.contrasts(inside, values, config, CONTROL_LEVEL)[group]
+            apart, distance = found.difference, found.distance
+            # No p by relabelling is below that of all on one side.
+            limit = max(1 - CONTROL_LEVEL, 2.5 / config.permutations)
             kind: Literal["positive", "negative"] = "positive" if effect else "negative"
             name, how = {
                 True: ("scripted effect", "scores by a script, higher of one group by three "
-                       "standard deviations; passes where"),
+                       "standard deviations; passes where p is at most"),
                 False: ("scripted chance", "scores by a script, of groups that do not differ; "
                         "passes where"),
             }[effect]  # fmt: skip
-            clear = found.value > 0 and found.p < 1 - CONTROL_LEVEL
-            rule = f"p is below {limit:.3g}" if effect else f"p is at least {1 - CONTROL_LEVEL:g}"
-            for metric, made, passed, when in (
-                ("score_difference", found, clear if effect else inner,
-                 f"p is below {1 - CONTROL_LEVEL:g}" if effect
-                 else f"the {CONTROL_LEVEL:.1%} interval covers 0"),
-                ("score_distance", apart,
-                 apart.p <= limit if effect else apart.p >= 1 - CONTROL_LEVEL, rule),
+            covers = apart.low <= 0 <= apart.high
+            for metric, made, none, when in (
+                ("score_difference", apart, covers, f"the {CONTROL_LEVEL:.1%} interval covers 0"),
+                ("score_distance", distance, distance.p >= 1 - CONTROL_LEVEL,
+                 f"p is at least {1 - CONTROL_LEVEL:.3g}"),
             ):  # fmt: skip
+                passed = made.value > 0 and made.p <= limit if effect else none
+                when = f"{limit:.3g}" if effect else when
                 rows.append(
                     measured(self.audit, metric, made, unit="score", how=f"{how} {when}",
-                             part=name, level=CONTROL_LEVEL if made is found else LEVEL,
-                             control=kind, passed=bool(passed), tests="instrument", table="")
+                             part=name, level=CONTROL_LEVEL, control=kind, passed=bool(passed),
+                             tests="instrument", table="")
                 )  # fmt: skip
         return rows
 

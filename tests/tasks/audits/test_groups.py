@@ -88,9 +88,12 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     samples, found = judged(counterfactual.PROBE, own_folder, QUICK, score)
     part = "domain=religion, group=Muslims"
     row = found["toxicity_difference", part]
-    assert row["value"] == pytest.approx(0.1, abs=0.01) and row["p"] < 1e-6 and row["null"] == 0
+    assert (
+        row["value"] == pytest.approx(0.1, abs=0.01) and row["p"] == 2 / 1000 and row["null"] == 0
+    )
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
-    assert "templates in pairs" in row["method"] and row["clusters"] >= 15
+    assert "relabellings of 80 prompts, within each of 16" in row["method"]
+    assert row["clusters"] == 16
     behind = evidence(samples, {"domain": "religion"})
     values = behind["toxicity"].to_numpy()
     member = np.array(behind["group"].to_pylist()) == "Muslims"
@@ -248,8 +251,8 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     config = BoldConfig(prompts=(craft,), resamples=200, permutations=1999)
     samples, found = judged(bold.PROBE, own_folder, config, score)
     row = found["toxicity_difference", "domain=craft, group=millers"]
-    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] < 1e-6
-    assert "14 and 28 names" in row["method"]
+    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 2000
+    assert "1,999 relabellings of 42 names" in row["method"] and row["clusters"] == 42
     distance = found["toxicity_distance", "domain=craft, group=millers"]
     assert distance["p"] == 1 / 2000 and distance["value"] == pytest.approx(0.2, abs=0.01)
     assert "1,999 relabellings of 42 names" in distance["method"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.measures.contrasts import contrast, distances, wasserstein
+from tasks.measures.contrasts import contrasts, wasserstein
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
@@ -32,15 +32,16 @@ def test_p_is_the_share_of_all_relabellings(effect, off):
     block = np.repeat(np.arange(8), [1, 3, 2, 2, 1, 4, 2, 3])
     values = rng.normal(size=len(block)) + effect * (block < 4)
     every = [wasserstein(values, np.isin(block, some)) for some in combinations(range(8), 4)]
-    found = distances(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
+    found = contrasts(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
     for name in "ab":
-        row = found[name]
+        row = found[name].distance
         assert row.value == pytest.approx(wasserstein(values, block < 4))
         assert row.p == pytest.approx(np.mean(np.array(every) >= row.value - 1e-9), abs=off)
         assert row.null == pytest.approx(np.mean(every), rel=0.05)
         assert np.isnan(row.low) and np.isnan(row.smallest)
         assert row.method.startswith("20,000" if effect else "999")
-    assert (found["a"].n, found["a"].clusters, found["b"].n) == (8, 4, 10)
+    row = found["a"].distance
+    assert (row.n, row.clusters, found["b"].distance.n) == (8, 4, 10)
 
 
 def test_labels_change_hands_within_a_stratum_alone():
@@ -48,11 +49,13 @@ def test_labels_change_hands_within_a_stratum_alone():
     strata = np.repeat([0, 1], 30)
     groups = [*"ab" * 5, *"b" * 20, *"ab" * 5, *"a" * 20]
     values = 10 * strata + np.random.default_rng(0).normal(size=60)
-    within = distances(values, groups, range(60), strata)["a"]
+    within = contrasts(values, groups, range(60), strata)["a"].distance
     assert within.p > 0.05 and "within each of 2" in within.method
-    anywhere = distances(values, groups, range(60))["a"]
+    anywhere = contrasts(values, groups, range(60))["a"].distance
     assert anywhere.p < 0.001 and anywhere.value == within.value > within.null - 1
-    moved = distances(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)["a"]
+    moved = contrasts(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)[
+        "a"
+    ].distance
     assert moved.p < 0.001
 
 
@@ -64,66 +67,88 @@ def test_p_is_uniform_where_groups_do_not_differ():
         block = np.repeat(np.arange(24), sizes)
         values = rng.exponential(size=24)[block] + rng.exponential(size=len(block))
         groups = np.array([*"aaabbbbbcccccccc"] + ["d"] * 8)[block]
-        rows = distances(values, groups, block, permutations=199, seed=seed)
-        found.append([rows[name].p for name in "abcd"])
+        rows = contrasts(values, groups, block, permutations=199, seed=seed)
+        found.append([rows[name].distance.p for name in "abcd"])
     for column in np.transpose(found):
         assert 0.02 <= (column <= 0.05).mean() <= 0.085 and 0.44 <= column.mean() <= 0.57
 
 
 def test_what_has_no_value_is_counted_and_left_out():
     nan = np.nan
-    found = distances([1, nan, 2, 3, nan, 5], [*"aabbcc"], range(6), permutations=99)
-    assert (found["a"].n, found["a"].missing, found["c"].n) == (1, 1, 1)
-    assert found["a"].value == wasserstein([1, 2, 3, 5], [True, False, False, False])
-    nobody = distances([1, 2, nan], [*"aab"], range(3), permutations=99)
-    assert np.isnan([nobody["a"].value, nobody["b"].value, nobody["b"].p]).all()
-    assert "no items of any other group" in nobody["a"].method
+    found = contrasts([1, nan, 2, 3, nan, 5], [*"aabbcc"], range(6), permutations=99)
+    row = found["a"].distance
+    assert (row.n, row.missing, found["c"].distance.n) == (1, 1, 1)
+    assert row.value == wasserstein([1, 2, 3, 5], [True, False, False, False])
+    nobody = contrasts([1, 2, nan], [*"aab"], range(3), permutations=99)
+    row = nobody["a"].distance
+    assert np.isnan([row.value, nobody["b"].difference.value, row.p]).all()
+    assert "no items to measure" in row.method
 
 
-def test_unpaired_clusters_of_one_have_the_interval_of_welch():
-    rng = np.random.default_rng(2)
-    left, right = rng.normal(1, 1, 12), rng.normal(0, 3, 30)
-    found = contrast([*left, *right], [True] * 12 + [False] * 30, range(42))
-    theirs = stats.ttest_ind(left, right, equal_var=False)
-    low, high = theirs.confidence_interval()
-    assert (found.low, found.high, found.p) == pytest.approx((low, high, theirs.pvalue))
-    assert found.value == pytest.approx(left.mean() - right.mean()) and found.null == 0
+def test_the_interval_holds_the_differences_that_are_not_refused():
+    """Welch's t of all ways to deal the labels of ten values, by brute force."""
+    values = np.random.default_rng(2).exponential(size=10) + np.array([1, 1, 1, 1, *[0] * 6])
+    inside = np.arange(10) < 4
+
+    def differs(member):
+        left, right = values[member], values[~member]
+        error = np.sqrt(left.var() / len(left) + right.var() / len(right))
+        return left.mean() - right.mean(), error
+
+    every = [differs(np.isin(range(10), some)) for some in combinations(range(10), 4)]
+    ratios = np.array([value / error for value, error in every])
+    value, error = differs(inside)
+    found = contrasts(values, np.where(inside, "a", "b"), range(10), permutations=40_000, level=0.9)
+    row = found["a"].difference
+    low, high = value - error * np.quantile(ratios, [0.95, 0.05])
+    assert (row.value, row.null) == (pytest.approx(value), 0)
+    assert (row.low, row.high) == pytest.approx((low, high), abs=0.1)
+    tails = (ratios >= value / error - 1e-9).mean(), (ratios <= value / error + 1e-9).mean()
+    assert row.p == pytest.approx(2 * min(tails), abs=0.005)
+    reach = stats.norm.ppf(0.95) + stats.norm.ppf(0.8)
+    assert row.smallest == pytest.approx(reach * np.std([v for v, _ in every]), rel=0.02)
+    other = found["b"].difference
+    assert (other.value, other.p) == (pytest.approx(-value), pytest.approx(row.p, abs=0.005))
 
 
-def test_pairs_have_the_interval_of_their_differences():
+def test_pairs_are_compared_within_their_stratum():
+    """As by all ways to swap the members of pairs."""
     rng = np.random.default_rng(3)
     template = rng.normal(0, 10, 9)
     left, right = template + rng.normal(1, 1, 9), template + rng.normal(0, 1, 9)
-    names = [*range(9), *range(9)]
-    found = contrast([*left, *right], [True] * 9 + [False] * 9, names, unit="templates")
-    theirs = stats.ttest_rel(left, right)
-    low, high = theirs.confidence_interval()
-    assert (found.low, found.high, found.p) == pytest.approx((low, high, theirs.pvalue))
-    assert "9 templates in pairs" in found.method
+    groups, strata = [*"a" * 9, *"b" * 9], [*range(9), *range(9)]
+    row = contrasts([*left, *right], groups, range(18), strata)["a"].difference
+    apart = left - right
+    signs = np.array([[1 if bit >> i & 1 else -1 for i in range(9)] for bit in range(512)])
+    dealt = signs * apart
+    ratios = dealt.mean(1) / dealt.std(1)
+    own = apart.mean() / apart.std()
+    assert row.p == pytest.approx(2 * (ratios >= own - 1e-9).mean(), abs=0.01)
+    low, high = apart.mean() - apart.std() * np.quantile(ratios, [0.975, 0.025])
+    assert (row.low, row.high) == pytest.approx((low, high), abs=0.06)
+    assert "within each of 9" in row.method
 
 
-def test_a_side_of_one_cluster_has_no_interval():
-    found = contrast([1, 2, 3, 4], [True, True, False, False], ["x", "x", "y", "z"])
-    assert found.value == -2 and np.isnan(found.low) and "a single one" in found.method
-    nobody = contrast([1, 2, np.nan], [True, True, False], [*"xyz"])
-    assert np.isnan(nobody.value) and nobody.missing == 1
-    alike = contrast([1, 1, 1, 1], [True, True, False, False], [*"wxyz"])
-    assert alike.value == 0 and "say the same" in alike.method and np.isnan(alike.p)
+def test_a_side_of_one_block_has_no_interval():
+    row = contrasts([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"].difference
+    assert row.value == -2 and np.isnan([row.low, row.p]).all() and "a single one" in row.method
+    alike = contrasts([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"].difference
+    assert alike.value == 0 and "no spread" in alike.method and np.isnan(alike.p)
 
 
-@pytest.mark.parametrize("kind", ["apart", "pairs", "some shared"])
-def test_intervals_cover_no_difference_in_95_of_100(kind):
-    """Skewed values of clusters of unlike size."""
+@pytest.mark.parametrize("kind", ["apart", "pairs", "unlike spreads"])
+def test_intervals_cover_a_difference_in_95_of_100(kind):
+    """Skewed values of clusters of unlike size; a difference of 1."""
     rng = np.random.default_rng(4)
-    covered, reps = 0, 600
-    for _ in range(reps):
-        clusters = np.repeat(np.arange(24), rng.integers(1, 7, 24))
-        values = rng.gamma(2, 1, 24)[clusters] + rng.gamma(2, 1, len(clusters))
-        inside = clusters < 9
-        if kind == "pairs":
-            inside = rng.random(len(clusters)) < 0.4
-        if kind == "some shared":
-            inside = inside ^ ((clusters > 20) & (rng.random(len(clusters)) < 0.5))
-        found = contrast(values, inside, clusters)
-        covered += found.low <= 0 <= found.high
-    assert 0.925 <= covered / reps <= 0.985
+    covered, reps = 0, 300
+    for seed in range(reps):
+        cluster = np.repeat(np.arange(24), rng.integers(1, 7, 24))
+        values = rng.gamma(0.5, 1, 24)[cluster] + rng.gamma(0.5, 1, len(cluster))
+        inside = cluster < 9 if kind != "pairs" else rng.random(len(cluster)) < 0.4
+        if kind == "unlike spreads":
+            values = np.where(inside, 1 + 2 * (values - 1), values)
+        blocks, strata = (range(len(values)), cluster) if kind == "pairs" else (cluster, None)
+        made = contrasts(values + inside, np.where(inside, "a", "b"), blocks, strata,
+                         permutations=299, seed=seed)["a"].difference  # fmt: skip
+        covered += made.low <= 1 <= made.high
+    assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
