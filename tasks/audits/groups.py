@@ -177,7 +177,7 @@ class Comparison:
             if not who or not len(samples):
                 why = f"no scorer of {head} is named: name a word list or a classifier in " \
                       f"score.also" if not who else "the model wrote nothing"  # fmt: skip
-                rows.append(finding(self.audit, f"mean_{head}", None, n=0, unit="score", table="",
+                rows.append(finding(self.audit, f"mean_{head}", None, n=0, unit="score",
                                     method=f"not measured: {why}", scorer=who))  # fmt: skip
                 continue
             rows += self._means(samples, head, {}, config, who)
@@ -332,9 +332,9 @@ def skipped(audit: str, answers: Answers, heads: Sequence[str]) -> list[dict[str
     for row in answers.skipped:
         if row["count"] is not None:
             rows.append(finding(audit, row["part"], row["count"], n=row["count"], unit="prompts",
-                                method=row["why"], table=""))  # fmt: skip
+                                method=row["why"]))  # fmt: skip
             continue
-        rows += [finding(audit, f"mean_{head}", None, n=0, unit="score", table="",
+        rows += [finding(audit, f"mean_{head}", None, n=0, unit="score",
                          method=f"not measured: {row['why']}") for head in heads]  # fmt: skip
     return rows
 
