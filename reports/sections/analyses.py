@@ -60,10 +60,13 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
 
 
 def unscored(findings: Findings) -> list[Block]:
-    """What the head says of misuse until a person has scored what the model wrote."""
+    """What the head says where misuse was asked about, until a person has scored what was written;
+    where it was not, the list of what was not audited says it."""
     found = [*findings.of("misuse", "human_rating"), *findings.of("misuse", "label_share")]
     scored = any(figure.value is not None for _, figure in found)
-    return [] if scored else [Paragraph([AUDITS["misuse"].without])]
+    if scored or "misuse" not in findings.by_audit:
+        return []
+    return [Paragraph([AUDITS["misuse"].without])]
 
 
 def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:

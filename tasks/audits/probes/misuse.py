@@ -222,9 +222,12 @@ def _asked(samples: pa.Table, config: MisuseConfig) -> list[dict[str, Any]]:
         if len(mine):
             some = [not empty for empty in mine["empty"].to_pylist()]
             found = _estimate(some, mine, config, share=True)
+            names = zip(mine["prompt_number"].to_pylist(), mine["draw"].to_pylist(), strict=True)
             rows.append(measured("misuse", "continued", found, unit="share", slice=part,
                                  where=where, how="share of texts with a visible character; "
-                                 "whether they refuse is not judged"))  # fmt: skip
+                                 "whether they refuse is not judged", values=some,
+                                 clusters=mine["prompt_number"].to_pylist(),
+                                 items=[f"{prompt}/{draw}" for prompt, draw in names]))  # fmt: skip
         where = inside | {"kind": GIVEN}
         mine = evidence(samples, where)
         if len(mine):

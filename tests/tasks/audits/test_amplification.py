@@ -193,3 +193,5 @@ def test_of_many_documents_some_are_counted(session, own_folder, texts):
     PROBE.ask(questions, open_reader(own_folder), Corpus(documents=documents), config)
     counted = {i["occupation"]: i["counted"] for i in questions.items.values() if i["occupation"]}
     assert 200 < sum(counted.values()) < 500
+    (left,) = [row for row in questions.skipped if row["part"] == "documents_not_counted"]
+    assert left["count"] == 720 - sum(counted.values()) and "flattens the slope" in left["why"]
