@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
-import subprocess
+import runpy
 import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +20,24 @@ import torch
 from benchmarks.planted_faults import FAULTS
 from tasks.contract import ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
+from tests.model.training.training import FORKS
 
 
 def bench(name, *options):
-    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    """As ``python -m`` runs it, in a fork of a process that has imported torch."""
+    with TemporaryDirectory() as folder:
+        said = [Path(folder) / stream for stream in ("stdout", "stderr")]
+        process = FORKS.Process(target=_bench, args=(name, options, *said))
+        process.start()
+        process.join()
+        return CompletedProcess([name, *options], process.exitcode, *(p.read_text() for p in said))
+
+
+def _bench(name, options, *said):
+    for number, path in enumerate(said, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = [name, *options]
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
