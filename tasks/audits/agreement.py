@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.exchange import Answers
+from tasks.audits.answers import Answers
 from tasks.audits.findings import measured
 from tasks.audits.measures import Drawn
 from tasks.measures.estimates import Estimate

@@ -7,7 +7,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
 from tasks.audits.agreement import agreement, kappa, rank_correlation, resampled
-from tasks.audits.exchange import SCORES, Answers
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import SCORES
 from tasks.audits.measures import MeasuredConfig
 from tasks.contract import text_hashes
 
