@@ -113,12 +113,12 @@ def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
     rows = evidence(table.read(), row["where"])
     head = ordered(rows, row.get("order", ""))[:ROWS]
     subject = subject_of(run)
-    corpus = masking_of(subject.run) if subject.run else {}
+    corpus = masking_of(subject.run) if subject and subject.run else {}
     masker = masker_of(run.artifacts | corpus, OFFENSIVE) if masked else None
     traces = run[f"{row['audit']}_trace"] if f"{row['audit']}_trace" in run.stages else None
     behind = [*behind_rows(head, table.columns, traces)]
     sources = None
-    if subject.corpus is not None:
+    if subject and subject.corpus is not None:
         sources = Sources.of(subject, masker)
         sources.look_up({doc_id for found in behind for doc_id, _ in found})
     worst = []
@@ -132,7 +132,7 @@ def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
             "method", "scorer")  # fmt: skip
     return {
         "run": run.id,
-        "checkpoint": subject.name,
+        "checkpoint": run.audited,
         "finding": {key: row[key] for key in kept},
         "artifact": run[label].name,
         "table": row["table"] or "findings",
@@ -153,11 +153,14 @@ def behind_finding(run: Run, name: str, rows: int) -> set[bytes]:
     return {i for found in behind_rows(head, table.columns, traces) for i, _ in found}
 
 
-def subject_of(run: Run) -> Subject:
-    """The checkpoint that a run audited."""
-    if run.record["checkpoint"]:
-        return resolve(run.store, run.record["checkpoint"])
-    return resolve(run.store, run.checkpoints()[-1].name)
+def subject_of(run: Run) -> Subject | None:
+    """The checkpoint that a run audited; None where it is of elsewhere: nothing is known of it."""
+    if "pretrain" in run.stages:
+        return resolve(run.store, run.checkpoints()[-1].name)
+    name = run.audited
+    if name.startswith("checkpoint/") and run.store.find(*name.split("/")) is None:
+        return None
+    return resolve(run.store, name)
 
 
 def behind_rows(

@@ -241,6 +241,9 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     assert labels[-2:] == ["failures", "model_card"] and "audit_bias" in labels
     assert "audit_toxicity" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
+    traced = smoke.json("trace", run.id, "bias.well_formed_preference")  # a model of elsewhere
+    assert traced["checkpoint"].startswith("checkpoint/")
+    assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
     (page,) = run["model_card"].directory().glob("model_card.html")
     text = page.read_text()
     assert "Failed: Toxic continuations" in text or "failed: Toxic continuations" in text

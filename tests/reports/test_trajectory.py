@@ -54,14 +54,14 @@ def found(config: FoundConfig, work: Work) -> None:
         made = estimate(values, config.clusters, null=0.25)
         rows.append(
             measured(config.audit, "strength", made, unit="nats", how="m", values=values,
-                     clusters=config.clusters, items=ITEMS, slice=part, worse=config.worse,
+                     clusters=config.clusters, items=ITEMS, part=part, worse=config.worse,
                      table="values", where={"metric": "strength", "slice": part},
                      scorer="linear 1.0")
         )  # fmt: skip
     for part, value in config.more:
         rows.append(
             finding(config.audit, "slope", value, unit="nats", method=f"none: {SCRIPT}", n=3,
-                    slice=part, worse="up", table="values", where={})
+                    part=part, worse="up", table="values", where={})
         )  # fmt: skip
     work.table("findings").write(findings_table(rows))
     work.table("values").write(units_table(rows))
@@ -372,7 +372,7 @@ def test_it_says_how_many_documents_were_purged(session, show):
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
     made = finding("bias", metric, value, low=value - wide, high=value + wide, n=9, unit="share",
-                   method="m", slice=part, worse=worse, null=null)  # fmt: skip
+                   method="m", part=part, worse=worse, null=null)  # fmt: skip
     return made | {"p_corrected": p}
 
 
