@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import model  # noqa: F401  what it sets of threads counts only before torch is loaded
+
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
