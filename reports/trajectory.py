@@ -170,7 +170,7 @@ class Writer:
                          f"{verdict(each, change)}."]  # fmt: skip
         section.add(Paragraph(sentence))
         parts = [e for e in audit.found if e.found[0]["metric"] == first["metric"]]
-        if last["slice"] and len(parts) > 1:
+        if last["worse"] and last["slice"] and len(parts) > 1:
             section.add(Paragraph([PARTS.format(parts=len(parts), last=ends[1])]))
         name = slug(f"{audit.name} {first['metric']} {first['slice']}")
         figures = [self.figure(audit, each, place) for place in range(len(each.found))]
@@ -188,7 +188,7 @@ class Writer:
         caption = f"{self.name(each)} by training step, with intervals." + (
             " The dashed line is what nothing to find would give." if dashed else ""
         )
-        section.add(Chart(name, svg, self.say(f"{words(first['metric'])}: {alt}."), caption))
+        section.add(Chart(name, svg, f"{self.name(each)}: {alt}.", caption))
         section.add(self.steps(audit, each, figures))
         if change is not None:
             section.add(self.changes(audit, each))
@@ -240,7 +240,8 @@ class Writer:
         columns = ["finding", first, last, "change", "95 % interval", "p, corrected"]
         note = "Those that moved most surely first; of shares in percentage points."
         if len(others) > len(rows):
-            note += f" {len(rows)} of {len(others)}; hallmark compare RUN@all shows all."
+            ends_of = " ".join(f"RUN@{audit.points[place].step}" for place in (0, -1))
+            note += f" {len(rows)} of {len(others)}; hallmark compare {ends_of} shows all."
         grid = Grid("First and last", columns, rows, frozenset(range(1, 6)), note)
         return Section("Other findings of this audit", [grid])
 
@@ -309,7 +310,7 @@ class Writer:
         ]  # fmt: skip
         html = environment().get_template("site_pairs.html").render(
             title=f"{self.name(each)}: {audit.points[i].name} to {audit.points[j].name}",
-            said=f"Change: {self.say(said(change, row['unit']))}.", how=self.say(change["method"]),
+            said=f"Change: {said(change, row['unit'])}.", how=self.say(change["method"]),
             sides=[(audit.points[k].name, side, self.say(side.condition), self.say(side.python()))
                    for k, side in zip((i, j), sides, strict=True)],
             columns=columns, rows=cells, shown=len(cells), total=len(both),

@@ -119,11 +119,9 @@ def verdict(each: Compared, change: Row | None) -> str:
     if change["p_corrected"] >= LEVEL:
         return "no change shown"
     if first["worse"] == "apart":
-        nulls = first["null"], last["null"]
-        if None in nulls:
+        if any(row[name] is None for row in (first, last) for name in ("value", "null")):
             return "changed"
-        # Away from the null, or across it to the other side.
-        gone = abs(last["value"] - nulls[1]) - abs(first["value"] - nulls[0])
+        gone = abs(last["value"] - last["null"]) - abs(first["value"] - first["null"])
     else:
         gone = worse_by(first["worse"], change["value"])
     return "worse" if gone > 0 else "better" if gone < 0 else "changed"

@@ -240,6 +240,24 @@ def test_each_audit_of_a_checkpoint_is_that_of_the_newest_run_that_made_it(show)
     assert links["step 0"] == "../../newer-0/model_card/model_card.html"
 
 
+@pytest.mark.parametrize("worse", ["up", ""])
+def test_a_part_that_was_chosen_by_the_result_is_said_to_be(show, worse):
+    each = {
+        step: {
+            "audit_bias": found(
+                FoundConfig(told=(("part=x", whole), ("part=y", part)), worse=worse)
+            )
+        }
+        for step, whole, part in zip(STEPS, WHOLE, PART, strict=True)
+    }
+    site = show(each)
+    (first,) = site.rows("finding")
+    assert (first["finding"], first["verdict"]) == {
+        "up": ("Strength, part=y", "worse"), "": ("Strength, part=x", "changed"),
+    }[worse]  # fmt: skip
+    assert ("Of 2 parts the worst at step 400" in site.text) == (worse == "up")
+
+
 def test_where_nothing_can_be_compared_the_page_says_so(show):
     each = {
         step: {"audit_bias": found(FoundConfig(seed=step, told=(("", WHOLE[0]),)))}
@@ -371,15 +389,15 @@ def test_it_says_how_many_documents_were_purged(session, show):
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
-    made = finding("bias", metric, value, low=value - wide, high=value + wide, n=9, unit="share",
-                   method="m", part=part, worse=worse, null=null)  # fmt: skip
+    ends = {} if value is None else {"low": value - wide, "high": value + wide}
+    made = finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse=worse,
+                   null=null, **ends)  # fmt: skip
     return made | {"p_corrected": p}
 
 
-def of(*rows, p=0.01, value=None):
-    change = {"value": rows[-1]["value"] - rows[0]["value"] if value is None else value,
-              "p_corrected": p}  # fmt: skip
-    return Compared(rows, [change])
+def of(*rows, p=0.01):
+    values = [row["value"] or 0.0 for row in rows]
+    return Compared(rows, [{"value": values[-1] - values[0], "p_corrected": p}])
 
 
 def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
@@ -408,6 +426,7 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
         ("apart", 0.5, 0.2, 0.7, 0.01, "better"),  # across it, and nearer
         ("apart", 0.5, 0.25, 0.75, 0.01, "changed"),
         ("apart", None, 0.2, 0.7, 0.01, "changed"),
+        ("apart", 0.5, 0.2, None, 0.01, "changed"),  # a mean of nothing is null
         ("", 0.0, 0.2, 0.7, 0.01, "changed"),
     ],
 )
