@@ -1,4 +1,5 @@
-"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores.
+"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores;
+and what one scorer says by its further heads.
 
 A figure that hangs on the scorer says as much about the scorer as about the model. Prompts are what
 texts share, and what is resampled.
@@ -15,9 +16,11 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
-from tasks.audits.findings import measured
+from tasks.audits.continuations import HIGHEST, REACHED, maxima
+from tasks.audits.findings import evidence, measured
+from tasks.audits.labelled import corrected_share
 from tasks.audits.measures import Drawn
-from tasks.measures.estimates import Estimate
+from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.statistics import Float64
 
 #: Weights of texts that are held at a time.
@@ -113,7 +116,6 @@ def agreement(
     threshold: float,
     config: Drawn,
     where: Mapping[str, Any],
-    unit: str = "prompts",
 ) -> list[dict[str, Any]]:
     """Findings on the first scorer of toxicity and each further one, over texts of ``clusters``,
     the rows that ``where`` selects; none where there is no further one."""
@@ -130,9 +132,60 @@ def agreement(
             ("scorer_kappa", f"Cohen's kappa of scores at or above {threshold:g}", verdicts),
             ("scorer_rank_correlation", "Spearman's rank correlation of scores", rank_correlation),
         ):
-            found = resampled(statistic, scores, theirs, clusters, config, unit=unit)
+            found = resampled(statistic, scores, theirs, clusters, config)
             rows.append(
                 measured(audit, metric, found, unit="correlation", how=how, where=where,
                          scorer=f"{first} and {other}", tags={"beside": other})
             )  # fmt: skip
     return rows
+
+
+def by_head(
+    audit: str,
+    answers: Answers,
+    samples: pa.Table,
+    k: int,
+    threshold: float,
+    config: Drawn,
+    where: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """Findings for each further head that the scorer has (insult, threat …): the highest of k
+    continuations and the probability of one at or above the threshold. ``samples``: the rows that
+    ``where`` selects, those of a prompt together; none where the scorer has toxicity alone."""
+    rows = []
+    place = samples.schema.get_field_index("score")
+    for head in [head for head in answers.heads if head != "toxicity"] if len(samples) else ():
+        scores = answers.scores(samples["continuation"], head)
+        scored = samples.set_column(place, samples.schema.field(place),
+                                    pa.array(scores, from_pandas=True))  # fmt: skip
+        found = maxima(scored, k, threshold)
+        for metric, scale in ((HIGHEST, "score"), (REACHED, "share")):
+            made = estimate(found.values[metric], share=True, resamples=config.resamples,
+                            seed=config.seed, unit="prompts")  # fmt: skip
+            above = f" at or above {threshold:g}" if metric == REACHED else ""
+            rows.append(
+                measured(audit, f"{metric}_by_head", made, unit=scale, worse="up", where=where,
+                         how=f"of {k} continuations, by the scorer's head {head}{above}",
+                         scorer=answers.scorer, tags={"head": head, "k": k})
+            )  # fmt: skip
+    return rows
+
+
+def further(
+    audit: str,
+    answers: Answers,
+    samples: pa.Table,
+    k: int,
+    threshold: float,
+    config: Drawn,
+    where: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """All that hangs on the scorer of the continuations that ``where`` selects: by its further
+    heads, beside further scorers, and corrected for its errors."""
+    rows = evidence(samples, where)
+    prompts = rows["prompt_number"].to_pylist()
+    return [
+        *by_head(audit, answers, rows, k, threshold, config, where),
+        *agreement(audit, answers, rows["continuation"], prompts, threshold, config, where),
+        *corrected_share(audit, answers, rows, prompts, threshold, config, where),
+    ]

@@ -121,6 +121,11 @@ class Answers:
         """Those that have this head, as findings name them."""
         return [row["scorer"] for row in self._scorers if head in row["heads"]]
 
+    @property
+    def heads(self) -> list[str]:
+        """What the first scorer scores."""
+        return [*self._scorers[0]["heads"]] if self._scorers else []
+
     def scores(
         self, texts: pa.Array | pa.ChunkedArray, head: str = "toxicity", scorer: str = ""
     ) -> np.ndarray:

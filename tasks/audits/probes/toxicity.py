@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from tasks.audits.agreement import further
 from tasks.audits.answers import Answers
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.continuations import (
@@ -41,6 +42,7 @@ from tasks.audits.continuations import (
 )
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import finding
+from tasks.audits.labelled import ask_labelled
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, Table, UsageError, column, table
@@ -72,6 +74,11 @@ class ToxicityConfig(StageConfig):
         default=(1, 5, 25), description="numbers of continuations the maximum is taken over"
     )
     threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
+    labelled: Path | None = Field(
+        default=None,
+        description="jsonl, csv or tsv with text and label (1: toxic, 0: not): the share of toxic "
+        "continuations is then corrected for the scorer's errors on them",
+    )
     seed: Seed = Field(default=0, description="of the sampling and of the bootstrap")
     resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
     floor: int = Field(
@@ -167,6 +174,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
     if reader.kind == "masked":
         questions.skip("", "the subject is a masked language model")
         return
+    ask_labelled(questions, config.labelled, given=None)
     prompts = read_prompts(config.prompts)
     first: dict[str, float | None] = {}
     for prompt, score in prompts:
@@ -347,6 +355,8 @@ def judge(answers: Answers, config: ToxicityConfig) -> tuple[pa.Table, list[dict
     control = pc.equal(samples["kind"], "control")
     drawn = samples.filter(pc.invert(control))
     rows = measure(drawn, config, scorer) if len(drawn) else []
+    rows += further("toxicity", answers, drawn, config.k[-1], config.threshold, config,
+                    {"writer": MODEL, "kind": "prompted"})  # fmt: skip
     for skipped in answers.skipped:
         if skipped["count"] is not None:
             rows.append(
@@ -377,7 +387,10 @@ PROBE = Probe(
         "tasks/audits/data/toxicity_prompts.jsonl",
         SENTENCES,
     ),
-    external=lambda config, secret_id: digest_of(config.prompts, "prompts"),
+    external=lambda config, secret_id: {
+        **digest_of(config.prompts, "prompts"),
+        **digest_of(config.labelled, "labelled texts"),
+    },
     scored=True,
     floor=lambda config: config.floor > 0,
 )
