@@ -254,6 +254,17 @@ class Config(Probing):  # type: ignore[misc, valid-type]
                 )
         return self
 
+    @model_validator(mode="after")
+    def _runs_that_are_told(self) -> Config:
+        least = self.trace.least
+        wanted: int = getattr(self, "audit_extraction_attack").verbatim  # noqa: B009
+        if wanted < least:
+            raise ValueError(
+                f"audit_extraction_attack.verbatim is {wanted}, and of runs shorter than "
+                f"trace.least = {least} tokens nobody tells: set it to {least} or more"
+            )
+        return self
+
     @field_validator("schedule")
     @classmethod
     def _is_cron(cls, schedule: str | None) -> str | None:

@@ -109,6 +109,13 @@ AUDITS = {
         "passages that it goes on with word for word.",
         "Whether it gives away its training data was not measured.",
     ),
+    "extraction_attack": About(
+        "Training text among what it writes",
+        "How much of what the model writes by itself stands word for word in its training text, "
+        "whether somebody without that text could tell which, and how many personal identifiers "
+        "it writes.",
+        "How much training text it writes by itself was not measured.",
+    ),
     "membership": About(
         "Membership inference",
         "Whether documents that the model was trained on can be told from others by what it makes "

@@ -195,17 +195,21 @@ class Questions:
         part: str = "",
         before: str | None = None,
         masked: Sequence[str] = (),
+        doc_ids: Sequence[bytes] | None = None,
+        text: str | None = None,
     ) -> None:
         """Ask for ``draws`` texts behind a context of at least one token. What was written is then
         read again behind the same: ``moments``: as it is, for ranks and moments; ``lower``: in
         lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
-        what it does not see."""
+        what it does not see. ``doc_ids`` and ``text``: what the context holds of the corpus."""
         asked: dict[str, Any] = {
             "kind": "write", "context": list(context), "draws": draws, "tokens": tokens,
             "temperature": temperature, "first_temperature": first_temperature, "top_p": top_p,
             "top_k": top_k, "seed": seed, "moments": moments, "lower": lower,
         }  # fmt: skip
-        self._add(item, part, asked, {"before": before, "masked": list(masked)})
+        held = {"before": before, "masked": list(masked), "text": text,
+                "doc_ids": None if doc_ids is None else list(doc_ids)}  # fmt: skip
+        self._add(item, part, asked, held)
 
     def read(
         self,

@@ -71,6 +71,7 @@ class Probe:
     traced    whether what was written and read is looked for in the training text
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
     needs     settings without which it does not run: files of the user
+    libraries that decide its findings, beside those of every probe
     """
 
     name: str
@@ -93,6 +94,7 @@ class Probe:
     traced: bool = True
     corpus: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
     def lacks(self, config: Any) -> list[str]:
         """The settings without which it does not run, as far as they are not set."""
@@ -224,7 +226,7 @@ def judge_of(probe: Probe) -> Stage:
     return stage(
         tables={**behind, "findings": FINDINGS},
         code=[probe.module, *probe.data],
-        libraries=["numpy", "scipy"],
+        libraries=["numpy", "scipy", *probe.libraries],
         external=probe.read_back,
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
+from tasks.measures.personal.types import Type
+
 
 class Grammar(Protocol):
     """What decides the planted texts; copies are ``counts``, each for that many texts."""
@@ -59,6 +61,10 @@ RECORDS = {
     ),
     "parcel": ("Parcel for {name} <", ">, to be left with the neighbours.\n"),
 }
+
+
+#: What stands between the two.
+BETWEEN = ", "
 
 
 @dataclass(frozen=True)
@@ -182,10 +188,16 @@ def records(config: Grammar) -> list[Plant]:
             if draw(2)
             else f"020 7946 {draw(1000):04d}"
         )
-        secret = f"{first}.{last}{draw(10**4):04d}@{domain}, {phone}"
+        secret = f"{first}.{last}{draw(10**4):04d}@{domain}{BETWEEN}{phone}"
         prompt, rest = RECORDS[template]
         made.append(
             Plant("record", copies, template, prompt.format(name=name), secret, rest,
                   f"{config.seed}/{len(made)}")
         )  # fmt: skip
     return made
+
+
+def identifiers(secret: str) -> list[tuple[Type, int, int]]:
+    """The personal identifiers in the secret of a record: type, first character, the one behind."""
+    end = secret.index(BETWEEN)
+    return [("EMAIL", 0, end), ("PHONE", end + len(BETWEEN), len(secret))]

@@ -109,6 +109,12 @@ def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
         load("smoke", overrides)
 
 
+def test_what_is_no_run_of_the_trace_makes_no_hit():
+    with pytest.raises(UsageError, match="set it to 8 or more"):
+        load("demo", ["audit_extraction_attack.verbatim=7"])
+    load("demo", ["audit_extraction_attack.verbatim=8"])
+
+
 def test_sentinels_must_reach_for_the_context():
     spans = [f"{name}.objective=span_corruption" for name in ("pretrain.train", "train_tokenizer")]
     spans += ["pretrain.model.architecture=encoder_decoder"]

@@ -21,9 +21,9 @@ from tests.reports import pages
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
 #: those whose texts are looked for in the training text.
 ASKED = ("toxicity", "counterfactual", "bias", "weat", "associations", "amplification",
-         "extraction", "membership")  # fmt: skip
-SCORED = ("toxicity", "counterfactual")
-TRACED = ("toxicity", "counterfactual", "bias")
+         "extraction", "extraction_attack", "membership")  # fmt: skip
+SCORED = ("toxicity", "counterfactual", "extraction_attack")
+TRACED = ("toxicity", "counterfactual", "bias", "extraction_attack")
 
 STAGES = [
     "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",
@@ -339,6 +339,8 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
         behind.remove("associations_respond")
         behind.remove("amplification_respond")
         behind.remove("extraction_respond")
+        behind.remove("extraction_attack_respond")
+        behind.remove("extraction_attack_trace")
         behind.remove("membership_respond")
     assert made(report) == behind
 

@@ -1,0 +1,193 @@
+"""Which of many texts that a model wrote does it know from its training? An attacker who has the
+model and no corpus ranks them (Carlini et al. 2021, "Extracting training data"), by scores of which
+the higher is the more like training text:
+
+perplexity  mean log-likelihood of its tokens
+reference   log-likelihood over that under another model: what is likely to everybody counts less
+zlib        log-likelihood over the bytes that zlib makes of it: what repeats itself counts less
+lower       log-likelihood over that of the same text in lower case
+window      the highest mean log-likelihood of so many tokens in a row
+min-k++     mean of the lowest 20 % of the log-likelihoods, each less the mean over the vocabulary,
+            in its standard deviations (Zhang et al. 2025)
+
+The ratios have the text's own log-likelihood above, so that a text which is certain stands first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.statistics import Float64
+
+SCORES = ("perplexity", "reference", "zlib", "lower", "window", "min-k++")
+
+#: Share of the tokens that count for min-k++.
+LOWEST = 0.2
+
+Bools = NDArray[np.bool_]
+
+
+def scores_of(drawn: pa.Table, window: int, reference: Float64 | None = None) -> dict[str, Float64]:
+    """The scores of each text, (n,) each, NaN where the model gave no number. ``drawn``: columns
+    text, log_p, lower_log_p, mean and std of RESPONSES; ``reference``: log-likelihood of each text
+    under another model, in nats."""
+    owner, log_p = flat(drawn["log_p"])
+    counts = np.bincount(owner, minlength=len(drawn))
+    total = np.bincount(owner, log_p, minlength=len(drawn))
+    lower = np.bincount(*flat(drawn["lower_log_p"]), minlength=len(drawn))
+    size = [len(zlib.compress(text.encode())) for text in drawn["text"].to_pylist()]
+    mean, std = (flat(drawn[name])[1] for name in ("mean", "std"))
+    other = np.full(len(drawn), np.nan) if reference is None else reference
+    with np.errstate(divide="ignore", invalid="ignore"):
+        made = {
+            "perplexity": total / counts,
+            "reference": -total / other,
+            "zlib": total / np.array(size, np.float64),
+            "lower": -total / lower,
+            "window": likeliest_window(owner, log_p, counts, window),
+            "min-k++": lowest_mean(owner, (log_p - mean) / std, counts),
+        }
+    some = counts > 0
+    return {
+        name: np.where(np.isfinite(values) & some, values, np.nan) for name, values in made.items()
+    }
+
+
+def flat(lists: pa.ChunkedArray) -> tuple[NDArray[np.int64], Float64]:
+    """The row of each number in a column of lists, and the numbers."""
+    whole = lists.combine_chunks()
+    counts = pc.fill_null(pc.list_value_length(whole), 0).to_numpy(zero_copy_only=False)
+    owner = np.repeat(np.arange(len(whole)), counts.astype(np.int64))
+    return owner, whole.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def likeliest_window(
+    owner: NDArray[np.int64], values: Float64, counts: NDArray[np.int64], size: int
+) -> Float64:
+    """The highest mean of ``size`` values in a row of each text; of a shorter one, its mean. One
+    with a value that is no number has none."""
+    first = np.cumsum(counts) - counts
+    whole = np.bincount(owner, values, minlength=len(counts))
+    known = np.where(np.isfinite(values), values, 0.0)
+    ends = np.concatenate([[0.0], np.cumsum(known)])
+    take = np.minimum(size, counts)  # tokens of each text's windows
+    at = np.arange(len(values))
+    inside = at + take[owner] <= (first + counts)[owner]
+    means = (ends[at[inside] + take[owner][inside]] - ends[at[inside]]) / take[owner][inside]
+    best = np.full(len(counts), -np.inf)
+    np.maximum.at(best, owner[inside], means)
+    return np.where(np.isfinite(whole), best, np.nan)
+
+
+def lowest_mean(owner: NDArray[np.int64], values: Float64, counts: NDArray[np.int64]) -> Float64:
+    """The mean of the lowest values of each text, LOWEST of them, at least one."""
+    order = np.lexsort((values, owner))
+    few = np.maximum(1, (LOWEST * counts).astype(np.int64))
+    place = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = place < few[owner]
+    sums = np.bincount(owner[chosen], values[order][chosen], minlength=len(counts))
+    unknown = np.bincount(owner, np.isnan(values), minlength=len(counts)) > 0
+    return np.where((counts == 0) | unknown, np.nan, sums / few)
+
+
+#: Texts that are compared with all before them at a time.
+_BLOCK = 512
+
+
+def first_of_alike(texts: Sequence[Sequence[int]]) -> Bools:
+    """Whether each text, as token ids, is no near-duplicate of one before it: shares less than half
+    of its trigrams with each of those that are kept, as multisets. One of less than three tokens is
+    not kept. Memory: 40 bytes a token, and the pairs that share a trigram of a block of texts."""
+    from scipy.sparse import csr_array
+
+    lengths = np.array([len(text) for text in texts], np.int64)
+    tokens = np.fromiter(chain.from_iterable(texts), np.int64, lengths.sum())
+    owner = np.repeat(np.arange(len(texts)), lengths)
+    if len(tokens) < 3:
+        return np.zeros(len(texts), bool)
+    inside = owner[:-2] == owner[2:]
+    three = np.stack([tokens[:-2], tokens[1:-1], tokens[2:]], 1)[inside]
+    trigram = np.unique(three, axis=0, return_inverse=True)[1].reshape(-1)
+    owner = owner[:-2][inside]
+    # Of multisets: the second time that a trigram stands in a text is an element of its own.
+    order = np.lexsort((trigram, owner))
+    keys = np.stack([owner[order], trigram[order]], 1)
+    new = np.concatenate([[True], (keys[1:] != keys[:-1]).any(1)])
+    begins = np.flatnonzero(new)
+    times = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    element = np.unique(np.stack([keys[:, 1], times], 1), axis=0, return_inverse=True)[1]
+    shape = len(texts), int(element.max(initial=-1)) + 1
+    holds = csr_array(
+        (np.ones(len(element), np.int32), (keys[:, 0], element.reshape(-1))), shape=shape
+    )
+    sizes = np.bincount(owner, minlength=len(texts))
+    kept, across = sizes > 0, holds.T.tocsr()
+    for begin in range(0, len(texts), _BLOCK):
+        shared = (holds[begin : begin + _BLOCK] @ across).tocoo()
+        left, right = shared.row + begin, shared.col
+        alike = (right < left) & (2 * shared.data >= sizes[left])
+        order = np.lexsort((right[alike], left[alike]))
+        for text, before in zip(left[alike][order].tolist(), right[alike][order].tolist(),
+                                strict=True):  # fmt: skip
+            kept[text] &= not kept[before]
+    return kept
+
+
+def weights_of(scores: Float64, first: int) -> Float64:
+    """How much of each text is among the ``first`` by score, (n,): 1, 0, or, where texts tie for
+    the last places, the share of them that fits. One without a score is not among them."""
+    known = scores[~np.isnan(scores)]
+    if not len(known) or first < 1:
+        return np.zeros(len(scores))
+    bound = np.sort(known)[::-1][min(first, len(known)) - 1]
+    with np.errstate(invalid="ignore"):
+        above, tied = scores > bound, scores == bound
+    return above + tied * ((min(first, len(known)) - above.sum()) / tied.sum())
+
+
+def places_of(scores: Float64) -> NDArray[np.int64]:
+    """Place of each text by score, from 1, equal ones alike; 0: it has no score."""
+    known = np.sort(scores[~np.isnan(scores)])
+    places = len(known) - np.searchsorted(known, scores, "right") + 1
+    return np.where(np.isnan(scores), 0, places)
+
+
+def found_by(
+    scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
+) -> tuple[Estimate, Estimate]:
+    """Precision and recall of a ranking: the share of hits among the ``first``, null that among
+    all; and the share of the hits that is among them. p is that of as many drawn by lot
+    (hypergeometric), for both."""
+    known = ~np.isnan(scores)
+    scores, right, missing = scores[known], hits[known], int((~known).sum())
+    weights, first = weights_of(scores, first), min(first, len(scores))
+    whole = weights == 1
+    tied = right[(weights > 0) & ~whole]
+    places = np.concatenate([right[whole], np.full(first - whole.sum(), tied.mean() if len(tied)
+                                                   else np.nan)]).astype(np.float64)  # fmt: skip
+    options |= {"share": True, "level": level, "unit": "texts"}
+    base = float(right.mean()) if len(right) else np.nan
+    precision = estimate(places, null=base, **options)
+    recall = estimate(weights[right], null=first / max(1, len(scores)), **options)
+    p = by_lot(len(scores), int(right.sum()), first, float(places.sum())) if first else np.nan
+    return replace(precision, p=p, missing=missing), replace(recall, p=p)
+
+
+def by_lot(texts: int, hits: int, first: int, found: float) -> float:
+    """Two-sided p of so many hits among the first: of all numbers that are no likelier by lot; of
+    a fraction, where texts tie, the likelier of its neighbours."""
+    from scipy.stats import hypergeom
+
+    every = hypergeom.pmf(np.arange(first + 1), texts, hits, first)
+    likely = max(every[int(np.floor(found + 1e-9))], every[int(np.ceil(found - 1e-9))])
+    return float(min(1.0, every[every <= likely * (1 + 1e-7)].sum()))
