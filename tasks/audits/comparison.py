@@ -71,8 +71,10 @@ def settings_apart(one: Artifact, other: Artifact) -> list[str]:
 
 
 def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
-    rows = asked["requests"].read(list(SETTINGS)).group_by(list(SETTINGS)).aggregate([])
-    return {tuple(row[name] for name in SETTINGS) for row in rows.to_pylist()}
+    requests = asked["requests"]
+    names = [name for name in SETTINGS if name in requests.columns]  # an older run had fewer
+    rows = requests.read(names).group_by(names).aggregate([])
+    return {tuple(row.get(name) for name in SETTINGS) for row in rows.to_pylist()}
 
 
 @dataclass(frozen=True)
