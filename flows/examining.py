@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.config import Config
+from flows.origin import resolve_folder
 from tasks.audits.catalogue import ASK, JUDGE
 from tasks.audits.probe import Probe
+from tasks.audits.refer import refer
 from tasks.audits.respond import respond, respond_untrained
 from tasks.audits.score import score
 from tasks.audits.trace import trace
@@ -69,15 +71,25 @@ def examine_by(
         stage = trace.named(f"{probe.name}_trace", "trace")
         return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, config.trace)
 
+    def referred(probe: Probe) -> Artifact | None:
+        folder = probe.reference(settings_of(config, probe))
+        if folder is None:
+            return None
+        known = resolve_folder(str(folder))
+        if known is None:
+            raise UsageError(f"audit_{probe.name}.reference: there is no folder {folder}")
+        stage = refer.named(f"{probe.name}_reference", "reference")
+        return stage(known.checkpoint, of(probe, "ask"), of(probe, "respond"), config.respond)
+
     def judged(probe: Probe) -> Artifact:
         dated = (checkpoint, read[0]) if probe.dated else (None, None)
         answers = (of(probe, step) for step in ("ask", "respond", "score"))
-        beside = (of(probe, step) for step in ("floor", "floor_score", "trace"))
+        beside = (of(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
         stage = JUDGE[probe.name].named(f"audit_{probe.name}", "judge")
         return stage(*answers, *dated, *beside, settings_of(config, probe))
 
     steps: dict[str, Step] = {"ask": asked, "respond": answered, "floor": floor, "score": scored,
-                              "floor_score": floor_scored, "trace": traced}  # fmt: skip
+                              "floor_score": floor_scored, "trace": traced, "reference": referred}  # fmt: skip
     for step, run in steps.items():
         for probe in (probe for probe in probes if probe.name not in failed):
             with told(failed, probe.name):

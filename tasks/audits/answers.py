@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.exchange import EMBEDDINGS, TRACED, TRACES
+from tasks.audits.exchange import EMBEDDINGS, REFERRED, TRACED, TRACES
 from tasks.audits.readings import Readings
 from tasks.contract import text_hashes
 
@@ -36,10 +36,12 @@ class Answers:
         traced: pa.Table | None = None,
         scorers: pa.Table | None = None,
         embeddings: pa.Table | None = None,
+        referred: pa.Table | None = None,
     ) -> None:
         for name in TRACES:  # null where nothing was looked for
             told = pa.nulls(len(responses), pa.int32()) if traced is None else traced[name]
             responses = responses.append_column(TRACED.field(name), told)
+        responses = responses.append_column(REFERRED.field(2), _referred(responses, referred))
         self.items, self.requests, self.responses = items, requests, responses
         self.scorer, self.readings, self.floor = scorer, readings, floor
         self.kind, self.begin = "", ""
@@ -202,6 +204,16 @@ def whole_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
         whole, masked = row["before"] + text, tuple(row["masked"])
         texts.append(hidden[masked].sub(MASK, whole) if masked else whole)
     return pa.array(texts, pa.large_string())
+
+
+def _referred(responses: pa.Table, referred: pa.Table | None) -> pa.Array:
+    """What a reference model says of each response; null where it was asked nothing."""
+    if referred is None:
+        return pa.nulls(len(responses), pa.float64())
+    keys = [zip(*(t[name].to_pylist() for name in ("request", "draw")), strict=True)
+            for t in (referred, responses)]  # fmt: skip
+    known = dict(zip(keys[0], referred["reference"].to_pylist(), strict=True))
+    return pa.array([known.get(key) for key in keys[1]], pa.float64())
 
 
 def _places(ids: Any, among: Any) -> np.ndarray:

@@ -127,6 +127,14 @@ TRACED = table(
 #: What is told there of each response.
 TRACES = ("longest", "verbatim", "planted")
 
+REFERRED = table(
+    "How likely a reference model finds what was written.",
+    column("request", ID, "id", "the request that it answers"),
+    column("draw", pa.int32(), "figure", "which text written, from 0"),
+    column("reference", pa.float64(), "figure", "its log-likelihood under that model, behind the "
+           "text of its item; null where the model gave no number", unit="nats"),
+)  # fmt: skip
+
 SCORES = table(
     "What scorers say of texts, each distinct text once.",
     column("text", ID, "id", "hash of the text"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class Probe:
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
     needs     settings without which it does not run: files of the user
     libraries that decide its findings, beside those of every probe
+    reference called with the config: the folder of a model that reads what was written, too
     """
 
     name: str
@@ -95,6 +97,7 @@ class Probe:
     corpus: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    reference: Callable[[Any], Path | None] = lambda config: None
 
     def lacks(self, config: Any) -> list[str]:
         """The settings without which it does not run, as far as they are not set."""
@@ -187,6 +190,7 @@ def judge_of(probe: Probe) -> Stage:
         untrained: Artifact | None,
         untrained_scored: Artifact | None,
         traced: Artifact | None,
+        referred: Artifact | None,
         config: Any,
         work: Work,
     ) -> None:
@@ -194,7 +198,10 @@ def judge_of(probe: Probe) -> Stage:
         scores = [each["scores"].read() for each in (scored, untrained_scored) if each]
 
         def answers_of(
-            responses: Artifact, place: Artifact | None = None, floor: Answers | None = None
+            responses: Artifact,
+            place: Artifact | None = None,
+            other: Artifact | None = None,
+            floor: Answers | None = None,
         ) -> Answers:
             return Answers(
                 items,
@@ -209,9 +216,11 @@ def judge_of(probe: Probe) -> Stage:
                 place["traced"].read() if place else None,
                 scored["scorer"].read() if scored else None,
                 responses["embeddings"].read(),
+                other["referred"].read() if other else None,
             )
 
-        answers = answers_of(answered, traced, answers_of(untrained) if untrained else None)
+        floor = answers_of(untrained) if untrained else None
+        answers = answers_of(answered, traced, referred, floor)
         name, rows, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
         work.table(name).write(rows)
@@ -231,7 +240,7 @@ def judge_of(probe: Probe) -> Stage:
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),
                "untrained": ("responses", "embeddings"), "untrained_scored": ("scores",),
-               "pretrained": TOLD, "traced": ("traced",)},
+               "pretrained": TOLD, "traced": ("traced",), "referred": ("referred",)},
     )(judge)  # fmt: skip
 
 

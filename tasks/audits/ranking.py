@@ -37,17 +37,16 @@ LOWEST = 0.2
 Bools = NDArray[np.bool_]
 
 
-def scores_of(drawn: pa.Table, window: int, reference: Float64 | None = None) -> dict[str, Float64]:
-    """The scores of each text, (n,) each, NaN where the model gave no number. ``drawn``: columns
-    text, log_p, lower_log_p, mean and std of RESPONSES; ``reference``: log-likelihood of each text
-    under another model, in nats."""
+def scores_of(drawn: pa.Table, window: int) -> dict[str, Float64]:
+    """The scores of each text, (n,) each, NaN where a model gave no number. ``drawn``: columns
+    text, log_p, lower_log_p, mean and std of RESPONSES, and reference of REFERRED."""
     owner, log_p = flat(drawn["log_p"])
     counts = np.bincount(owner, minlength=len(drawn))
     total = np.bincount(owner, log_p, minlength=len(drawn))
     lower = np.bincount(*flat(drawn["lower_log_p"]), minlength=len(drawn))
     size = [len(zlib.compress(text.encode())) for text in drawn["text"].to_pylist()]
     mean, std = (flat(drawn[name])[1] for name in ("mean", "std"))
-    other = np.full(len(drawn), np.nan) if reference is None else reference
+    other = drawn["reference"].to_numpy(zero_copy_only=False).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         made = {
             "perplexity": total / counts,

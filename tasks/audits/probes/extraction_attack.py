@@ -17,6 +17,7 @@ texts; see ``identifiers.py``.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,10 @@ class ExtractionAttackConfig(MeasuredConfig):
     top: int = Field(
         default=100, ge=1, le=1_000_000, description="texts that are looked at, the first by each "
         "score; of few texts a quarter"
+    )  # fmt: skip
+    reference: Path | None = Field(
+        default=None, description="folder of a causal model of other training, which says what is "
+        "likely to everybody; without it one of the scores is missing"
     )  # fmt: skip
     draws: int = Field(
         default=3, ge=1, le=10_000, description="behind what stands before a personal identifier"
@@ -254,7 +259,9 @@ def ranking_findings(
         part = f"score={score}"
         values = kept[score].to_numpy(zero_copy_only=False)
         if np.isnan(values).all():
-            why = "no reference model" if score == "reference" else "the model gave no number"
+            why = "the model gave no number"
+            if score == "reference" and config.reference is None:
+                why = "no other model is named (audit_extraction_attack.reference)"
             found.append(finding("extraction_attack", "precision", None, slice=part, n=0,
                                  unit="share", method=f"not measured: {why}"))  # fmt: skip
             continue
@@ -300,6 +307,7 @@ def scripted(effect: bool, rng: np.random.Generator) -> tuple[pa.Table, np.ndarr
         {
             "ids": words.tolist(),
             "text": [" ".join(map(str, row)) for row in words],
+            "reference": rng.normal(-6.0 * LENGTH, LENGTH**0.5, SCRIPTED),
             **{name: values.tolist() for name, values in made.items()},
         }
     ), hits
@@ -312,8 +320,8 @@ def instruments(config: ExtractionAttackConfig) -> list[dict[str, Any]]:
     for effect in (False, True):
         drawn, hits = scripted(effect, np.random.default_rng(config.seed))
         scores = ranked(drawn, first_of_alike(drawn["ids"].to_pylist()), config)
-        known = [values for values in scores.values() if not np.isnan(values).all()]
-        every = [found_by(values, hits, SCRIPTED // 4, CONTROL_LEVEL)[0] for values in known]
+        every = [found_by(values, hits, SCRIPTED // 4, CONTROL_LEVEL)[0]
+                 for values in scores.values()]  # fmt: skip
         if effect:
             worst = min(every, key=lambda found: found.value)
             passed = worst.value > worst.null and worst.p < 1 - CONTROL_LEVEL
@@ -325,8 +333,7 @@ def instruments(config: ExtractionAttackConfig) -> list[dict[str, Any]]:
         made.append(
             measured("extraction_attack", "precision", worst, unit="share", level=CONTROL_LEVEL,
                      slice=f"scripted {'effect' if effect else 'chance'}", table="",
-                     how=f"a script in place of the model, the worst score of all that need no "
-                         f"reference; {how}",
+                     how=f"a script in place of the model, the worst score of all; {how}",
                      control="positive" if effect else "negative", passed=bool(passed),
                      tests="instrument")
         )  # fmt: skip
@@ -385,4 +392,5 @@ PROBE = Probe(
     scored=True,
     corpus=("plants", "documents"),
     libraries=("phonenumbers", "python-stdnum"),
+    reference=lambda config: config.reference,
 )

@@ -9,6 +9,7 @@ from tasks.audits.answers import Answers
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
 from tasks.audits.probe import Corpus
+from tasks.audits.refer import refer
 from tasks.audits.respond import RespondConfig, respond, respond_untrained
 from tasks.audits.score import ScoreConfig, score
 from tasks.audits.subjects.reader import open_reader
@@ -17,7 +18,7 @@ from tasks.measures.scorers import ScorerConfig
 
 
 def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None,
-              traced=None, also=()):  # fmt: skip
+              traced=None, reference=None, also=()):  # fmt: skip
     """The artifacts of ask, respond, score and judge, and the samples and findings of the last.
     ``corpus``: lexicons, plants and documents."""
     checkpoint = external(Path(folder), "checkpoint")
@@ -30,8 +31,11 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     if probe.floor(config):
         untrained = respond_untrained(checkpoint, asked, RespondConfig())
         floor = score(None, untrained, settings)
+    referred = None
+    if reference:
+        referred = refer(external(Path(reference), "checkpoint"), asked, answered, RespondConfig())
     judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor,
-                         traced, config)  # fmt: skip
+                         traced, referred, config)  # fmt: skip
     name = "samples" if probe.judge else "values"
     tables = judged[name].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Answers, Questions
@@ -16,7 +17,17 @@ from tasks.audits.probes.extraction_attack import PROBE, SAMPLES, ExtractionAtta
 from tasks.audits.ranking import SCORES
 from tasks.audits.readings import Readings
 from tasks.audits.subjects.reader import open_reader
-from tasks.contract import DOCUMENTS, PLANTS, as_documents, ids
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import (
+    DOCUMENTS,
+    PLANTS,
+    NoConfig,
+    UsageError,
+    Work,
+    as_documents,
+    ids,
+    stage,
+)
 from tasks.measures.canaries import identifiers, records
 from tasks.measures.personal_data import find
 from tests.tasks.audits.asking import stages_of
@@ -50,8 +61,18 @@ def planted():
     return pa.Table.from_pylist(rows, schema=PLANTS)
 
 
+@stage(tables={"documents": DOCUMENTS})
+def corpus_stage(config: NoConfig, work: Work) -> None:
+    work.table("documents").write(held_and_not())
+
+
 @pytest.fixture(scope="module")
 def documents():
+    return held_and_not()
+
+
+def held_and_not():
+    """Documents, every second of which was held out."""
     texts = [f"{i}: {text}" for i in range(10) for text in TEXTS]
     keys = ids(map(str, range(len(texts))))
     split = [("train", "holdout")[i % 2] for i in range(len(texts))]
@@ -160,7 +181,7 @@ def test_a_model_that_memorises_is_found_out(own_folder):
     for score in SCORES:
         row = made["precision", f"score={score}"]
         if score == "reference":
-            assert row["value"] is None and "no reference model" in row["method"]
+            assert row["value"] is None and "no other model is named" in row["method"]
             continue
         assert row["value"] == 1 and row["null"] == hits / 200 and row["p"] < 1e-10, score
         recall = made["recall", f"score={score}"]
@@ -274,6 +295,29 @@ def test_the_whole_audit_without_a_corpus(request, folder, session):
     kept = samples.filter(samples["kept"])
     assert len(kept) > 8 and kept["lower"].null_count == kept["min-k++"].null_count == 0
     assert sorted(kept["place_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
+
+
+def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_folder, bert_folder,
+                                                            session, documents):  # fmt: skip
+    """Each behind the text that the other went on from; it is asked nothing twice."""
+    held = documents.filter(pa.compute.equal(documents["split"], "holdout"))
+    corpus = (None, None, corpus_stage(NoConfig())["documents"])
+    _, answered, *_, (samples, _) = stages_of(
+        "extraction_attack", own_folder, QUICK, corpus, reference=gpt2_folder
+    )
+    other = open_subject(gpt2_folder)
+    by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
+    rows = samples.filter(samples["kept"]).to_pylist()
+    assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING, attack.PREFIX}
+    reader = open_reader(own_folder)
+    log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
+    for row in rows:
+        text = row["text"] or row["personal"]
+        prompt = reader.decode(reader.encode(by[row["doc_ids"][0]])[:4]) if row["doc_ids"] else ""
+        (total,), _ = other.log_likelihoods([text], [prompt])
+        assert row["reference"] == pytest.approx(-log_p[text] / total, rel=1e-4)
+    with pytest.raises(UsageError, match="masked language model, and is no reference"):
+        stages_of("extraction_attack", own_folder, QUICK, reference=bert_folder)
 
 
 def test_a_masked_model_cannot_write_and_says_so(bert_folder, session, planted):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits import ranking
-from tasks.audits.exchange import RESPONSES
+from tasks.audits.exchange import REFERRED, RESPONSES
 from tasks.audits.ranking import (
     SCORES,
     by_lot,
@@ -23,8 +23,10 @@ from tasks.audits.ranking import (
 )
 
 
-def drawn_of(rows):
-    return pa.Table.from_pylist(rows, schema=RESPONSES)
+def drawn_of(rows, reference=None):
+    made = pa.Table.from_pylist(rows, schema=RESPONSES)
+    return made.append_column(REFERRED.field("reference"), pa.array(reference or [None] * len(rows),
+                                                                    pa.float64()))  # fmt: skip
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def drawn():
             {"text": text, "log_p": -rng.exponential(2, size), "mean": -rng.normal(8, 1, size),
              "std": rng.uniform(1, 3, size), "lower_log_p": -rng.exponential(3, size + 1)}
         )  # fmt: skip
-    return drawn_of(rows)
+    return rows
 
 
 def one_by_one(row, other, window):
@@ -58,23 +60,23 @@ def one_by_one(row, other, window):
 
 @pytest.mark.parametrize("window", [1, 4, 50])
 def test_scores_are_those_of_each_text_by_itself(drawn, window):
-    other = -np.arange(1.0, 1 + len(drawn))
-    found = scores_of(drawn, window, other)
+    other = [-float(n) for n in range(1, 1 + len(drawn))]
+    found = scores_of(drawn_of(drawn, other), window)
     assert tuple(found) == SCORES
-    for number, row in enumerate(drawn.to_pylist()):
+    for number, row in enumerate(drawn_of(drawn).to_pylist()):
         for score, value in one_by_one(row, other[number], window).items():
             assert found[score][number] == pytest.approx(value, rel=1e-6), score
-    without = scores_of(drawn, window)["reference"]
+    without = scores_of(drawn_of(drawn), window)["reference"]
     assert np.isnan(without).all()
 
 
 def test_what_is_no_number_is_none(drawn):
     """An empty text, one of which the model gave no number, and a certain one, which is first."""
-    rows = drawn.to_pylist()
+    rows = drawn
     empty = {"text": "", "log_p": [], "mean": [], "std": [], "lower_log_p": []}
     unknown = rows[2] | {"log_p": [-1.0, math.nan, -1.0, -1.0, -1.0]}
     certain = rows[3] | {"log_p": [0.0] * 9}
-    found = scores_of(drawn_of([empty, unknown, certain, *rows]), 3, np.full(9, -5.0))
+    found = scores_of(drawn_of([empty, unknown, certain, *rows], [-5.0] * 9), 3)
     for score, values in found.items():
         assert np.isnan(values[:2]).all() and not np.isnan(values[2:]).any(), score
         if score != "min-k++":
