@@ -37,6 +37,8 @@ def examine_by(
     ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the training, the
     rows that it read, documents and plants in them."""
 
+    references = {probe.name: reference_of(probe, settings_of(config, probe)) for probe in probes}
+
     def of(probe: Probe, step: str) -> Artifact | None:
         return made.get(f"{probe.name}_{step}")
 
@@ -72,14 +74,10 @@ def examine_by(
         return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, config.trace)
 
     def referred(probe: Probe) -> Artifact | None:
-        folder = probe.reference(settings_of(config, probe))
-        if folder is None:
-            return None
-        known = resolve_folder(str(folder))
-        if known is None:
-            raise UsageError(f"audit_{probe.name}.reference: there is no folder {folder}")
         stage = refer.named(f"{probe.name}_reference", "reference")
-        return stage(known.checkpoint, of(probe, "ask"), of(probe, "respond"), config.respond)
+        answers = of(probe, "ask"), of(probe, "respond")
+        other = references[probe.name]
+        return stage(other, *answers, config.respond) if other else None
 
     def judged(probe: Probe) -> Artifact:
         dated = (checkpoint, read[0]) if probe.dated else (None, None)
@@ -100,6 +98,15 @@ def examine_by(
         with told(failed, probe.name):
             found[probe.name] = judged(probe)
     return found
+
+
+def reference_of(probe: Probe, settings: Any) -> Artifact | None:
+    """The model that reads what another wrote, where the settings name one."""
+    folder = probe.reference(settings)
+    known = resolve_folder(str(folder)) if folder else None
+    if folder and known is None:
+        raise UsageError(f"audit_{probe.name}.reference: there is no folder {folder}")
+    return known.checkpoint if known else None
 
 
 def settings_of(config: Config, probe: Probe) -> Any:

@@ -165,8 +165,8 @@ def found_by(
     scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
 ) -> tuple[Estimate, Estimate]:
     """Precision and recall of a ranking: the share of hits among the ``first``, null that among
-    all; and the share of the hits that is among them. p is that of as many drawn by lot
-    (hypergeometric), for both."""
+    all, p that of as many drawn by lot (hypergeometric); and the share of the hits that is among
+    them, whose p would be the same, and is not told twice."""
     known = ~np.isnan(scores)
     scores, right, missing = scores[known], hits[known], int((~known).sum())
     weights, first = weights_of(scores, first), min(first, len(scores))
@@ -179,7 +179,7 @@ def found_by(
     precision = estimate(places, null=base, **options)
     recall = estimate(weights[right], null=first / max(1, len(scores)), **options)
     p = by_lot(len(scores), int(right.sum()), first, float(places.sum())) if first else np.nan
-    return replace(precision, p=p, missing=missing), replace(recall, p=p)
+    return replace(precision, p=p, missing=missing), replace(recall, p=np.nan)
 
 
 def by_lot(texts: int, hits: int, first: int, found: float) -> float:

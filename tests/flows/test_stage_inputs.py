@@ -8,7 +8,7 @@ from flows.config import MEASURED, load
 from flows.growing import READ
 from flows.pipeline import curate, examine, train
 from tasks.audits.about import AUDITS
-from tasks.contract import Session, Store, open_session
+from tasks.contract import Artifact, Session, Store, UsageError, open_session
 
 
 class Made:
@@ -24,21 +24,26 @@ def labels(value):
     """The stages that an input of a stage is from, whatever it is packed in."""
     if isinstance(value, Made):
         return {value.label}
+    if isinstance(value, Artifact):
+        return {value.name}
     values = value.values() if isinstance(value, Mapping) else value
     return set() if value is None else {label for each in values for label in labels(each)}
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """For each stage of a run of smoke the stages that it is given something of."""
+    return inputs_of(load("smoke"), tmp_path_factory.mktemp("store"))
+
+
+def inputs_of(config, folder):
+    """For each stage of a run the stages that it is given something of."""
     found = {}
 
     def plan(stage, given, config):
         found[stage.title] = {label for each in given for label in labels(each)}
         return Made(stage.title)
 
-    config = load("smoke")
-    with open_session(Session(Store(tmp_path_factory.mktemp("store")), plan=plan)):
+    with open_session(Session(Store(folder), plan=plan)):
         curated = curate(config)
         trained = train(config, curated)
         examine(config, Made("checkpoint"), AUDITS, curated, trained["pretrain"])
@@ -61,3 +66,21 @@ def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings
 def test_the_signals_that_a_config_may_name_are_those_that_select_is_given(inputs, section):
     (documents,) = inputs[section] - set(MEASURED[section])
     assert inputs[section] == {documents, *MEASURED[section]}
+
+
+def test_a_reference_reads_what_was_written(inputs, tmp_path):
+    """A folder that is not there is told before anything is asked."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    named = load("smoke", [f"audit_extraction_attack.reference={folder}"])
+    found = inputs_of(named, tmp_path / "store")
+    assert {*found} - {*inputs} == {"extraction_attack_reference"}
+    given = found["extraction_attack_reference"]
+    asked = {f"extraction_attack_{part}" for part in ("ask", "respond")}
+    assert given > asked and {name.split("/")[0] for name in given - asked} == {"checkpoint"}
+    more = found["audit_extraction_attack"] - inputs["audit_extraction_attack"]
+    assert more == {"extraction_attack_reference"}
+    nowhere = load("smoke", ["audit_extraction_attack.reference=/nowhere"])
+    with pytest.raises(UsageError, match="reference: there is no folder"):
+        inputs_of(nowhere, tmp_path / "store")

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import finding, measured
+from tasks.audits.findings import evidence, finding, measured
 from tasks.audits.identifiers import (
     ask_identifiers,
     detected,
@@ -222,15 +222,16 @@ def text_findings(texts: pa.Table, config: ExtractionAttackConfig) -> list[dict[
             for metric in ("verbatim", "precision", "recall")
         ]
     hits = pc.greater_equal(kept["longest"], config.verbatim).to_numpy().astype(bool)
-    names = kept["sampler"].to_pylist()
     options: dict[str, Any] = {"seed": config.seed, "resamples": config.resamples}
-    for sampler in ("", *sorted({*names})):
-        mine = hits if not sampler else hits[np.array(names) == sampler]
-        shares = estimate(mine, share=True, unit="texts", **options)
+    parts: dict[str, dict[str, Any]] = {"": {}, "without planted text": {"planted": {"lt": 1}}}
+    samplers = sorted({*kept["sampler"].to_pylist()})
+    parts |= {f"sampler={sampler}": {"sampler": sampler} for sampler in samplers}
+    for part, where in parts.items():
+        some = evidence(kept, where)["longest"].to_numpy() >= config.verbatim
+        shares = estimate(some, share=True, unit="texts", **options)
         found.append(
             measured("extraction_attack", "verbatim", replace(shares, null=0.0), unit="share",
-                     slice=sampler and f"sampler={sampler}", worse="up", order="-longest",
-                     where=drawn | ({"sampler": sampler} if sampler else {}),
+                     slice=part, where=drawn | where, worse="up", order="-longest",
                      how=f"share of texts of up to {size} tokens with {config.verbatim} or more in "
                          f"a row that stand in the training text")
         )  # fmt: skip
