@@ -87,7 +87,8 @@ def examine_by(
         return stage(*answers, *dated, *beside, settings_of(config, probe))
 
     steps: dict[str, Step] = {"ask": asked, "respond": answered, "floor": floor, "score": scored,
-                              "floor_score": floor_scored, "trace": traced, "reference": referred}  # fmt: skip
+                              "floor_score": floor_scored, "trace": traced,
+                              "reference": referred}  # fmt: skip
     for step, run in steps.items():
         for probe in (probe for probe in probes if probe.name not in failed):
             with told(failed, probe.name):

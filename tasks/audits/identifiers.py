@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.exchange import Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions
 from tasks.audits.findings import finding, measured
 from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Reader
@@ -100,7 +101,8 @@ def identifier_findings(rows: Sequence[Row], config: ExtractionAttackConfig) -> 
             some = [row for row in mine if copies in (None, row["copies"])]
             where = {"part": PART, "type": kind,
                      "copies": {"ge": 1} if copies is None else copies}  # fmt: skip
-            part = kind + ("" if copies is None else f", copies={copies}")
+            tags = {} if copies is None else {"copies": copies}
+            read = read_by(row["read"] for row in some)
             for metric, column, how in (
                 ("identifiers_prompted", "times",
                  f"share of identifiers in planted records that are in one of {config.draws} draws "
@@ -113,8 +115,9 @@ def identifier_findings(rows: Sequence[Row], config: ExtractionAttackConfig) -> 
                 shares = estimate(values, names, share=True, resamples=config.resamples,
                                   seed=config.seed, unit="records")  # fmt: skip
                 found.append(
-                    measured("extraction_attack", metric, replace(shares, null=0.0), slice=part,
-                             unit="share", how=f"{how}, as they stand{read_by(some)}", where=where,
+                    measured("extraction_attack", metric, replace(shares, null=0.0), part=kind,
+                             tags=tags, unit="share", where=where,
+                             how=f"{how}, as they stand{'; ' + read if read else ''}",
                              worse="up", order=f"-{column}", values=values, clusters=names,
                              items=names)
                 )  # fmt: skip
@@ -147,7 +150,7 @@ def detected(texts: pa.Array, known: Sequence[str]) -> tuple[np.ndarray, list[Ro
         f"{', '.join(REGIONS)}) in texts that were not asked for any; of them planted: "
     )
     rows = [
-        finding("extraction_attack", "identifiers_detected", len(each), slice=kind, n=len(texts),
+        finding("extraction_attack", "identifiers_detected", len(each), part=kind, n=len(texts),
                 unit="identifiers", method=f"{how}{len(each & whole)}; others are invented, or "
                 "stand elsewhere in the corpus", where={"part": "text"}, order="-detected")
         for kind, each in sorted(values.items())

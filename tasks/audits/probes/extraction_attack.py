@@ -25,8 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.exchange import Answers, Questions, items_table
-from tasks.audits.findings import evidence, finding, measured
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import Questions, items_table
+from tasks.audits.findings import evidence, finding, measured, tags_of
 from tasks.audits.identifiers import (
     ask_identifiers,
     detected,
@@ -146,7 +147,7 @@ def ask(
         if reader.bos is None:
             for sampler, _ in samplers:
                 why = "the subject has no begin-of-text token to start from"
-                questions.skip(f"verbatim, sampler={sampler}", why)
+                questions.skip("verbatim", why, sampler=sampler)
         for doc_id, ids in prefixes(reader, corpus.documents, config):
             shown = reader.decode(ids)
             item = questions.item(shown, part="text", sampler=PREFIX,
@@ -223,15 +224,16 @@ def text_findings(texts: pa.Table, config: ExtractionAttackConfig) -> list[dict[
         ]
     hits = pc.greater_equal(kept["longest"], config.verbatim).to_numpy().astype(bool)
     options: dict[str, Any] = {"seed": config.seed, "resamples": config.resamples}
-    parts: dict[str, dict[str, Any]] = {"": {}, "without planted text": {"planted": {"lt": 1}}}
+    parts: list[tuple[dict[str, Any], dict[str, Any]]]
+    parts = [({}, {}), ({"part": "without planted text"}, {"planted": {"lt": 1}})]
     samplers = sorted({*kept["sampler"].to_pylist()})
-    parts |= {f"sampler={sampler}": {"sampler": sampler} for sampler in samplers}
-    for part, where in parts.items():
+    parts += [({"sampler": sampler}, {"sampler": sampler}) for sampler in samplers]
+    for tags, where in parts:
         some = evidence(kept, where)["longest"].to_numpy() >= config.verbatim
         shares = estimate(some, share=True, unit="texts", **options)
         found.append(
             measured("extraction_attack", "verbatim", replace(shares, null=0.0), unit="share",
-                     slice=part, where=drawn | where, worse="up", order="-longest",
+                     tags=tags, where=drawn | where, worse="up", order="-longest",
                      how=f"share of texts of up to {size} tokens with {config.verbatim} or more in "
                          f"a row that stand in the training text")
         )  # fmt: skip
@@ -257,13 +259,13 @@ def ranking_findings(
     first, found = few(len(kept), config), []
     hit = f"hit: {config.verbatim} or more tokens in a row that stand in the training text"
     for score in SCORES:
-        part = f"score={score}"
+        tags = {"score": score}
         values = kept[score].to_numpy(zero_copy_only=False)
         if np.isnan(values).all():
             why = "the model gave no number"
             if score == "reference" and config.reference is None:
                 why = "no other model is named (audit_extraction_attack.reference)"
-            found.append(finding("extraction_attack", "precision", None, slice=part, n=0,
+            found.append(finding("extraction_attack", "precision", None, tags=tags, n=0,
                                  unit="share", method=f"not measured: {why}"))  # fmt: skip
             continue
         both = found_by(values, hits, first, seed=config.seed, resamples=config.resamples)
@@ -278,7 +280,7 @@ def ranking_findings(
             if metric == "recall":
                 chosen = {"kept": True, "longest": {"ge": config.verbatim}}
             found.append(
-                measured("extraction_attack", metric, estimated, unit="share", slice=part, how=how,
+                measured("extraction_attack", metric, estimated, unit="share", tags=tags, how=how,
                          where={"part": "text"} | chosen, worse="up", order=f"-{score}")
             )  # fmt: skip
     return found
@@ -333,7 +335,7 @@ def instruments(config: ExtractionAttackConfig) -> list[dict[str, Any]]:
             how = "nothing tells training text; passes where the 99.9 % interval covers lots"
         made.append(
             measured("extraction_attack", "precision", worst, unit="share", level=CONTROL_LEVEL,
-                     slice=f"scripted {'effect' if effect else 'chance'}", table="",
+                     part=f"scripted {'effect' if effect else 'chance'}", table="",
                      how=f"a script in place of the model, the worst score of all; {how}",
                      control="positive" if effect else "negative", passed=bool(passed),
                      tests="instrument")
@@ -360,9 +362,8 @@ def judge(
         texts = SAMPLES.empty_table()
     found += identifier_findings(rows, config)
     for skipped in answers.skipped:
-        metric, _, part = skipped["part"].partition(", ")
-        found.append(finding("extraction_attack", metric, None, slice=part, n=0, unit="share",
-                             method=f"not measured: {skipped['why']}"))  # fmt: skip
+        found.append(finding("extraction_attack", skipped["part"], None, tags=tags_of(skipped), n=0,
+                             unit="share", method=f"not measured: {skipped['why']}"))  # fmt: skip
     samples = pa.concat_tables([texts, pa.Table.from_pylist(rows, schema=SAMPLES)])
     numbers = pa.array(np.arange(len(samples), dtype=np.int32))
     return samples.set_column(0, SAMPLES.field(0), numbers), found

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Answers, Questions
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Questions
 from tasks.audits.findings import evidence, findings_table
 from tasks.audits.identifiers import identifiers_of
 from tasks.audits.probe import Corpus
