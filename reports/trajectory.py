@@ -138,9 +138,10 @@ class Writer:
         columns = ["finding", "verdict", "first", "last", "change", "95 % interval",
                    "p, corrected", "audit"]  # fmt: skip
         note = (
-            "Changes of shares are in percentage points. Worse: as the audit says which way that "
-            "is, or further from what nothing to find would give; no change shown is no proof that "
-            "there is none; not tested: no units are paired."
+            "First and last: of the checkpoints at which the audit was made. Changes of shares are "
+            "in percentage points. Worse: as the audit says which way that is, or further from "
+            "what is by chance; no change shown is no proof that there is none; not "
+            "tested: no units are paired."
         )
         caption = "From the first checkpoint to the last"
         return Grid(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), note)
@@ -150,9 +151,10 @@ class Writer:
         section = Section(title(audit.name), [Paragraph([AUDITS[audit.name].means])])
         if len(audit.points) < len(self.points):
             at = ", ".join(point.name for point in audit.points)
-            section.add(Paragraph([f"It ran at {at} alone."]))
+            section.add(Paragraph([f"This audit was made at {at}."]))
         section.sections = [self.finding(audit, each) for each in shown]
-        if others := [each for each in audit.found if each not in shown]:
+        others = [e for e in audit.found if e not in shown and e.changes[0] is not None]
+        if others:
             section.sections.append(self.others(audit, others))
         return section
 
@@ -226,7 +228,7 @@ class Writer:
         return Grid(caption, columns, rows, frozenset(range(1, 5)))
 
     def others(self, audit: Audit, others: Sequence[Compared]) -> Section:
-        """The other findings, those that moved most surely first."""
+        """The other findings that are paired, those that moved most surely first."""
 
         def surely(each: Compared) -> float:
             change = each.changes[0]

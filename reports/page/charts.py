@@ -168,7 +168,7 @@ def course(
     values: Sequence[float | None],
     ends: Sequence[tuple[float, float] | None],
     nulls: Sequence[float | None],
-    y_label: str,
+    title: str,
     share: bool = False,
 ) -> str:
     """A value with its interval at each step of a training, and what it is where there is nothing
@@ -193,7 +193,8 @@ def course(
         axes.set_xticks([], minor=True)
         axes.margins(x=0.06)
         axes.set_xlabel("step")
-        axes.set_ylabel(_plain(y_label, 32))
+        # Above, for along a low axis few letters have room.
+        axes.set_title(_plain(title, 56), loc="left", fontsize=9)
         axes.yaxis.set_major_locator(_few_ticks())
         if share:
             from matplotlib.ticker import FuncFormatter

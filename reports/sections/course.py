@@ -103,7 +103,10 @@ def headlines(found: Sequence[Compared]) -> list[Compared]:
 
 def rank(row: Row) -> tuple[float, float]:
     """How bad a finding is: beyond chance, then by its value alone."""
-    return distance(row), worse_by(row["worse"], (row["value"] or 0.0) - (row["null"] or 0.0))
+    value = row["value"] or 0.0
+    if row["worse"] == "apart":
+        value = 0.0 if row["null"] is None else value - row["null"]
+    return distance(row), worse_by(row["worse"], value)
 
 
 def worse_by(worse: str, amount: float) -> float:

@@ -224,7 +224,7 @@ def test_an_audit_of_some_checkpoints_is_compared_among_those(show):
     each[0]["audit_toxicity"] = found(FoundConfig(audit="toxicity", told=(("", WHOLE[0]),)))
     site = show(each)
     assert [row["steps"] for row in site.rows("steps")] == ["100 → 400"]
-    assert "It ran at step 100, step 400 alone." in site.text
+    assert "This audit was made at step 100, step 400." in site.text
 
 
 def test_each_audit_of_a_checkpoint_is_that_of_the_newest_run_that_made_it(show):
@@ -408,6 +408,9 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     neither = of(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
     every = [of(row("a", 0.9, "x"), row("a", 0.9, "x")), low, whole, high, by_chance, neither]
     assert headlines(every) == [whole, high]
+    unknown = of(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
+    below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
+    assert headlines([unknown, below]) == [below]
     assert headlines([neither, neither]) == [neither] and headlines([]) == []
     down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
                null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
