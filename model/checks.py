@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
+
+
+@cache
+def _hints(kind: Any, annotated: bool) -> dict[str, Any]:
+    """They are strings that Python evaluates anew each time."""
+    return get_type_hints(kind, include_extras=annotated)
 
 
 def check_types(config: object) -> None:
     """Values come from JSON: refuse a wrong type here, where the key is known."""
-    for name, hint in get_type_hints(type(config)).items():
+    kind: Any = type(config)
+    for name, hint in _hints(kind, False).items():
         if name == "__pydantic_config__":
             continue
         value = getattr(config, name)
@@ -62,7 +70,8 @@ class Range:
 
 def check_ranges(config: object) -> None:
     """Refuse numbers out of the ranges of their annotations; a number that is None has none."""
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
+    kind: Any = type(config)
+    for name, hint in _hints(kind, True).items():
         value = getattr(config, name)
         for part in () if value is None else (hint, *get_args(hint)):
             for given in getattr(part, "__metadata__", ()):

@@ -1,7 +1,8 @@
 """What is wrong with a config is told in the words of its file, whatever stands there."""
 
 import re
-from copy import deepcopy
+from functools import reduce
+from operator import getitem
 
 import pytest
 
@@ -73,16 +74,16 @@ OURS = re.compile("Input|instance|tuple|dictionary|Field|<class")
 def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
     base = load("smoke").model_dump(mode="json")
     refused = 0
-    for path in keys(base):
+    for *way, key in [*keys(base)]:
+        node = reduce(getitem, way, base)
+        right = node[key]
         for wrong in (3, float("nan"), "x", [], [3], {"a": 3}, [{"name": ["x"]}]):
-            tree = deepcopy(base)
-            node = tree
-            for part in path[:-1]:
-                node = node[part]
-            node[path[-1]] = wrong
+            node[key] = wrong
             try:
-                load(tree)
+                load(base)  # it changes nothing of it
             except UsageError as error:
                 refused += 1
-                assert not OURS.search(str(error)), (path, str(error))
+                assert not OURS.search(str(error)), (way, key, str(error))
+        node[key] = right
+    assert base == load("smoke").model_dump(mode="json")
     assert refused > 1000
