@@ -133,7 +133,7 @@ EDITS = {
         "tasks/audits/respond.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
-        {"respond", "respond_untrained"},
+        {"respond", "respond_untrained", "refer"},
     ),
     "the flows": ("flows/pipeline.py", "KEEP", "KEEP\nEDITED = 1\n", set()),
 }
@@ -172,10 +172,13 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
             | {"finetune"}
             | AUDITS,
         ),
-        ("phonenumbers", {"evaluate_detectors", "find_personal_data", *CARDS}),
+        (
+            "phonenumbers",
+            {"evaluate_detectors", "find_personal_data", "audit_extraction_attack", *CARDS},
+        ),
         (
             "torch",
-            {"pretrain", "finetune", "respond", "respond_untrained", "attention_maps"}
+            {"pretrain", "finetune", "respond", "respond_untrained", "refer", "attention_maps"}
             | {"audit_capability"},
         ),
         ("prefect", set()),
