@@ -63,7 +63,7 @@ class MisuseConfig(MeasuredConfig):
 
 ITEMS = items_table(
     column("category", pa.string(), "label", "as the file has it; empty: it has none"),
-    column("given", pa.list_(pa.large_string()), "audit text", "continuations that the file has"),
+    column("given", pa.list_(pa.string()), "audit text", "continuations that the file has"),
 )
 
 SAMPLES = table(

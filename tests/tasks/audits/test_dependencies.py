@@ -107,7 +107,7 @@ def test_readers_get_the_figures_of_what_they_know() -> None:
     found = measure_dependencies(rows, "capability", resamples=200, seed=0)
     for reader, at_hand in (("model", 1.0), ("contrary", 0.0)):
         for distance, share in ((0, at_hand), (3, at_hand), (6, 0.5), (9, 0.5)):
-            row = of(found, "agreement_accuracy", f"{reader}, distance {distance}")
+            row = of(found, "agreement_accuracy", f"{reader}, distance={distance}")
             assert (row["value"], row["n"]) == (share, 72)
         assert of(found, "agreement_accuracy", reader)["value"] == (at_hand + 0.5) / 2
         assert of(found, "garden_path_share", reader)["value"] == at_hand
@@ -128,9 +128,9 @@ def test_a_bigram_guesses_where_words_stand_between_and_a_fivegram_learns_what_i
     found = measure_dependencies(prefer(pairs, readers), "capability", resamples=200, seed=0)
     control = of(found, "agreement_accuracy", "bigram, words between")
     assert (control["value"], control["n"], control["verdict"]) == (0.5, 216, "pass")
-    assert of(found, "agreement_accuracy", "bigram, distance 0")["value"] == 1
+    assert of(found, "agreement_accuracy", "bigram, distance=0")["value"] == 1
     for distance, share in ((0, 1), (3, 1), (9, 0.5)):
-        row = of(found, "agreement_accuracy", f"fivegram, distance {distance}")
+        row = of(found, "agreement_accuracy", f"fivegram, distance={distance}")
         assert row["value"] == share
 
 

@@ -93,7 +93,11 @@ def test_the_null_region_holds_what_it_names():
 
 
 def canary_rows(by_copies):
-    return [{"copies": c, "exposure": e} for c, values in by_copies.items() for e in values]
+    return [
+        {"copies": c, "exposure": e, "read": None}
+        for c, values in by_copies.items()
+        for e in values
+    ]
 
 
 def findings_of(by_copies):
