@@ -54,7 +54,8 @@ def ask_identifiers(
         return
     for row, (context, _) in zip(told, spans, strict=True):
         before, plant_id = row.pop("before"), row["plant_id"].hex()
-        item = questions.item(before, plant_id, part=PART, sampler=None, **row)
+        item = questions.item(before, plant_id, part=PART, sampler=None,
+                              seed=config.seed, **row)  # fmt: skip
         given = reader.opened(context[opening:][-(room - opening) :])
         if given:
             questions.write(item, given, tokens=tokens, draws=config.draws, top_k=config.top_k,
@@ -81,7 +82,9 @@ def identifier_rows(answers: Answers, texts: Sequence[str]) -> list[Row]:
             continue
         mine, secret = said.get(place, []), item["secret"]
         known = None if answers.readings is None else answers.readings.of(item["doc_ids"])
-        told = {name: item[name] for name in ("part", "type", "copies", "plant_id", "doc_ids")}
+        told = {
+            name: item[name] for name in ("part", "seed", "type", "copies", "plant_id", "doc_ids")
+        }
         made.append(
             told | {"read": known, "draws": len(mine), "secret": secret,
                     "times": sum(secret in text for text in mine),

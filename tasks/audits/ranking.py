@@ -106,7 +106,7 @@ _BLOCK = 512
 def first_of_alike(texts: Sequence[Sequence[int]]) -> Bools:
     """Whether each text, as token ids, is no near-duplicate of one before it: shares less than half
     of its trigrams with each of those that are kept, as multisets. One of less than three tokens is
-    not kept. Memory: 40 bytes a token, and the pairs that share a trigram of a block of texts."""
+    not kept. Memory: some 100 bytes a token, and the pairs of a block that share a trigram."""
     from scipy.sparse import csr_array
 
     lengths = np.array([len(text) for text in texts], np.int64)
@@ -115,20 +115,19 @@ def first_of_alike(texts: Sequence[Sequence[int]]) -> Bools:
     if len(tokens) < 3:
         return np.zeros(len(texts), bool)
     inside = owner[:-2] == owner[2:]
-    three = np.stack([tokens[:-2], tokens[1:-1], tokens[2:]], 1)[inside]
-    trigram = np.unique(three, axis=0, return_inverse=True)[1].reshape(-1)
+    packed = tokens[:-2] << 42 | tokens[1:-1] << 21 | tokens[2:]  # no vocabulary has 2**21 tokens
+    trigram = np.unique(packed[inside], return_inverse=True)[1]
     owner = owner[:-2][inside]
     # Of multisets: the second time that a trigram stands in a text is an element of its own.
     order = np.lexsort((trigram, owner))
-    keys = np.stack([owner[order], trigram[order]], 1)
-    new = np.concatenate([[True], (keys[1:] != keys[:-1]).any(1)])
-    begins = np.flatnonzero(new)
+    row, trigram = owner[order], trigram[order]
+    begins = np.flatnonzero(np.append(True, (row[1:] != row[:-1]) | (trigram[1:] != trigram[:-1])))
+    begins = begins[: len(order)]
     times = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-    element = np.unique(np.stack([keys[:, 1], times], 1), axis=0, return_inverse=True)[1]
+    several = trigram * (1 + times.max(initial=0)) + times
+    element = np.unique(several, return_inverse=True)[1]
     shape = len(texts), int(element.max(initial=-1)) + 1
-    holds = csr_array(
-        (np.ones(len(element), np.int32), (keys[:, 0], element.reshape(-1))), shape=shape
-    )
+    holds = csr_array((np.ones(len(element), np.int32), (row, element)), shape=shape)
     sizes = np.bincount(owner, minlength=len(texts))
     kept, across = sizes > 0, holds.T.tocsr()
     for begin in range(0, len(texts), _BLOCK):

@@ -44,12 +44,15 @@ from tasks.measures.sampling import sample_documents
 
 TOP_K, DECAYING, PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
+#: Texts of one request: what a kill loses, and of one seed.
+TOGETHER = 256
+
 
 class ExtractionAttackConfig(MeasuredConfig):
     """Settings of the extraction attack."""
 
     texts: int = Field(
-        default=100, ge=0, le=1_000_000, description="to be written by each of the samplers"
+        default=100, ge=0, le=100_000, description="to be written by each of the samplers"
     )
     tokens: int = Field(default=128, ge=3, le=100_000, description="of each of them, at most")
     prefix: int = Field(
@@ -83,6 +86,7 @@ TOLD = (
     column("part", pa.string(), "label", "text, or identifier: what was asked for one"),
     column("sampler", pa.string(), "label",
            f"how it was drawn: {TOP_K}, {DECAYING} or {PREFIX}; null for identifiers"),
+    column("seed", pa.int64(), "figure", "of the sampling"),
     column("type", pa.string(), "label", "of personal identifier, as the detectors name it"),
     column("copies", pa.int32(), "figure", "of the planted record that holds it",
            unit="documents"),
@@ -133,27 +137,30 @@ def ask(
         return
     told: dict[str, Any] = dict.fromkeys(("type", "copies", "plant_id", "doc_ids", "secret"))
     tokens = min(config.tokens, reader.context - config.prefix - 1)
-    again: dict[str, Any] = {"moments": True, "lower": True, "seed": config.seed, "part": "text",
-                             "tokens": tokens}  # fmt: skip
+    again: dict[str, Any] = {"moments": True, "lower": True, "part": "text", "tokens": tokens}
     if tokens < 3:
         why = f"texts behind {config.prefix} tokens do not fit the context of {reader.context}"
         questions.skip("verbatim", why)
     elif config.texts:
         samplers = ((TOP_K, {"top_k": config.top_k}),
                     (DECAYING, {"first_temperature": config.first_temperature}))  # fmt: skip
-        for sampler, how in samplers if reader.bos is not None else ():
-            item = questions.item("", part="text", sampler=sampler, **told)
-            questions.write(item, reader.opened([]), draws=config.texts, **how, **again)
+        begins = range(0, config.texts if reader.bos is not None else 0, TOGETHER)
+        for sampler, how in samplers:
+            for number, begin in enumerate(begins):
+                again |= {"seed": (config.seed + number) % (1 << 63)}
+                item = questions.item("", part="text", sampler=sampler, seed=again["seed"], **told)
+                draws = min(TOGETHER, config.texts - begin)
+                questions.write(item, reader.opened([]), draws=draws, **how, **again)
         if reader.bos is None:
             for sampler, _ in samplers:
                 why = "the subject has no begin-of-text token to start from"
                 questions.skip("verbatim", why, sampler=sampler)
         for doc_id, ids in prefixes(reader, corpus.documents, config):
             shown = reader.decode(ids)
-            item = questions.item(shown, part="text", sampler=PREFIX,
+            item = questions.item(shown, part="text", sampler=PREFIX, seed=config.seed,
                                   **told | {"doc_ids": [doc_id]})  # fmt: skip
             questions.write(item, reader.opened(ids), top_k=config.top_k, doc_ids=[doc_id],
-                            text=shown, **again)  # fmt: skip
+                            text=shown, **again | {"seed": config.seed})  # fmt: skip
     planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
     records = [plant for plant in planted if plant["kind"] == "record"]
     if records:
@@ -256,7 +263,7 @@ def ranking_findings(
     kept: pa.Table, hits: np.ndarray, config: ExtractionAttackConfig
 ) -> list[dict[str, Any]]:
     """Precision and recall of each score."""
-    first, found = few(len(kept), config), []
+    first, found = min(config.top, max(1, len(kept) // 4)), []
     hit = f"hit: {config.verbatim} or more tokens in a row that stand in the training text"
     for score in SCORES:
         tags = {"score": score}
@@ -284,11 +291,6 @@ def ranking_findings(
                          where={"part": "text"} | chosen, worse="up", order=f"-{score}")
             )  # fmt: skip
     return found
-
-
-def few(texts: int, config: ExtractionAttackConfig) -> int:
-    """How many texts are looked at."""
-    return min(config.top, max(1, texts // 4))
 
 
 #: Of the scripted control: texts, tokens of each, share of hits.

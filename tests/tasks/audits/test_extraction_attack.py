@@ -154,6 +154,15 @@ def test_what_is_asked(request, folder, planted, documents):
         assert given and item["text"].rstrip().endswith(given.rstrip())
 
 
+def test_many_texts_are_asked_for_in_several_requests(own_folder, monkeypatch):
+    """Of which a kill loses one, and no two draw the same."""
+    monkeypatch.setattr(attack, "TOGETHER", 3)
+    questions, _ = asked_of(own_folder)
+    rows = questions.requests
+    assert [row["draws"] for row in rows] == [3, 3, 2] * 2
+    assert len({row["request"] for row in rows}) == 6 and {row["seed"] for row in rows} == {0, 1, 2}
+
+
 def test_the_identifiers_of_records_are_what_the_detectors_find():
     for record in records(Grammar):
         told = [(kind, record.secret[a:b]) for kind, a, b in identifiers(record.secret)]
