@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.estimates import POWER, Estimate
+from tasks.measures.estimates import Estimate, reach
 from tasks.measures.statistics import Float64
 
 Int64 = NDArray[np.int64]
@@ -115,7 +115,7 @@ def contrasts(
             _difference(
                 replace(base, n=len(array), clusters=independent, missing=len(missed), null=0.0),
                 sums.difference(member[None])[:, 0], np.concatenate(differences[code], axis=1),
-                level, how,
+                min(independent, int(member.sum()), int((~member).sum())) - 1, level, how,
             ),
             replace(
                 base, value=found[code], null=float(areas[code].mean()),
@@ -125,10 +125,11 @@ def contrasts(
     return made
 
 
-def _difference(base: Estimate, own: Float64, dealt: Float64, level: float, how: str) -> Estimate:
-    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n)."""
-    from scipy.special import ndtri
-
+def _difference(
+    base: Estimate, own: Float64, dealt: Float64, freedom: int, level: float, how: str
+) -> Estimate:
+    """``own``: the difference and its error, (2,), of as many degrees of freedom; ``dealt``: those
+    of the relabelled, (2, n)."""
     value, error = map(float, own)
     made = replace(base, value=value)
     if np.isnan(error):
@@ -142,7 +143,7 @@ def _difference(base: Estimate, own: Float64, dealt: Float64, level: float, how:
     return replace(
         made, low=value - float(high) * error, high=value - float(low) * error,
         p=min(1.0, 2 * min(map(_share, tails))), method=f"{dealt.shape[1]:,} {how}",
-        smallest=float((ndtri((1 + level) / 2) + ndtri(POWER)) * dealt[0].std()),
+        smallest=float(reach(freedom, level) * dealt[0].std()),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     lists = {
         "attention_maps.texts",
         "contamination.sets",
+        "score.also",
         "select.rules",
         "select_scored.rules",
     }

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tasks.measures.contrasts import contrasts, wasserstein
+from tasks.measures.estimates import reach
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
@@ -105,8 +106,8 @@ def test_the_interval_holds_the_differences_that_are_not_refused():
     assert (row.low, row.high) == pytest.approx((low, high), abs=0.1)
     tails = (ratios >= value / error - 1e-9).mean(), (ratios <= value / error + 1e-9).mean()
     assert row.p == pytest.approx(2 * min(tails), abs=0.005)
-    reach = stats.norm.ppf(0.95) + stats.norm.ppf(0.8)
-    assert row.smallest == pytest.approx(reach * np.std([v for v, _ in every]), rel=0.02)
+    spread = np.std([v for v, _ in every])
+    assert row.smallest == pytest.approx(reach(3, 0.9) * spread, rel=0.02)
     other = found["b"].difference
     assert (other.value, other.p) == (pytest.approx(-value), pytest.approx(row.p, abs=0.005))
 
