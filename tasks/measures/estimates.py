@@ -322,6 +322,23 @@ def slope(
     return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
 
 
+def _area_effect(m: int, n: int, bound: float) -> float:
+    """How far above one half the area must be for that of m and n to be above ``bound`` with power
+    0.8. The larger it is the less it varies (Hanley & McNeil 1982, equation 2)."""
+    from scipy.special import ndtri
+
+    low, high = 0.0, 0.5
+    for _ in range(40):
+        effect = (low + high) / 2
+        area = 0.5 + effect
+        own = (m - 1) * (area / (2 - area) - area**2)
+        other = (n - 1) * (2 * area**2 / (1 + area) - area**2)
+        error = ((area * (1 - area) + own + other) / (m * n)) ** 0.5
+        enough = effect >= bound + float(ndtri(POWER)) * error
+        low, high = (low, effect) if enough else (effect, high)
+    return high
+
+
 def auc(
     members: ArrayLike, others: ArrayLike, *, level: float = 0.95, unit: str = "items"
 ) -> Estimate:
@@ -345,8 +362,7 @@ def auc(
     value = float(below.mean())
     chance = (m + n + 1) / (12 * m * n)
     reach = float(ndtri((1 + level) / 2))
-    smallest = (reach + float(ndtri(POWER))) * chance**0.5
-    made = replace(made, value=value, smallest=smallest,
+    made = replace(made, value=value, smallest=_area_effect(m, n, reach * chance**0.5),
                    p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip
     spread = [float(side.var(ddof=1)) / len(side) for side in (below, above) if len(side) > 1]
     if len(spread) < 2 or sum(spread) == 0 or value in (0, 1):

@@ -149,11 +149,12 @@ def test_the_interval_covers_as_often_as_it_says(m, n, shift):
     assert 0.925 <= covered / 1000 <= 0.972
 
 
-def test_the_smallest_effect_is_found_with_its_power():
+@pytest.mark.parametrize(("m", "n"), [(100, 100), (32, 8)])
+def test_the_smallest_effect_is_found_with_its_power(m, n):
     rng = np.random.default_rng(4)
-    smallest = auc(rng.normal(size=100), rng.normal(size=100)).smallest
+    smallest = auc(rng.normal(size=m), rng.normal(size=n)).smallest
     shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
-    found = [auc(rng.normal(shift, 1, 100), rng.normal(size=100)).p < 0.05 for _ in range(2000)]
+    found = [auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
     assert 0.76 <= np.mean(found) <= 0.84
 
 
