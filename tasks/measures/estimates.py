@@ -371,3 +371,29 @@ def auc(
     low, high = expit(logit(value) + np.array([-reach, reach]) * error)
     return replace(made, low=float(low), high=float(high),
                    method=f"DeLong's interval over {m} and {n} {unit}")  # fmt: skip
+
+
+def true_positives(
+    members: ArrayLike, others: ArrayLike, alarm: float, *, level: float = 0.95, unit: str = "items"
+) -> Estimate:
+    """The share of members above the score that a share ``alarm`` of the others exceeds. The
+    interval is Wilson's, of fewer members: that score is an estimate, too, and were it off by the
+    standard error of its share of others, so many more or fewer members would be above it."""
+    sides = [np.asarray(side, np.float64) for side in (members, others)]
+    inside, outside = (side[~np.isnan(side)] for side in sides)
+    m, n = len(inside), len(outside)
+    missing = sum(map(len, sides)) - m - n
+    made = Estimate(np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", alarm)
+    if not m or not n:
+        return made
+    off = (alarm * (1 - alarm) / n) ** 0.5
+    shares = np.clip([alarm - off, alarm, alarm + off], 0, 1)
+    bounds = np.quantile(outside, 1 - shares, method="higher")
+    fewer, value, more = ((inside > bound).mean() for bound in bounds)
+    near = (value * m + 1) / (m + 2)  # of 0 and 1 nothing would seem to vary
+    spread = near * (1 - near)
+    alone = spread / (spread / m + max(more - value, value - fewer) ** 2)
+    low, high = wilson(value * alone, alone, level)
+    return replace(made, value=float(value), low=low, high=high,
+                   method=f"Wilson's interval over {m} {unit}, wider as their bound is an estimate "
+                          f"of {n} others")  # fmt: skip

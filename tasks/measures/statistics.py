@@ -169,7 +169,7 @@ def _bca_tails(
     return float(low), float(high)
 
 
-def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float, n: float, level: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a share (Wilson 1927)."""
     if n == 0:
         return np.nan, np.nan

@@ -40,9 +40,8 @@ from tasks.audits.measures import (
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate
+from tasks.measures.estimates import Estimate, true_positives
 from tasks.measures.sampling import sample_documents
-from tasks.measures.statistics import wilson
 
 #: Share of the tokens that count for min-k.
 LOWEST = 0.2
@@ -78,15 +77,10 @@ def hits_at(alarm: float, least: int) -> Estimator:
     def hits(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
         member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
         made = numbers(values, "value")
-        known = ~np.isnan(made)
-        inside, outside = made[member & known], made[~member & known]
-        if len(outside) < least or not len(inside):
+        inside, outside = made[member], made[~member]
+        if (~np.isnan(outside)).sum() < least or np.isnan(inside).all():
             return None
-        found = float((inside > np.quantile(outside, 1 - alarm, method="higher")).sum())
-        low, high = wilson(found, len(inside), level)
-        return Estimate(found / len(inside), low, high, len(inside), len(inside),
-                        int((member & ~known).sum()), null=alarm,
-                        method=f"beside {len(outside)} others; Wilson interval")  # fmt: skip
+        return true_positives(inside, outside, alarm, level=level, unit=measure.shares)
 
     return hits
 

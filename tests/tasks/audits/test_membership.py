@@ -15,8 +15,7 @@ from tasks.audits.probes.membership import (
     hits_at,
     scores_of,
 )
-from tasks.measures.estimates import auc
-from tasks.measures.statistics import wilson
+from tasks.measures.estimates import auc, true_positives
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -88,7 +87,9 @@ def test_true_positives_need_enough_others():
     found = hits_at(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
     bound = np.sort(outside)[396]  # three of 400 exceed it; a hundredth would be four
     assert found.value == (inside > bound).mean() and found.null == 0.01 and found.n == 50
-    assert (found.low, found.high) == wilson((inside > bound).sum(), 50)
+    expected = true_positives(inside, outside, 0.01)
+    assert (found.low, found.high) == (expected.low, expected.high)
+    assert found.low < found.value < found.high
     assert hits_at(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
     missing = pa.table({"value": [np.nan, *inside[1:], *outside], "member": member})
     found = hits_at(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
@@ -156,6 +157,27 @@ def test_the_smallest_effect_is_found_with_its_power(m, n):
     shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
     found = [auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
     assert 0.76 <= np.mean(found) <= 0.84
+
+
+@pytest.mark.parametrize(("m", "n", "shift"), [(200, 200, 0.0), (200, 200, 1.0), (400, 1000, 2.0)])
+def test_the_share_above_a_bound_counts_that_the_bound_is_an_estimate(m, n, shift):
+    """Were the bound taken for known, 0.60 of the second intervals would hold the truth."""
+    rng = np.random.default_rng(n)
+    truth, held = stats.norm.sf(stats.norm.isf(0.01) - shift), 0
+    for _ in range(1000):
+        found = true_positives(rng.normal(shift, 1, m), rng.normal(size=n), 0.01)
+        held += found.low <= truth <= found.high
+    assert 0.925 <= held / 1000 <= 0.985
+
+
+def test_the_share_above_a_bound_by_hand():
+    others = np.arange(200.0)
+    found = true_positives([197.5, 198.5, 250.0, np.nan], others, 0.01)
+    assert (found.value, found.n, found.missing, found.null) == (2 / 3, 3, 1, 0.01)
+    assert 0 < found.low < 2 / 3 < found.high < 1 and "of 200 others" in found.method
+    assert true_positives([1.0] * 9, others, 0.01).low == 0
+    assert true_positives([300.0] * 9, others, 0.01).high == 1
+    assert np.isnan(true_positives([], others, 0.01).value)
 
 
 def test_what_has_no_area_or_no_interval_says_why():
