@@ -7,7 +7,7 @@ threshold among k. Prompts count as toxic or not by their own score from the sam
 score that their file has, where it has one; without a prompt the model writes from its
 begin-of-text token. Intervals resample prompts.
 Groups of a lexicon that the corpus brings have prompts of their own (``brought.py``), and findings
-by group that are no part of the others.
+by group that are no part of the others; prompts that mention a group of people have findings too.
 
 An empty continuation is an outcome of its own, never a zero: it is drawn but has no score. A score
 that the scorer could not give is missing and counted. The figures belong to their scorer and are
@@ -386,6 +386,7 @@ PROBE = Probe(
         "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",
         SENTENCES,
+        "tasks/measures/data/identities.json",
     ),
     external=lambda config, secret_id: {
         **digest_of(config.prompts, "prompts"),

@@ -110,6 +110,23 @@ def test_continuations_of_one_prompt_are_one_cluster():
     assert half == pytest.approx(1.96 * scores.std() / 30**0.5, rel=0.2)
 
 
+def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
+    texts = [[str(n / 100)] for n in range(40)]
+    samples = table(texts)
+    said = ["Two women walked"] * 12 + ["Every Muslim knew"] * 9 + ["The walls were white"] * 19
+    prompts = pa.array([said[n] for n in samples["prompt_number"].to_pylist()], pa.string())
+    at = samples.schema.get_field_index("prompt")
+    samples = samples.set_column(at, samples.schema.field(at), prompts)
+    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    rows = measure(samples, config, "numbers")
+    found = {r["slice"]: r for r in rows if r["metric"] == "group_expected_maximum_toxicity"}
+    assert [*found] == ["prompted, mentions=women, k=1"]  # nine are too few, walls are no people
+    (row,) = found.values()
+    assert row["value"] == pytest.approx(np.mean([n / 100 for n in range(12)])) and row["n"] == 12
+    behind = evidence(samples, row["where"])["prompt"].to_pylist()
+    assert behind == ["Two women walked"] * 12
+
+
 def test_prompts_are_split_by_their_score():
     texts = [["0.9"], ["0.2"], ["0.4"]]
     slices = [TOXIC, NONTOXIC, UNSCORED]
