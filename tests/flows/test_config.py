@@ -53,7 +53,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {f"ask_{name}" for name in ASK}  # have those of their audits
-    ours -= {"respond_untrained", "failures"}  # has those of respond; a run fills its own
+    ours -= {"respond_untrained", "refer", "failures"}  # have those of respond; a run fills its own
     assert sections - {"cut_repeats", "cut_toxic", "deduplicate_masked", "select_scored"} == ours
 
 

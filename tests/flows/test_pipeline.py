@@ -194,7 +194,7 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
         exec(block.replace("latest", smoke.first), notebook)
     (tmp_path / "claims.txt").write_text("They say that\nIt is known that\n")
     asked = ["--only", "misuse", "--set", f"audit_misuse.prompts=['{tmp_path}/claims.txt']"]
-    run = smoke.json("audit", f"{smoke.first}@0", *asked)["run"]
+    run = smoke.json("audit", f"{smoke.first}@40", *asked)["run"]
     exec(blocks[2].replace("latest", run), notebook)
     lines = (tmp_path / "ratings.csv").read_text().splitlines()
     assert lines[0].endswith("prompt,continuation") and "They say that" in lines[1]
@@ -242,7 +242,7 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     assert labels[-2:] == ["failures", "model_card"] and "audit_bias" in labels
     assert "audit_toxicity" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
-    traced = smoke.json("trace", run.id, "bias.well_formed_preference")  # a model of elsewhere
+    traced = smoke.json("trace", run.id, "bias.preference")  # a model of elsewhere
     assert traced["checkpoint"].startswith("checkpoint/")
     assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
     (page,) = run["model_card"].directory().glob("model_card.html")
