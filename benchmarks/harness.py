@@ -141,7 +141,7 @@ def requests(data: Path, reader: Any) -> Iterator[tuple[str, dict[str, Any], lis
         for row in questions.requests:
             item = questions.items[row["item"]]
             if probe is bias.PROBE:
-                if item["probe"] == "pair":
+                if not row["part"]:
                     yield "", row, [item["text"], item["second"]]
             else:
                 choices = [reader.decode(target).strip() for target in row["targets"]]
