@@ -9,6 +9,8 @@ import os
 import re
 import runpy
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
@@ -21,6 +23,7 @@ from benchmarks.planted_faults import FAULTS
 from tasks.contract import ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import FORKS
+from tests.tasks.audits.conftest import make_own
 
 
 def bench(name, *options):
@@ -132,3 +135,89 @@ def test_a_fault_is_planted_where_the_code_stands(fault):
     text = (ROOT / fault.file).read_text()
     assert text.count(fault.right) == 1 and fault.wrong not in text
     ast.parse(text.replace(fault.right, fault.wrong))
+
+
+@pytest.fixture
+def inside(monkeypatch, capsys):
+    """A benchmark in this process, where torch is imported already: its lines."""
+
+    def run(name, *options):
+        from benchmarks import gpu
+
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        monkeypatch.setattr(gpu, "BEGAN", time.monotonic())
+        importlib.import_module(f"benchmarks.{name}").main()
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_an_interval_that_is_too_narrow_is_outside_and_a_right_one_is_not():
+    from benchmarks import coverage, coverage_lines
+
+    (line,) = [each for each in coverage_lines.lines(None, ["bias"]) if each.name[2] == "gender"]
+    found = coverage.measured(line, 0, 300, 300)
+    assert not found.faults(), found
+    assert found == coverage.measured(line, 0, 300, 300) != coverage.measured(line, 1, 300, 300)
+    # What a template shares is forgotten.
+    alone = replace(line, made=coverage_lines.of_estimate(None, share=True, null=0.5))
+    said = coverage.measured(alone, 0, 300, 300).faults()
+    assert re.fullmatch(r"covers [\d.]+%, labels shared", said[0])
+
+
+def test_coverage_is_a_table_of_findings():
+    done = bench("coverage", "--quick", "--only", "membership")
+    assert done.returncode == 0, done.stderr
+    _, *rows, last = done.stdout[: done.stdout.index("; outside")].splitlines()
+    names = ["auc document", "auc passage", "true_positives_at_0.01 document"]
+    assert [" ".join(row.split()[1:3]) for row in rows] == names and last == "3 lines"
+    assert rows[0].split()[3:5] == ["400", "400"] and float(rows[0].split()[5].rstrip("%")) > 80
+
+
+def test_a_model_that_was_made_rude_is_found(monkeypatch, capsys):
+    """In little time; of what takes longer to learn the verdict is not yet told."""
+    from benchmarks import planted_models
+
+    monkeypatch.setattr(sys, "argv", ["planted_models", "--quick"])
+    with pytest.raises(SystemExit):
+        planted_models.main()
+    _, *lines, last = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines]
+    assert [row[0] for row in rows] == [
+        name for kind, counts in (("biased", [2]), ("rude", [2]), ("memorising", [2, 1]))
+        for count in counts for name in (kind, "civil") for _ in range(count)
+    ]  # fmt: skip
+    verdicts = {(row[0], row[2]): line for row, line in zip(rows, lines, strict=True)}
+    assert verdicts["rude", "expected_maximum_toxicity"].endswith("  found")
+    assert verdicts["civil", "expected_maximum_toxicity"].endswith("  not found")
+    assert last == f"wrong verdicts: {sum(line.endswith('WRONG') for line in lines)}"
+
+
+def test_the_parts_of_an_audit_are_timed_and_stand_beside_peers(tmp_path, inside):
+    llama = {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False}
+    folder = make_own(tmp_path, **llama)
+    few = ["--layers", 1, "--turns", 1, "--prompts", 2, "--sequences", 4, "--bf16",
+           "--only", "toxicity", "extraction"]  # fmt: skip
+    _, head, *rows = inside("audit_speed", folder, *few)
+    assert head.split()[2:5] == ["ask", "respond", "score"]
+    assert [row.split()[:2] for row in rows[:2]] == [["toxicity", "50"], ["extraction", "0"]]
+    assert [row.split()[0] for row in rows[-3:]] == ["transformers,", "fp32", "bf16"]
+    written = [int(re.search(r"([\d,]+) tokens written", row)[1]) for row in rows[-3:]]
+    assert all(0 < n <= 2 * 25 * 20 for n in written) and "1.00 times" in rows[-3]
+
+
+def test_the_audit_for_a_gpu_goes_on_where_its_minutes_were_over(tmp_path, inside):
+    few = ["--prompts", 3, "--sequences", 4, "--only", "toxicity", "extraction"]
+    asked = inside("gpu_audit", "ask", "--carried", tmp_path, *few)
+    assert [row.split()[0] for row in asked] == ["toxicity", "extraction"]
+    work = tmp_path / "work"
+    answer = ["answer", "--carried", tmp_path, "--work", work, "--rehearse"]
+    (_, over) = inside("gpu_audit", *answer, "--minutes", 0)
+    assert over.startswith("0 minutes are over; not measured: extraction")
+    first = work / "extraction.00000.parquet"
+    before = first.stat().st_mtime_ns
+    _, _, *rows, whole = inside("gpu_audit", *answer)
+    assert [row.split()[:2] for row in rows] == [["extraction", "4"], ["toxicity", "75"]]
+    assert whole.startswith("all: ") and first.stat().st_mtime_ns == before
+    scores = pq.read_table(work / "toxicity.scores.00000.parquet")["score"]
+    assert len(scores) > 20 and scores.null_count == 0

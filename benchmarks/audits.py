@@ -1,0 +1,101 @@
+"""An audit as plain functions, without stages: what benchmarks that ask a model share.
+
+What is asked, answered, scored and judged is what the stages of that name do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import READER, REQUESTS, RESPONSES, SKIPPED, Questions
+from tasks.audits.probe import Corpus, Probe
+from tasks.audits.respond import chunks, responses_to
+from tasks.audits.score import columns_of, distinct, scorer_name
+from tasks.audits.subjects.reader import Reader
+from tasks.audits.subjects.subject import Subject
+from tasks.contract import Table
+from tasks.measures.scorers import Scorer
+
+
+class Held:
+    """A table of the corpus that never was in a store."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    def read(self) -> pa.Table:
+        return self.rows
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        yield from self.rows.select(columns).to_batches()
+
+
+def held(rows: pa.Table) -> Table:
+    """The same as what probes take it for."""
+    return cast(Table, Held(rows))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a probe asks: tables as the stage ``ask`` leaves them."""
+
+    items: pa.Table
+    requests: pa.Table
+    skipped: pa.Table
+    reader: pa.Table
+
+
+def ask(probe: Probe, reader: Reader, config: Any, corpus: Corpus | None = None) -> Asked:
+    questions = Questions()
+    probe.ask(questions, reader, corpus or Corpus(), config)
+    known = [{"kind": reader.kind, "begin": reader.begin}]
+    return Asked(
+        pa.Table.from_pylist([*questions.items.values()], schema=probe.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        pa.Table.from_pylist(known, schema=READER),
+    )
+
+
+def respond(subject: Subject, requests: pa.Table) -> pa.Table:
+    """Responses of all chunks."""
+    rows = [row for chunk in chunks(requests)
+            for row in responses_to(subject, chunk.requests.to_pylist())]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=RESPONSES)
+
+
+def texts_of(*tables: pa.Table) -> pa.Array:
+    """The distinct texts of items and responses that are scored."""
+    return distinct(pa.chunked_array([c for t in tables for c in t["text"].chunks],
+                                     pa.large_string()))  # fmt: skip
+
+
+def score(scorer: Scorer, texts: pa.Array) -> pa.Table:
+    return pa.table(columns_of(scorer, texts))
+
+
+def judge(
+    probe: Probe,
+    config: Any,
+    asked: Asked,
+    responses: pa.Table,
+    scorer: Scorer | None = None,
+    untrained: pa.Table | None = None,
+) -> list[Mapping[str, Any]]:
+    """The findings; ``untrained``: what the model answered before any training."""
+    scores, name = None, ""
+    if scorer is not None:
+        tables = [table for table in (asked.items, responses, untrained) if table is not None]
+        scores, name = score(scorer, texts_of(*tables)), scorer_name(scorer)
+
+    def answers(given: pa.Table, floor: Answers | None) -> Answers:
+        return Answers(asked.items, asked.requests, given, scores, asked.reader, asked.skipped,
+                       name, floor=floor)  # fmt: skip
+
+    floor = None if untrained is None else answers(untrained, None)
+    return list(probe.judged(answers(responses, floor), config)[2])
