@@ -86,7 +86,7 @@ class Sizes:
 
     width: int = 128
     steps: int = 400
-    further: int = 400
+    further: int = 600
     documents: int = 1500
     prompts: int | None = None
     references: int = 1000
