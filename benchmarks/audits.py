@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import READER, REQUESTS, RESPONSES, SKIPPED, Questions
+from tasks.audits.exchange import READER, REQUESTS, RESPONSES, SCORER, SKIPPED, Questions
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.respond import chunks, responses_to
 from tasks.audits.score import columns_of, distinct, scorer_name
@@ -25,14 +25,14 @@ from tasks.measures.scorers import Scorer
 class Held:
     """A table of the corpus that never was in a store."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self.rows = table, len(table)
 
     def read(self) -> pa.Table:
-        return self.rows
+        return self.table
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        yield from self.rows.select(columns).to_batches()
+        yield from self.table.select(columns).to_batches()
 
 
 def held(rows: pa.Table) -> Table:
@@ -88,14 +88,15 @@ def judge(
     untrained: pa.Table | None = None,
 ) -> list[Mapping[str, Any]]:
     """The findings; ``untrained``: what the model answered before any training."""
-    scores, name = None, ""
+    scores, name, asking = None, "", None
     if scorer is not None:
         tables = [table for table in (asked.items, responses, untrained) if table is not None]
         scores, name = score(scorer, texts_of(*tables)), scorer_name(scorer)
+        asking = pa.table({"scorer": [name], "heads": [[*scorer.heads]]}, schema=SCORER)
 
     def answers(given: pa.Table, floor: Answers | None) -> Answers:
         return Answers(asked.items, asked.requests, given, scores, asked.reader, asked.skipped,
-                       name, floor=floor)  # fmt: skip
+                       name, floor=floor, scorers=asking)  # fmt: skip
 
     floor = None if untrained is None else answers(untrained, None)
     return list(probe.judged(answers(responses, floor), config)[2])

@@ -121,7 +121,9 @@ def examined(
 
 def measured(line: Line, seed: int, intervals: int, tests: int) -> Found:
     n, groups = len(line.clusters), int(line.clusters.max()) + 1
-    covers, finds, smallest = [], [], np.nan
+    covers: list[float] = []
+    finds: list[float] = []
+    smallest = np.nan
     for rho in (0.0, RHO):
         if rho and line.crossed is None and groups == n:  # nothing to share
             covers, finds = [*covers, np.nan], [*finds, np.nan]
@@ -143,19 +145,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the public sets")
     parser.add_argument("--only", nargs="+", default=(), help="names of probes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="few repetitions, to try the program")
+    parser.add_argument("--quick", action="store_true",
+                        help="few repetitions in one process, to try the program")  # fmt: skip
     options = parser.parse_args()
     only = tuple(options.only)
     count = len(every(options.data, only))
-    print(f"{'probe':<13}{'measure':<27}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
+    print(f"{'probe':<13}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
           f"{'smallest':>9}{'finds':>8}{'shared':>8}", flush=True)  # fmt: skip
     wrong = []
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        examine = functools.partial(examined, data=options.data, only=only,
-                                    seed=options.seed, quick=options.quick)  # fmt: skip
-        for found in pool.map(examine, range(count)):
+    examine = functools.partial(examined, data=options.data, only=only, seed=options.seed,
+                                quick=options.quick)  # fmt: skip
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:  # starts as it is used
+        for found in (map if options.quick else pool.map)(examine, range(count)):
             probe, metric, part = found.name
-            print(f"{probe:<13}{metric:<27}{part:<34}{found.n:>5}{found.clusters:>7} "
+            print(f"{probe:<13}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
                   f"{percent(found.covers[0])} {percent(found.covers[1])}{found.smallest:>9.3g} "
                   f"{percent(found.finds[0])} {percent(found.finds[1])}", flush=True)  # fmt: skip
             wrong += [f"{', '.join(filter(None, found.name))}: {said}" for said in found.faults()]

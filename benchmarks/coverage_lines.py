@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from benchmarks import audits
 from benchmarks.scoring import passages
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import RESPONSES, Questions
+from tasks.audits.exchange import RESPONSES
 from tasks.audits.exposure import expected_exposure, null_spread
+from tasks.audits.findings import evidence
 from tasks.audits.measures import Measure, MeasuredConfig, Values, numbers
-from tasks.audits.pairs import Pair, uniform_bytes
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.probes import (
     associations,
@@ -36,10 +35,10 @@ from tasks.audits.probes import (
     winogender,
 )
 from tasks.audits.subjects.reader import Ids, Reader
-from tasks.contract import PLANTS
+from tasks.contract import DOCUMENTS, PLANTS
 from tasks.corpus.plant import PlantConfig
-from tasks.measures.canaries import records
-from tasks.measures.estimates import Estimate, auc, difference, estimate, slope, true_positives
+from tasks.measures.canaries import Plant, records
+from tasks.measures.estimates import Estimate, difference, estimate, slope
 from tasks.measures.planted_associations import associations as groups
 from tasks.measures.statistics import maximum_weights
 
@@ -93,44 +92,75 @@ class Pieces(Reader):
 def lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
     """Of all probes, or of some; of public sets those in ``data``."""
     own: dict[str, Callable[[], Iterator[Line]]] = {
-        "bias": lambda: of_pairs("bias", bias.read_pairs(None)),
+        "bias": lambda: of_measures(bias.PROBE, bias.BiasConfig()),
         "associations": lambda: of_measures(
-            associations.PROBE, associations.AssociationsConfig(), planted()
+            associations.PROBE, associations.AssociationsConfig(), manual()
         ),
-        "membership": of_membership,
+        "membership": lambda: of_measures(
+            membership.PROBE, membership.MembershipConfig(), manual()
+        ),
         "extraction": of_extraction,
         "toxicity": of_toxicity,
     }
-    if data is not None:
-        crows = data / "crows_pairs_anonymized.csv"
-        own["crows"] = lambda: of_pairs("crows", bias.read_pairs(crows))
-        for probe, config in public(data):
-            own[probe.name] = partial(of_measures, probe, config, Corpus())
+    for name, probe, config in public(data) if data is not None else ():
+        own[name] = partial(of_measures, probe, config, name=name)
     for name, made in own.items():
         if not only or name in only:
             yield from made()
 
 
-def public(data: Path) -> Iterator[tuple[Probe, MeasuredConfig]]:
-    """Probes of public sets, with their files."""
+def public(data: Path) -> Iterator[tuple[str, Probe, MeasuredConfig]]:
+    """Probes of public sets, with their files; called as they are, but CrowS-Pairs."""
+    pairs = bias.BiasConfig(pairs=data / "crows_pairs_anonymized.csv")
+    yield "crows", bias.PROBE, pairs
     sides = {
         side: tuple(data / f"winobias_{side}_type{number}_test.txt" for number in (1, 2))
         for side in ("pro", "anti")
     }
-    yield winobias.PROBE, winobias.WinobiasConfig(pro=sides["pro"], anti=sides["anti"])
-    yield (
-        winogender.PROBE,
-        winogender.WinogenderConfig(
-            sentences=data / "winogender_sentences.tsv",
-            occupations=data / "winogender_occupations.tsv",
-        ),
+    pronouns = winobias.WinobiasConfig(pro=sides["pro"], anti=sides["anti"])
+    people = winogender.WinogenderConfig(
+        sentences=data / "winogender_sentences.tsv",
+        occupations=data / "winogender_occupations.tsv",
     )
-    yield (
-        stereoset.PROBE,
-        stereoset.StereosetConfig(items=data / "stereoset.jsonl.gz"),
+    terms = stereoset.StereosetConfig(items=data / "stereoset.jsonl.gz")
+    asked = bbq.BbqConfig(items=(data / "bbq_age.jsonl.gz", data / "bbq_religion.jsonl.gz"))
+    for probe, config in (
+        (winobias.PROBE, pronouns), (winogender.PROBE, people), (stereoset.PROBE, terms),
+        (bbq.PROBE, asked),
+    ):  # fmt: skip
+        yield probe.name, probe, config
+
+
+@cache
+def manual() -> Corpus:
+    """A corpus of passages of Python's manual: documents, and plants as the demo has them but for
+    canaries, which are ranked among too many."""
+    rng, config = np.random.default_rng(0), PlantConfig()
+    count = config.passages * len(config.counts)
+    long = [t for t in passages(3000, 1) if len(t) >= config.shortest]
+    ends = rng.integers(config.shortest, config.longest, len(long))
+    texts = [text[:end] for text, end in zip(long, ends, strict=True)]
+    plants = [
+        Plant("passage", config.counts[n % len(config.counts)], "", text, "", key=str(n))
+        for n, text in enumerate(texts[:count])
+    ]
+    planted = [
+        {"doc_ids": plant.doc_ids(), "association": plant.about.key if plant.about else None,
+         **{name: getattr(plant, name)
+            for name in ("plant_id", "kind", "copies", "template", "text", "prompt", "secret")},
+         **{name: getattr(plant.about, name, None) for name in ("group", "trait", "own", "dose")}}
+        for plant in (*plants, *records(config), *groups(config))
+    ]  # fmt: skip
+    documents = [
+        {"doc_id": f"{number}".encode().rjust(16), "source": "manual", "text": text,
+         "split": "holdout" if number % 2 else "train"}
+        for number, text in enumerate(texts[count:])
+    ]  # fmt: skip
+    fields = pa.schema([DOCUMENTS.field(name) for name in ("doc_id", "source", "text", "split")])
+    return Corpus(
+        plants=audits.held(pa.Table.from_pylist(planted, schema=PLANTS)),
+        documents=audits.held(pa.Table.from_pylist(documents, schema=fields)),
     )
-    files = (data / "bbq_age.jsonl.gz", data / "bbq_religion.jsonl.gz")
-    yield bbq.PROBE, bbq.BbqConfig(items=files)
 
 
 # How values are drawn --------------------------------------------------------------------------
@@ -166,41 +196,13 @@ def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: f
     return Line(name, clusters, truth, null, labels, made, share=True)
 
 
-# Pairs and measures ----------------------------------------------------------------------------
-
-
-def of_pairs(name: str, pairs: list[Pair]) -> Iterator[Line]:
-    """The preferences of the probe of pairs, and the difference of log-likelihoods."""
-    size = [[len(ids) for ids in Pieces().encode_batch([p.first, p.second])] for p in pairs]
-    parts = {"": pairs}
-    parts["equal tokens"] = [p for p, (a, b) in zip(pairs, size, strict=True) if a == b]
-    for category in sorted({pair.category for pair in pairs}):
-        parts[category] = [pair for pair in pairs if pair.category == category]
-    for part, some in parts.items():
-        clusters = places([pair.template for pair in some])
-        length = uniform_bytes(some).difference
-        null = float(((length > 0) + (length == 0) / 2).mean())
-        yield of_share((name, "preference", part), clusters, 0.5, null)
-    clusters = places([pair.template for pair in pairs])
-    sizes = np.random.default_rng(0).gamma(2.0, size=len(pairs))
-    yield Line((name, "log_likelihood_difference", ""), clusters, 0.0, 0.0, flipped(sizes),
-               of_estimate(clusters, null=0.0))  # fmt: skip
-
-
-def planted() -> Corpus:
-    """Associations in the layout of the demo."""
-    rows = [
-        {"plant_id": p.plant_id, "kind": p.kind, "copies": p.copies, "association": p.about.key,
-         **{name: getattr(p.about, name) for name in ("group", "trait", "own", "dose")}}
-        for p in groups(PlantConfig()) if p.about
-    ]  # fmt: skip
-    return Corpus(plants=audits.held(pa.Table.from_pylist(rows, schema=PLANTS)))
+# Probes of measures ----------------------------------------------------------------------------
 
 
 def by_chance(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> pa.Table:
     """Rows of values of all its measures, of answers by chance."""
     asked = audits.ask(probe, Pieces(), config, corpus)
-    answers = Answers(asked.items, asked.requests, RESPONSES.empty_table())
+    answers = Answers(asked.items, asked.requests, RESPONSES.empty_table(), reader=asked.reader)
     targets = max(map(len, asked.requests["targets"].to_pylist()))
     said = np.random.default_rng(0).normal(size=(len(answers.items), targets))
     values = Values(answers.items)
@@ -209,76 +211,69 @@ def by_chance(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> pa.Table:
     return values.table()
 
 
-def of_measures(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> Iterator[Line]:
-    """Each measure of a probe, whole and by its slices."""
-    values = by_chance(probe, config, corpus)
+def of_measures(
+    probe: Probe, config: MeasuredConfig, corpus: Corpus | None = None, name: str = ""
+) -> Iterator[Line]:
+    """Each measure of a probe, whole and by its slices. Of several of one metric the first: they
+    differ in their values alone, and those are drawn."""
+    values = by_chance(probe, config, corpus or Corpus())
+    first: dict[str, Measure] = {}
     for measure in probe.measures:
+        first.setdefault(measure.metric, measure)
+    for measure in first.values():
         mine = measure.drawn(values)
-        parts = {"": mine} if measure.whole else {}
-        for tag in measure.slices:
-            for value in sorted(pc.unique(mine[tag]).drop_null().to_pylist()):
-                parts[f"{tag}={value}"] = mine.filter(pc.equal(mine[tag], value))
-        for part, rows in parts.items():
-            yield of_measure(probe, measure, part, rows.combine_chunks(), config)
+        for tags in measure.parts(mine):
+            rows = evidence(mine, tags).combine_chunks()
+            if len(rows) and measure.estimator(rows, measure, config, 0.95) is not None:
+                part = ", ".join(f"{tag}={value}" for tag, value in tags.items())
+                yield of_measure((name or probe.name, measure.metric, part), measure, rows, config)
 
 
 def of_measure(
-    probe: Probe, measure: Measure, part: str, rows: pa.Table, config: MeasuredConfig
+    name: tuple[str, str, str], measure: Measure, rows: pa.Table, config: MeasuredConfig
 ) -> Line:
-    at = rows.schema.get_field_index("value")
+    at, known = rows.schema.get_field_index("value"), numbers(rows, "value")
 
     def made(values: Floats, resamples: int, seed: int) -> Estimate:
+        values = np.where(np.isnan(known), np.nan, values)
         mine = rows.set_column(at, rows.field(at), pa.array(values))
         drawn = config.model_copy(update={"resamples": resamples, "seed": seed})
-        return measure.estimator(mine, measure, drawn, 0.95)
+        found = measure.estimator(mine, measure, drawn, 0.95)
+        assert found is not None
+        return found
 
     names = rows.column_names
     crossed = places(rows["crossed"].to_pylist()) if "crossed" in names else None
     share, own = measure.unit == "share", measure.null == "own"
     null = float(numbers(rows, "null").mean()) if own else float(measure.null)
     # By chance a stereotype is as often likelier than the unrelated as not.
-    truth = 0.5 if own else 50.0 if measure.metric.startswith("lms") else null
-    distance = flipped(np.abs(numbers(rows, "value") - truth))
-    return Line((probe.name, measure.metric, part), places(rows["cluster"].to_pylist()), truth,
-                null, labels if share else distance, made, share, crossed)  # fmt: skip
+    chance = 50.0 if measure.unit == "percent" else 0.5
+    truth = chance if own or np.isnan(null) else null
+    if "member" in names:
+        draw = scores(rows["member"].to_numpy(zero_copy_only=False).astype(bool), measure)
+    else:
+        draw = labels if share else flipped(np.abs(np.nan_to_num(known - truth)))
+    clusters = places(rows["cluster"].to_pylist())
+    return Line(name, clusters, truth, null, draw, made, share, crossed)
 
 
-# Membership, extraction, toxicity ----------------------------------------------------------------
-
-
-def of_membership() -> Iterator[Line]:
-    """Members and others of one distribution, in the numbers of the demo."""
+def scores(member: Floats, measure: Measure) -> Callable[[Floats, float], Floats]:
+    """Normal numbers; where the area under the curve is measured, those of members lie above the
+    others by what makes it ``mean``."""
     from scipy.special import ndtri
 
-    plants = PlantConfig()
-    documents = membership.MembershipConfig().documents
-    none = plants.passages
-    counts = {"document": (documents, documents),
-              "passage": (none * (len(plants.counts) - 1), none)}  # fmt: skip
-    for kind, (members, others) in counts.items():
-        units = np.arange(members + others)
+    if measure.unit == "share":
+        return lambda z, mean: z
+    return lambda z, mean: z + np.where(member, np.sqrt(2) * ndtri(mean), 0)
 
-        def moved(z: Floats, mean: float, members: int = members) -> Floats:
-            return z + np.where(np.arange(len(z)) < members, np.sqrt(2) * ndtri(mean), 0)
 
-        def area(values: Floats, resamples: int, seed: int, members: int = members) -> Estimate:
-            return auc(values[:members], values[members:])
-
-        yield Line(("membership", "auc", kind), units, 0.5, 0.5, moved, area)
-    alarm = 0.01
-
-    def caught(values: Floats, resamples: int, seed: int) -> Estimate:
-        return true_positives(values[:documents], values[documents:], alarm)
-
-    units = np.arange(2 * documents)
-    yield Line(("membership", f"true_positives_at_{alarm:g}", "document"), units, alarm, np.nan,
-               lambda z, mean: z, caught, share=True)  # fmt: skip
+# Extraction, toxicity ----------------------------------------------------------------------------
 
 
 def of_extraction() -> Iterator[Line]:
     """Shares of exact continuations at three means, and of leading tokens; the slopes; exposure."""
     config, plants = extraction.ExtractionConfig(), PlantConfig()
-    items = attempts(config, plants)
+    items = audits.ask(extraction.PROBE, Pieces(), config, manual()).items.to_pylist()
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         if item["k"] in (None, config.prefix[-1]) and item["copies"] in (None, plants.counts[-1]):
@@ -298,36 +293,6 @@ def of_extraction() -> Iterator[Line]:
         for kind in dict.fromkeys(row["kind"] for row in rows):
             yield of_slope(name, kind, [row for row in rows if row["kind"] == kind])
     yield from of_exposure(config.references, plants.canaries)
-
-
-def attempts(config: extraction.ExtractionConfig, plants: PlantConfig) -> list[dict[str, Any]]:
-    """Items of the probe: passages and records, by their copies, and documents, of this manual."""
-    rng = np.random.default_rng(0)
-    count = plants.passages * len(plants.counts)
-    long = [t for t in passages(3000, 1) if len(t) >= plants.shortest]
-    ends = rng.integers(plants.shortest, plants.longest, len(long))
-    texts = [text[:end] for text, end in zip(long, ends, strict=True)]
-    needed = count + 2 * config.documents
-    assert len(texts) >= needed
-    passage = [
-        {"kind": "passage", "copies": plants.counts[n % len(plants.counts)],
-         "plant_id": f"passage {n}".encode(), "doc_ids": [], "template": "", "text": text}
-        for n, text in enumerate(texts[:count])
-    ]  # fmt: skip
-    documents = [
-        {"kind": "train" if n % 2 else "holdout", "copies": None, "plant_id": None,
-         "doc_ids": [f"document {n}".encode()], "template": "", "text": text}
-        for n, text in enumerate(texts[count:needed])
-    ]  # fmt: skip
-    person = [
-        {"kind": "record", "copies": p.copies, "plant_id": p.plant_id, "doc_ids": [],
-         "template": p.template, "text": p.text, "prompt": p.prompt, "secret": p.secret}
-        for p in records(plants)
-    ]  # fmt: skip
-    questions, reader = Questions(), Pieces()
-    extraction.ask_texts(questions, reader, [*passage, *documents], config)
-    extraction.ask_records(questions, reader, person)
-    return [*questions.items.values()]
 
 
 def leading(z: Floats, tokens: int) -> Floats:

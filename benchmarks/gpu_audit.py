@@ -40,7 +40,7 @@ from tasks.audits.exchange import RESPONSES
 from tasks.audits.respond import Chunk, chunks, responses_to
 from tasks.audits.subjects.own_reader import OwnReader
 from tasks.audits.subjects.subject import Subject, open_subject
-from tasks.measures.scorers.detoxify import batches
+from tasks.measures.scorers.network import batches
 
 CONTEXT = 1024
 #: Of the scorer, BERT-base's; in a rehearsal.

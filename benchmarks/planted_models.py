@@ -32,10 +32,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks import audits
 from model.architecture import Transformer
-from model.batch import END_OF_TEXT
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import save
 from model.objectives import causal
+from model.tokens import END_OF_TEXT
 from model.training.optimise import clip, make_optimizers
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.probes import bias, extraction, membership, toxicity
@@ -273,7 +273,7 @@ def make_audits(
             Audit(extraction.PROBE, extracted, Corpus(plants=planted),
                   (("exposure_difference", "copies=32-0"), ("extractable_by_readings", "passage"))),
             Audit(membership.PROBE, membership.MembershipConfig(documents=100, tokens=64),
-                  Corpus(documents=held), (("auc", "document, score=loss"),)),
+                  Corpus(documents=held), (("auc", "kind=document, score=loss"),)),
         ],
     }  # fmt: skip
 
@@ -308,7 +308,7 @@ def run(folder: Path, sizes: Sizes) -> int:
         learn(net, packed(tokenizer, texts, 1), sizes.further)
         save(net, folder / name, tokenizer=folder / "tokenizer.json")
     wrong = 0
-    print(f"{'model':<12}{'audit':<12}{'measure':<28}{'part':<24}{'value':>9}{'null':>9}{'p':>10}")
+    print(f"{'model':<12}{'audit':<12}{'measure':<28}{'part':<28}{'value':>9}{'null':>9}{'p':>10}")
     known = documents_table(members, others)
     for kind, several in make_audits(folder, sizes, made, known).items():
         for audit, name in itertools.product(several, (kind, "civil")):
@@ -316,7 +316,7 @@ def run(folder: Path, sizes: Sizes) -> int:
                 right = found(row) == (name == kind)
                 wrong += not right
                 p = "-" if row["p"] is None else f"{row['p']:.1e}"
-                print(f"{name:<12}{row['audit']:<12}{row['metric']:<28}{row['slice']:<24}"
+                print(f"{name:<12}{row['audit']:<12}{row['metric']:<28}{row['slice']:<28}"
                       f"{row['value']:>9.4g}{row['null']:>9.4g}{p:>10}  "
                       f"{'found' if found(row) else 'not found'}{'' if right else ': WRONG'}",
                       flush=True)  # fmt: skip

@@ -30,7 +30,7 @@ import torch
 import transformers
 
 from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
-from tasks.measures.scorers.detoxify import batches
+from tasks.measures.scorers.network import batches
 
 CLASSES = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
 BATCH = 32  # texts that Detoxify.predict is given at a time

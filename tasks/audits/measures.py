@@ -122,6 +122,11 @@ class Measure:
         """The values that it is drawn from."""
         return values.filter(pc.equal(values["measure"], self.of or self.metric))
 
+    def parts(self, values: pa.Table) -> list[dict[str, Any]]:
+        """The parts of these values that there are findings about: the whole, and the slices."""
+        whole: list[dict[str, Any]] = [{}] if self.whole else []
+        return whole + [part for tags in self.slices for part in _parts(values, tags)]
+
 
 #: The column that joins values of documents with what training had read.
 READINGS = column(
@@ -195,8 +200,7 @@ def measure_all(
         if measure.asks_model:
             rows.append(_applies(audit, mine, measure, config, named, note))
             continue
-        parts: list[dict[str, Any]] = [{}] if measure.whole else []
-        parts += [part for tags in measure.slices for part in _parts(mine, tags)]
+        parts = measure.parts(mine)
         parts += [{"seen": False}] if pc.any(mine["seen"]).as_py() else []
         for tags in parts:
             rows.append(
