@@ -92,7 +92,7 @@ class Sizes:
     references: int = 1000
 
 
-QUICK = Sizes(width=32, steps=10, further=60, documents=150, prompts=60, references=100)
+QUICK = Sizes(width=32, steps=2, further=20, documents=100, prompts=48, references=100)
 
 
 # What is learned -------------------------------------------------------------------------------
