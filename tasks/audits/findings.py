@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.conditions import condition
+from tasks.audits.tags import spelled
 from tasks.contract import column, table
 from tasks.measures.corrections import holm
 from tasks.measures.estimates import Estimate
@@ -118,7 +119,7 @@ def finding(
     return {
         "audit": audit,
         "metric": metric,
-        "slice": ", ".join(v if k == "part" else f"{k}={v}" for k, v in tags.items()),
+        "slice": spelled(tags),
         "tags": json.dumps(tags, ensure_ascii=False),
         "value": value,
         "low": low,
@@ -212,11 +213,6 @@ def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
     conditions: Mapping[str, Any] = json.loads(where) if isinstance(where, str) else where
     chosen = condition(table.schema, conditions)
     return table if chosen is None else table.filter(chosen)
-
-
-def tags_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Which part a finding is about, tag by tag."""
-    return dict(json.loads(row["tags"]))
 
 
 def side(value: float, null: float, column: str) -> str:

@@ -110,7 +110,7 @@ def test_what_a_model_wrote_goes_with_its_tokens():
     made = pa.table(
         {"request": ids("abc"), "draw": [0, 0, 0], "ids": tokens, "stop": ["end"] * 3,
          "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]],
-         **dict.fromkeys(("rank", "mean", "std"), [None] * 3)},
+         **dict.fromkeys(("rank", "mean", "std", "lower_log_p"), [None] * 3)},
         schema=RESPONSES,
     )  # fmt: skip
     rows = stored(made)

@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import finding, tags_of
+from tasks.audits.findings import finding
 from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, slope_over
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
+from tasks.audits.tags import tags_of
 from tasks.contract import column
 from tasks.measures.planted_associations import OTHERS, PLANTED
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -29,7 +30,8 @@ from tasks.audits.groups import (
 )
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.measures.identities import DATA as WORDS
+
+WORDS = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
 
 
 class CounterfactualConfig(GroupsConfig):
@@ -41,7 +43,7 @@ class CounterfactualConfig(GroupsConfig):
 def own_groups() -> list[Group]:
     """The project's own, by domain: of the words that can stand for each other the first that make
     a plural."""
-    axes: dict[str, Any] = json.loads((WORDS / "swaps.json").read_text(encoding="utf-8"))["axes"]
+    axes: dict[str, Any] = json.loads(WORDS.read_text(encoding="utf-8"))["axes"]
     found = []
     for domain, rows in axes.items():
         by_role = {row["role"]: row["terms"] for row in reversed(rows)}

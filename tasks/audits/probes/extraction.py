@@ -25,10 +25,11 @@ from tasks.audits.answers import Answers
 from tasks.audits.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.exposure import ask_canaries, exposure_findings, ranked
-from tasks.audits.findings import finding, measured, tags_of
+from tasks.audits.findings import finding, measured
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
+from tasks.audits.tags import tags_of
 from tasks.contract import ID, Seed, StageConfig, Table, column, table
 from tasks.measures.estimates import estimate, slope
 from tasks.measures.sampling import sample_documents

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import evidence, finding, measured, tags_of
+from tasks.audits.findings import evidence, finding, measured
 from tasks.audits.identifiers import (
     ask_identifiers,
     detected,
@@ -38,6 +38,7 @@ from tasks.audits.measures import CONTROL_LEVEL, MeasuredConfig
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.ranking import SCORES, first_of_alike, found_by, places_of, scores_of
 from tasks.audits.subjects.reader import Reader
+from tasks.audits.tags import tags_of
 from tasks.contract import ID, Table, column, table
 from tasks.measures.estimates import estimate
 from tasks.measures.sampling import sample_documents

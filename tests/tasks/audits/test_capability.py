@@ -24,8 +24,9 @@ from tasks.audits.capability import (
     ratio,
 )
 from tasks.audits.cloze import answer_passages, find_passages, first_word, measure_cloze
-from tasks.audits.findings import evidence, tags_of
+from tasks.audits.findings import evidence
 from tasks.audits.subjects.subject import Subject
+from tasks.audits.tags import tags_of
 from tasks.contract import Artifact, HallmarkError, Session, Store, external, open_session
 from tasks.training.encoding import load_tokenizer
 from tests.model.oracles import logits

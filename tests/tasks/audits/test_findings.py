@@ -6,7 +6,8 @@ import math
 import pyarrow as pa
 import pytest
 
-from tasks.audits.findings import FINDINGS, evidence, finding, findings_table, tags_of
+from tasks.audits.findings import FINDINGS, evidence, finding, findings_table
+from tasks.audits.tags import tags_of
 from tasks.contract import ID
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.findings import evidence, tags_of
+from tasks.audits.findings import evidence
 from tasks.audits.probes.membership import (
     MEASURES,
     SCORES,
@@ -15,6 +15,7 @@ from tasks.audits.probes.membership import (
     hits_at,
     scores_of,
 )
+from tasks.audits.tags import tags_of
 from tasks.measures.estimates import auc, true_positives
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given

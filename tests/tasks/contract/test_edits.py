@@ -80,7 +80,7 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "effects", "profile"} | COUNTERS,
+        {"identities", "effects", "profile", "ask_toxicity", "audit_toxicity"} | COUNTERS,
     ),
     "the list of occupations": (
         "tasks/measures/data/occupations.json",
