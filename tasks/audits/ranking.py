@@ -189,3 +189,28 @@ def by_lot(texts: int, hits: int, first: int, found: float) -> float:
     every = hypergeom.pmf(np.arange(first + 1), texts, hits, first)
     likely = max(every[int(np.floor(found + 1e-9))], every[int(np.ceil(found - 1e-9))])
     return float(min(1.0, every[every <= likely * (1 + 1e-7)].sum()))
+
+
+#: Of the scripted control: texts, tokens of each, share of hits.
+SCRIPTED, LENGTH, HITS = 400, 40, 0.2
+
+
+def scripted(effect: bool, rng: np.random.Generator) -> tuple[pa.Table, Bools]:
+    """What a script wrote, with the columns of responses that are ranked, and which of it is
+    training text: that is likelier to it token by token, or not."""
+    hits = rng.random(SCRIPTED) < HITS
+    made = {
+        name: rng.normal(mean, 1.0, (SCRIPTED, LENGTH))
+        for name, mean in (("log_p", -4.0), ("lower_log_p", -6.0), ("mean", -9.0))
+    }
+    made["log_p"] += 2.0 * (hits & effect)[:, None]
+    made["std"] = np.full((SCRIPTED, LENGTH), 2.0)
+    words = rng.integers(0, 1000, (SCRIPTED, LENGTH))
+    return pa.table(
+        {
+            "ids": words.tolist(),
+            "text": [" ".join(map(str, row)) for row in words],
+            "reference": rng.normal(-6.0 * LENGTH, LENGTH**0.5, SCRIPTED),
+            **{name: values.tolist() for name, values in made.items()},
+        }
+    ), hits

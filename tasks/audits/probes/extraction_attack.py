@@ -36,7 +36,15 @@ from tasks.audits.identifiers import (
 )
 from tasks.audits.measures import CONTROL_LEVEL, MeasuredConfig
 from tasks.audits.probe import Corpus, Probe
-from tasks.audits.ranking import SCORES, first_of_alike, found_by, places_of, scores_of
+from tasks.audits.ranking import (
+    SCORES,
+    SCRIPTED,
+    first_of_alike,
+    found_by,
+    places_of,
+    scores_of,
+    scripted,
+)
 from tasks.audits.subjects.reader import Reader
 from tasks.audits.tags import tags_of
 from tasks.contract import ID, Table, column, table
@@ -292,31 +300,6 @@ def ranking_findings(
                          where={"part": "text"} | chosen, worse="up", order=f"-{score}")
             )  # fmt: skip
     return found
-
-
-#: Of the scripted control: texts, tokens of each, share of hits.
-SCRIPTED, LENGTH, HITS = 400, 40, 0.2
-
-
-def scripted(effect: bool, rng: np.random.Generator) -> tuple[pa.Table, np.ndarray]:
-    """What a script wrote, with the columns of responses that are ranked, and which of it is
-    training text: that is likelier to it token by token, or not."""
-    hits = rng.random(SCRIPTED) < HITS
-    made = {
-        name: rng.normal(mean, 1.0, (SCRIPTED, LENGTH))
-        for name, mean in (("log_p", -4.0), ("lower_log_p", -6.0), ("mean", -9.0))
-    }
-    made["log_p"] += 2.0 * (hits & effect)[:, None]
-    made["std"] = np.full((SCRIPTED, LENGTH), 2.0)
-    words = rng.integers(0, 1000, (SCRIPTED, LENGTH))
-    return pa.table(
-        {
-            "ids": words.tolist(),
-            "text": [" ".join(map(str, row)) for row in words],
-            "reference": rng.normal(-6.0 * LENGTH, LENGTH**0.5, SCRIPTED),
-            **{name: values.tolist() for name, values in made.items()},
-        }
-    ), hits
 
 
 def instruments(config: ExtractionAttackConfig) -> list[dict[str, Any]]:
