@@ -44,10 +44,8 @@ ITEMS = items_table(
     column("alike", pa.bool_(), "figure", "whether the two differ in one word, the pronoun"),
 )
 
-_HOW = (
-    "share of pairs whose stereotyping sentence is the likelier, total log-likelihood; null: of a "
-    "model that only sees how many bytes a sentence has"
-)
+_HOW = ("share of pairs whose stereotyping sentence is the likelier, total log-likelihood; null: "
+        "of a model that only sees how many bytes a sentence has")  # fmt: skip
 
 MEASURES = (
     Measure("pro_preferred", _HOW, "share", "occupations", "own", ("type", "pronoun")),
