@@ -9,7 +9,7 @@ n, clusters, how many of 1,000 intervals of 95 % hold the truth, the smallest ef
 and how many of 2,000 tests at 5 % find it, each with labels apart and with labels that clusters
 share; and at the end what is outside of 92.5 to 97.2 % (of shares of under 40 units: below 92.5 %)
 and of 76 to 84 %. What is outside is drawn again with another seed and four times as often, and
-that counts. All is a function of the seed. Two processes take about ten minutes.
+that counts. All is a function of the seed. It takes ten to twenty minutes on two cores.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from tasks.contract import text_hashes
 
 class Answers:
     """Items with what was answered and scored for their sake; ``floor``: what an untrained model
-    answered; ``traced``: rows of TRACED about the responses; ``embeddings``: rows of EMBEDDINGS."""
+    answered; ``traced``: rows of TRACED about the responses; ``embeddings``: rows of EMBEDDINGS;
+    ``referred``: of REFERRED; ``scorers``: of SCORER."""
 
     def __init__(
         self,
