@@ -205,9 +205,9 @@ def by_chance(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> pa.Table:
     answers = Answers(asked.items, asked.requests, RESPONSES.empty_table(), reader=asked.reader)
     targets = max(map(len, asked.requests["targets"].to_pylist()))
     said = np.random.default_rng(0).normal(size=(len(answers.items), targets))
-    values = Values(answers.items)
+    values = Values(answers.items, told=probe.told)
     assert probe.values is not None
-    probe.values(answers.scripted(said), values)
+    probe.values(answers.scripted(said), values, config)
     return values.table()
 
 

@@ -51,7 +51,7 @@ from reports.sections.course import (
 )
 from reports.sections.findings import levels, title, words
 from tasks.audits.about import AUDITS
-from tasks.audits.comparison import Compared, Units
+from tasks.audits.comparison import Compared, Units, by_item
 from tasks.contract import Artifact, HallmarkError
 
 FOLDER, PAGE = "trajectory", "trajectory.html"
@@ -299,8 +299,10 @@ class Writer:
         if (self.out / page).exists():
             return page
         sides = [self.side(audit, each, k) for k in (i, j)]
-        first, second = ({r["item"]: r for r in side.dataset.to_table(filter=side.filter())
-                          .to_pylist()} for side in sides)  # fmt: skip
+        first, second = (
+            {r["item"]: r for r in by_item(side.dataset.to_table(filter=side.filter())).to_pylist()}
+            for side in sides
+        )
         both = [(mine, second[item]) for item, mine in first.items() if item in second]
         both.sort(key=lambda pair: _most(row["worse"], pair))
         known = [n for n in ("item", "cluster", "text") if n in sides[0].dataset.schema.names]

@@ -103,8 +103,10 @@ class Answers:
 
     def seen(self) -> np.ndarray | None:
         """Of each item whether a text that was read for its sake stands whole in the training text,
-        (n,) bool; None where that was not looked for. Of the shortest texts that is not known."""
-        if self.responses["longest"].null_count == len(self.responses):
+        (n,) bool; None where that was not looked for, or nothing was read. Of the shortest texts
+        that is not known."""
+        read = self.responses.filter(pc.is_null(self.responses["text"]))
+        if read["longest"].null_count == len(read):
             return None
         found = np.zeros(len(self.items), bool)
         for part in pc.unique(self.requests["part"]).to_pylist():

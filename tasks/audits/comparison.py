@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.audits.exchange import SETTINGS
@@ -137,11 +138,24 @@ class Units:
         rows = evidence(self.values, where)
         if not len(rows):
             return None
+        rows = by_item(rows)
         columns = (rows[name].to_pylist() for name in ("item", "cluster"))
         values = pc.fill_null(rows["value"], float("nan")).to_pylist()
         return {
             item: (cluster, value) for item, cluster, value in zip(*columns, values, strict=True)
         }
+
+
+def by_item(values: pa.Table) -> pa.Table:
+    """Of each item its first row with the mean of its values: several, as of draws, are one
+    unit."""
+    numbered = values.append_column("at", pa.array(np.arange(len(values))))
+    means = numbered.group_by("item", use_threads=False).aggregate(
+        [("at", "min"), ("value", "mean")]
+    )
+    place = values.schema.get_field_index("value")
+    rows = values.take(means["at_min"])
+    return rows.set_column(place, values.schema.field(place), means["value_mean"])
 
 
 def paired(first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None) -> Row | None:

@@ -152,17 +152,19 @@ SCORER = table(
 
 
 def items_table(
-    *tags: pa.Field, kind: Literal["audit text", "corpus text"] = "audit text"
+    *tags: pa.Field, kind: Literal["audit text", "corpus text"] = "audit text", judged_by: str = ""
 ) -> pa.Schema:
     """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
-    of their text."""
+    of their text; ``judged_by``: the column of its values whose score says whether a page may show
+    it."""
     return table(
         "What is measured, one row an item.",
         column("item", ID, "id", "the item: a hash of what it holds"),
         column("cluster", pa.string(), "label", "items that share something: resampled together"),
-        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it"),
+        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it",
+               judged_by=judged_by),
         *tags,
-    )
+    )  # fmt: skip
 
 
 def hash_of(*values: Any) -> bytes:
@@ -272,7 +274,9 @@ class Questions:
                  "places": [*map(list, places)], "layer": layer}  # fmt: skip
         self._add(item, part, asked)
 
-    def skip(self, part: str, why: str, count: int | None = None, **tags: Any) -> None:
+    def skip(self, part: str, why: str, count: int | None = None, /, **tags: Any) -> None:
+        """Something is not asked: all (``part`` empty), a measure, or of it what has these tags;
+        with a ``count``: so many items of a kind that ``part`` names."""
         self.skipped.append({"part": part, "tags": json.dumps(tags), "why": why, "count": count})
 
     def _add(

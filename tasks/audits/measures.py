@@ -47,6 +47,9 @@ class Drawn(Protocol):
 #: Called with (values, measure, config, level); None where there is nothing to say.
 Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate | None]
 
+#: Called with an estimate, the values that it is of, and all of their measure.
+Floor = Callable[[Estimate, pa.Table, pa.Table], Estimate]
+
 
 def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
     """The mean of the values, or their share."""
@@ -97,10 +100,13 @@ class Measure:
     worse    which way is worse, as FINDINGS has it
     scripted whether scripts with and without an effect test it
     of       the metric whose values it is drawn from, where that is another
+    where    from which of these: those whose tags are so, as in ``conditions``
+    order    the column by which the worst stand first, as FINDINGS has it, where not the value
     tags     what its findings are told apart by, beside their slices
     asks_model whether it is no finding but a control: is this model strong enough to be asked? The
              interval of the whole must lie above the null
     estimator  what is made of the values
+    floor    gives the estimate the null that other values of the measure are
     """
 
     metric: str
@@ -114,13 +120,21 @@ class Measure:
     worse: Literal["", "up", "down", "apart"] = "apart"
     scripted: bool = True
     of: str = ""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    order: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
     asks_model: bool = False
     estimator: Estimator = mean
+    floor: Floor | None = None
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The conditions that select the values it is drawn from."""
+        return {"measure": self.of or self.metric, **self.where}
 
     def drawn(self, values: pa.Table) -> pa.Table:
         """The values that it is drawn from."""
-        return values.filter(pc.equal(values["measure"], self.of or self.metric))
+        return evidence(values, self.named)
 
     def parts(self, values: pa.Table) -> list[dict[str, Any]]:
         """The parts of these values that there are findings about: the whole, and the slices."""
@@ -135,11 +149,15 @@ READINGS = column(
 )  # fmt: skip
 
 
-def values_table(items: pa.Schema) -> pa.Schema:
-    """The schema of values about items: with all that is told of these."""
-    told = [items.field(name) for name in items.names]
+#: A column of values of which a scorer decides: findings name it.
+SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the scorer that decides it")
+
+
+def values_table(items: pa.Schema, told: Sequence[pa.Field] = ()) -> pa.Schema:
+    """The schema of values about items: with all that is told of these, and of the values."""
+    about = [items.field(name) for name in items.names]
     if "doc_ids" in items.names:
-        told.append(READINGS)
+        about.append(READINGS)
     return table(
         "What was measured, one row a value of an item.",
         column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
@@ -148,15 +166,20 @@ def values_table(items: pa.Schema) -> pa.Schema:
                "each item has its own"),
         column("seen", pa.bool_(), "label", "whether a text of the item stands whole in what the "
                "model had read; null: not looked for"),
+        *about,
         *told,
     )  # fmt: skip
 
 
 class Values:
-    """Collects values about rows of items."""
+    """Collects values about rows of items; ``told``: columns of what is told of the values."""
 
     def __init__(
-        self, items: pa.Table, seen: np.ndarray | None = None, readings: Readings | None = None
+        self,
+        items: pa.Table,
+        seen: np.ndarray | None = None,
+        readings: Readings | None = None,
+        told: Sequence[pa.Field] = (),
     ) -> None:
         schema = items.schema
         if "doc_ids" in schema.names:
@@ -165,13 +188,20 @@ class Values:
             items = items.append_column(READINGS, pa.array(read, pa.int64()))
         self.items = items
         self.seen = pa.nulls(len(items), pa.bool_()) if seen is None else pa.array(seen)
+        self.told = told
         self._parts: list[pa.Table] = []
-        self.schema = values_table(schema)
+        self.schema = values_table(schema, told)
 
     def add(
-        self, measure: str, rows: ArrayLike, values: ArrayLike, nulls: ArrayLike | None = None
+        self,
+        measure: str,
+        rows: ArrayLike,
+        values: ArrayLike,
+        nulls: ArrayLike | None = None,
+        **told: Any,
     ) -> None:
-        """``values`` of the items in ``rows``; NaN where the model gave no number for one."""
+        """``values`` of the items in ``rows``; NaN where the model gave no number for one. What is
+        ``told`` of them: arrays of as many, or one for all; null where it is not said."""
         at = pa.array(np.asarray(rows, np.int64))
         about = self.items.take(at)
         made = np.asarray(values, np.float64)
@@ -182,11 +212,20 @@ class Values:
             "null": pa.array(own, from_pandas=True),
             "seen": self.seen.take(at),
             **{name: about[name] for name in self.items.column_names},
+            **{each.name: _filled(told.get(each.name), len(made), each) for each in self.told},
         }
         self._parts.append(pa.table(columns, schema=self.schema))
 
     def table(self) -> pa.Table:
         return pa.concat_tables(self._parts) if self._parts else self.schema.empty_table()
+
+
+def _filled(said: Any, count: int, about: pa.Field) -> Any:
+    if isinstance(said, pa.Array | pa.ChunkedArray):
+        return said.cast(about.type)
+    if said is None or isinstance(said, str | int | float):
+        return pa.repeat(pa.scalar(said, about.type), count)
+    return pa.array(said, about.type, from_pandas=True)
 
 
 def measure_all(
@@ -195,8 +234,9 @@ def measure_all(
     """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
     rows: list[dict[str, Any] | None] = []
     for measure in measures:
-        mine = measure.drawn(values)
-        named: dict[str, Any] = {"measure": measure.of or measure.metric}
+        named = measure.named
+        every = evidence(values, {"measure": named["measure"]})
+        mine = evidence(every, named)
         if measure.asks_model:
             rows.append(_applies(audit, mine, measure, config, named, note))
             continue
@@ -204,8 +244,9 @@ def measure_all(
         parts += [{"seen": False}] if pc.any(mine["seen"]).as_py() else []
         for tags in parts:
             rows.append(
-                _finding(audit, evidence(mine, tags), measure, config, tags, named | tags, note)
-            )
+                _finding(audit, evidence(mine, tags), measure, config, tags, named | tags, note,
+                         every)
+            )  # fmt: skip
     return [row for row in rows if row]
 
 
@@ -253,16 +294,29 @@ def _finding(
     tags: Mapping[str, Any],
     where: Mapping[str, Any],
     note: str,
+    every: pa.Table,
 ) -> dict[str, Any] | None:
     found = _estimate(values, measure, config)
     if found is None:
         return None
+    if measure.floor is not None:
+        found = measure.floor(found, values, every)
     named = {name: value for name, value in tags.items() if value is not None}
     read = read_by(values["read"].to_pylist()) if "read" in values.column_names else ""
     how = "; ".join(filter(None, (measure.how, note, read)))
+    ways = {"up": "-value", "down": "value"}
+    order = ways.get(measure.worse) or side(found.value, found.null, "value")
     return measured(audit, measure.metric, found, unit=measure.unit, how=how,
                     tags=named | dict(measure.tags), where=where, table="values",
-                    worse=measure.worse, order=side(found.value, found.null, "value"))  # fmt: skip
+                    worse=measure.worse, scorer=scorer_of(values),
+                    order=measure.order or order)  # fmt: skip
+
+
+def scorer_of(values: pa.Table) -> str:
+    """The scorer that decides values, as findings name it; empty: none does."""
+    if SCORED_BY.name not in values.column_names:
+        return ""
+    return ", ".join(pc.unique(values[SCORED_BY.name]).drop_null().to_pylist())
 
 
 def _applies(

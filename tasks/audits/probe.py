@@ -23,6 +23,7 @@ from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, unit
 from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
 from tasks.audits.subjects.reader import READ, Reader, open_reader
+from tasks.audits.tags import tags_of
 from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
 
 #: Clusters of items in which a large effect cannot be overlooked.
@@ -54,12 +55,14 @@ class Probe:
     ask       called with (questions, reader, corpus, config): fills ``questions``
     module    where it is written
     measures  what findings are drawn from its values, with
-    values    called with (answers, values): fills ``values``; returns what the methods of all
-              findings end with
+    values    called with (answers, values, config): fills ``values``; returns what the methods of
+              all findings end with
+    told      columns of its values beside those of its items
     script    called with (items, metric, effect, random numbers): log p of each target of each
               item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of
               who has no effect on that measure, or a large one
-    derived   called with the findings of its measures: further ones, computed from them
+    derived   called with (findings of its measures, values, config): further ones, computed from
+              them
     samples   schema of the rows behind its findings, with
     judge     called with (answers, config): the samples and the rows of the findings; instead of
               measures, where findings are not means of values
@@ -82,9 +85,12 @@ class Probe:
     ask: Callable[[Questions, Reader, Corpus, Any], None]
     module: str
     measures: tuple[Measure, ...] = ()
-    values: Callable[[Answers, Values], str] | None = None
+    values: Callable[[Answers, Values, Any], str] | None = None
+    told: tuple[pa.Field, ...] = ()
     script: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
-    derived: Callable[[Sequence[Any]], list[dict[str, Any]]] = lambda found: []
+    derived: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
+        lambda found, values, config: []
+    )
     samples: pa.Schema | None = None
     judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]] | None = None
     data: tuple[str, ...] = ()
@@ -109,11 +115,11 @@ class Probe:
             return ("samples", *self.judge(answers, config))
         assert self.values is not None
         seen = answers.seen()
-        made, found = Values(answers.items, seen, answers.readings), []
-        if all(row["count"] is not None for row in answers.skipped):
-            note = self.values(answers, made)
+        made, found = Values(answers.items, seen, answers.readings, self.told), []
+        if not any(row["count"] is None and not row["part"] for row in answers.skipped):
+            note = self.values(answers, made, config)
             found = measure_all(self.name, made.table(), self.measures, config, note)
-            found += self.derived(found)
+            found += self.derived(found, made.table(), config)
             found += self.instruments(answers, config)
             if seen is not None:
                 found.append(
@@ -133,9 +139,9 @@ class Probe:
             for effect in (False, True):
                 assert self.script is not None
                 rng = np.random.default_rng(config.seed)
-                values = Values(answers.items)
+                values = Values(answers.items, told=self.told)
                 said = self.script(answers.items, measure.metric, effect, rng)
-                self.values(answers.scripted(said), values)
+                self.values(answers.scripted(said), values, config)
                 mine = measure.drawn(values.table())
                 if len(pc.unique(mine["cluster"])) >= ENOUGH:
                     rows.append(instrument(self.name, mine, measure, config, effect))
@@ -228,7 +234,7 @@ def judge_of(probe: Probe) -> Stage:
             work.table("values").write(units_table(findings))
         work.table("findings").write(findings_table(findings, *computed))
 
-    behind = {"values": values_table(probe.items)}
+    behind = {"values": values_table(probe.items, probe.told)}
     if probe.samples is not None:
         behind = {"samples": probe.samples, "values": UNITS}
     judge.__name__ = f"audit_{probe.name}"
@@ -245,18 +251,19 @@ def judge_of(probe: Probe) -> Stage:
 
 
 def skipped(probe: Probe, answers: Answers) -> list[dict[str, Any]]:
-    """Findings about what was not asked: how many, or of each measure why it has no value."""
+    """Findings about what was not asked: how many, or of each measure that it concerns why it has
+    no value."""
     rows = []
+    units = {measure.metric: measure.unit for measure in probe.measures}
     for row in answers.skipped:
         if row["count"] is not None:
             rows.append(finding(probe.name, row["part"], row["count"], n=row["count"],
                                 unit="items", method=row["why"], table=""))  # fmt: skip
             continue
-        units = {measure.metric: measure.unit for measure in probe.measures}
         rows += [
-            finding(probe.name, metric, None, n=0, unit=unit, table="",
-                    method=f"not measured: {row['why']}")
-            for metric, unit in units.items()
+            finding(probe.name, metric, None, n=0, unit=units.get(metric, ""), table="",
+                    tags=tags_of(row), method=f"not measured: {row['why']}")
+            for metric in ([row["part"]] if row["part"] else units)
         ]  # fmt: skip
     return rows
 

@@ -252,7 +252,7 @@ class Counts:
                        "text_share": count / self.documents}  # fmt: skip
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: AmplificationConfig) -> str:
     """Of each draw behind a prompt whether its occupation stands beside more words of women than of
     men; of each without one whether it mentions each group."""
     drawn, items = answers.of(), answers.items

@@ -94,7 +94,7 @@ def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
             ]  # fmt: skip
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
     """Of each sentence how much likelier own traits are; its two groups stand side by side."""
     own, other = answers.totals()[0].T
     strength = (own - other).reshape(-1, 2).mean(1)
@@ -111,7 +111,9 @@ def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator)
     return noise + np.outer(10 * effect * dose, [1.0, 0.0])
 
 
-def derived(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def derived(
+    found: Sequence[Mapping[str, Any]], values: pa.Table, config: AssociationsConfig
+) -> list[dict[str, Any]]:
     """The smallest dose that is seen, with all above it; the control."""
     by_dose = {
         tags["dose"]: row

@@ -131,7 +131,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BbqConfig)
         questions.read(asked, context, targets)
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: BbqConfig) -> str:
     """Of each question whether the answer is right, and whose side it takes."""
     scores, _ = answers.totals()
     items = answers.items

@@ -122,7 +122,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BiasConfig
                 questions.read(item, reader.opening, (first, other), part=SCRAMBLED)
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: BiasConfig) -> str:
     """Of each pair which is the likelier, and by how much."""
     items = answers.items
     both = answers.totals()[0]  # (n, 2)

@@ -158,7 +158,7 @@ def scores_of(log_p: Sequence[float], mean: Sequence[float], std: Sequence[float
     return {name: value if np.isfinite(value) else np.nan for name, value in made.items()}
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: MembershipConfig) -> str:
     """Each document's scores."""
     read, lower = answers.of(), answers.totals("lower")[0][:, 0]
     rows = read["row"].to_numpy()

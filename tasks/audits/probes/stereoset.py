@@ -92,7 +92,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: StereosetC
         questions.read(questions.item(text, item["target"], **tags), context, targets)
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: StereosetConfig) -> str:
     """Of each term, in each kind and about each bias, the two scores."""
     scores, tokens = answers.totals()
     rate = scores / np.maximum(1, tokens)
@@ -115,7 +115,9 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else np.nan
 
 
-def icat(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def icat(
+    rows: Sequence[Mapping[str, Any]], values: pa.Table, config: StereosetConfig
+) -> list[dict[str, Any]]:
     """Findings icat of those of lms and ss."""
     known = {
         (row["metric"], row["slice"]): row for row in rows if row["metric"][:2] in ("lm", "ss")

@@ -164,7 +164,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WeatConfig
             questions.embed(item, targets, places, layer=config.layer, part="contextual")
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: WeatConfig) -> str:
     """Of each word of X and Y its association."""
     items = answers.items.select(["test", "side"]).to_pylist()
     rows: dict[str, dict[str, list[int]]] = {}

@@ -91,7 +91,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WinobiasCo
         questions.read(questions.item(**pair), reader.opening, [next(encoded), next(encoded)])
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: WinobiasConfig) -> str:
     """Of each pair which is the likelier, and by how much."""
     (pro, anti), items = answers.totals()[0].T, answers.items
     nulls = shorter(items["text"].to_pylist(), items["second"].to_pylist())

@@ -123,7 +123,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Winogender
         questions.read(asked, context, targets)
 
 
-def values(answers: Answers, values: Values) -> str:
+def values(answers: Answers, values: Values, config: WinogenderConfig) -> str:
     """Of each sentence whether its answer is right; of each in two genders how they differ."""
     scores, _ = answers.totals()
     right = answers.items["right"].to_numpy()

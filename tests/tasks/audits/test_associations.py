@@ -88,8 +88,8 @@ def test_a_gap_below_a_dose_ends_what_is_seen():
     lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
     told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
     rows = [told | {"tags": json.dumps({"dose": dose}), "low": low} for dose, low in lows.items()]
-    assert derived(rows)[0]["value"] == 0.9
-    assert derived([]) == []
+    assert derived(rows, None, None)[0]["value"] == 0.9
+    assert derived([], None, None) == []
 
 
 def test_without_planted_associations_nothing_is_measured(own_folder, session):

@@ -1,14 +1,18 @@
 """Findings drawn from values: nulls, slices, what says nothing; and clusters of two kinds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy import stats
 
+from tasks.audits.comparison import by_item
 from tasks.audits.exchange import items_table
 from tasks.audits.findings import evidence
 from tasks.audits.measures import (
     CROSSED,
+    SCORED_BY,
     Measure,
     MeasuredConfig,
     Values,
@@ -61,6 +65,51 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
     expected = estimate(first, share=False, null=0, resamples=300)
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
+
+
+TOLD = (SCORED_BY, column("draw", pa.int32(), "figure", "which text"),
+        column("writer", pa.string(), "label", "who wrote it"))  # fmt: skip
+
+
+def test_a_measure_chooses_among_what_is_told_of_values():
+    values = Values(items(30, 30), told=TOLD)
+    rng = np.random.default_rng(5)
+    mine, other = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
+    values.add("x", np.repeat(np.arange(30), 2), mine, draw=np.arange(60) % 2, writer="model",
+               scorer="by hand")  # fmt: skip
+    values.add("x", np.arange(30), other, writer=["nobody"] * 30)
+    table = values.table()
+    assert table["draw"].null_count == 30 == table["scorer"].null_count
+    means = {}
+
+    def floor(found, rows, every):
+        means["floor"] = evidence(every, {"writer": "nobody"})["value"].to_numpy().mean()
+        assert len(rows) == found.n and len(every) == 90
+        return replace(found, null=means["floor"])
+
+    measures = (
+        Measure("x", "", "score", where={"writer": "model"}, slices=("draw",), floor=floor,
+                worse="up"),
+        Measure("y", "", "score", of="x", where={"writer": "nobody"}, worse="down", order="draw"),
+    )  # fmt: skip
+    found = measure_all("audit", table, measures, CONFIG)
+    assert [(r["metric"], r["slice"]) for r in found] == [
+        ("x", ""), ("x", "draw=0"), ("x", "draw=1"), ("y", "")]  # fmt: skip
+    for row in found:
+        behind = evidence(table, row["where"])
+        assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
+    assert [r["scorer"] for r in found] == ["by hand"] * 3 + [""]
+    assert [r["order"] for r in found] == ["-value"] * 3 + ["draw"]
+    assert found[0]["null"] == means["floor"] and found[3]["null"] is None
+
+
+def test_several_values_of_an_item_are_one_unit():
+    values = Values(items(3, 3), told=TOLD)
+    values.add("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
+    units = by_item(values.table())
+    assert units["text"].to_pylist() == ["text 2", "text 0", "text 1"]
+    assert units["value"].to_pylist() == [2.5, 5.0, None] and units["draw"].to_pylist() == [0] * 3
+    assert units.schema == values.table().schema
 
 
 def test_items_that_the_model_had_read_stand_apart():
