@@ -222,8 +222,8 @@ def of_measures(
         first.setdefault(measure.metric, measure)
     for measure in first.values():
         mine = measure.drawn(values)
-        for tags in measure.parts(mine):
-            rows = evidence(mine, tags).combine_chunks()
+        for tags, where in measure.parts(mine):
+            rows = evidence(mine, where).combine_chunks()
             if len(rows) and measure.estimator(rows, measure, config, 0.95) is not None:
                 part = ", ".join(f"{tag}={value}" for tag, value in tags.items())
                 yield of_measure((name or probe.name, measure.metric, part), measure, rows, config)

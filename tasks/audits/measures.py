@@ -8,7 +8,7 @@ which null, and for which parts. Intervals, tests and smallest effects are the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from pydantic import Field
 from tasks.audits.findings import LEVEL, evidence, measured, side
 from tasks.audits.readings import Readings, read_by
 from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import Estimate, auc, estimate, slope
+from tasks.measures.estimates import Estimate, estimate, slope
 
 #: The column of items that names what they share beside their cluster, where they share two things.
 CROSSED = column(
@@ -47,6 +47,14 @@ class Drawn(Protocol):
 #: Called with (values, measure, config, level); None where there is nothing to say.
 Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate | None]
 
+#: A part that a finding is about: its tags, and what selects its values.
+Part = tuple[dict[str, Any], dict[str, Any]]
+
+#: Called with (n, config): low and high, between which the mean of n values lies with LAW_LEVEL if
+#: there is nothing to find, and what is expected. So a sound audit fails once in a hundred.
+Law = Callable[[int, Any], tuple[float, float, float]]
+LAW_LEVEL = 0.99
+
 #: Called with an estimate, the values that it is of, and all of their measure.
 Floor = Callable[[Estimate, pa.Table, pa.Table], Estimate]
 
@@ -64,37 +72,34 @@ def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
     )  # fmt: skip
 
 
-def slope_over(tag: str) -> Estimator:
-    """By how much the values change for each 1 of a tag that is a number."""
+def untested(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+    """The same beside a null that is no chance, as of who gives nothing away: it has no p."""
+    return replace(mean(values, replace(measure, null=np.nan), config, level),
+                   null=float(measure.null))  # fmt: skip
+
+
+def slope_over(over: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
+    """By how much the values change for each 1 of a tag that is a number, or of what is called with
+    the values, (n,)."""
 
     def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
-        return slope(numbers(values, "value"), numbers(values, tag), values["cluster"].to_pylist(),
-                     level=level, unit=measure.shares)  # fmt: skip
+        xs = numbers(values, over) if isinstance(over, str) else over(values)
+        return slope(numbers(values, "value"), xs, values["cluster"].to_pylist(), level=level,
+                     unit=measure.shares)  # fmt: skip
 
     return change
-
-
-def told_apart_by(tag: str) -> Estimator:
-    """The chance that a value of which a tag is true is above one of which it is not."""
-
-    def area(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
-        inside = values[tag].to_numpy(zero_copy_only=False).astype(bool)
-        made = numbers(values, "value")
-        return auc(made[inside], made[~inside], level=level, unit=measure.shares)
-
-    return area
 
 
 @dataclass(frozen=True)
 class Measure:
     """metric   name of the findings
-    how      what was done, in a phrase
+    how      what was done, in a phrase; or called with (values, config) for it
     unit     of the values: share, nats, percent
     shares   what a cluster is: "templates", in the method of a finding
     null     the value where there is nothing to find, NaN where there is none; "own": each value
              has its own
     slices   tags of items: beside the whole a finding for each of their values, or for what
-             several tags have together
+             several have together; or called with the values for the parts
     nothing  a value that says nothing: a mean of nothing else is null
     whole    whether there is a finding about all items
     worse    which way is worse, as FINDINGS has it
@@ -104,17 +109,19 @@ class Measure:
     order    the column by which the worst stand first, as FINDINGS has it, where not the value
     tags     what its findings are told apart by, beside their slices
     asks_model whether it is no finding but a control: is this model strong enough to be asked? The
-             interval of the whole must lie above the null
+             interval must lie above the null
+    law      of a control where that is known: its value must lie above what the law holds; where
+             the model is not asked within, or the audit is broken
     estimator  what is made of the values
     floor    gives the estimate the null that other values of the measure are
     """
 
     metric: str
-    how: str
+    how: str | Callable[[pa.Table, Any], str]
     unit: str = "share"
     shares: str = "items"
     null: float | str = np.nan
-    slices: tuple[str | tuple[str, ...], ...] = ()
+    slices: tuple[str | tuple[str, ...] | Callable[[pa.Table], list[Part]], ...] = ()
     nothing: float = np.nan
     whole: bool = True
     worse: Literal["", "up", "down", "apart"] = "apart"
@@ -124,6 +131,7 @@ class Measure:
     order: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
     asks_model: bool = False
+    law: Law | None = None
     estimator: Estimator = mean
     floor: Floor | None = None
 
@@ -136,10 +144,12 @@ class Measure:
         """The values that it is drawn from."""
         return evidence(values, self.named)
 
-    def parts(self, values: pa.Table) -> list[dict[str, Any]]:
+    def parts(self, values: pa.Table) -> list[Part]:
         """The parts of these values that there are findings about: the whole, and the slices."""
-        whole: list[dict[str, Any]] = [{}] if self.whole else []
-        return whole + [part for tags in self.slices for part in _parts(values, tags)]
+        found: list[Part] = [({}, {})] if self.whole else []
+        for tags in self.slices:
+            found += tags(values) if callable(tags) else _parts(values, tags)
+        return found
 
 
 #: The column that joins values of documents with what training had read.
@@ -237,25 +247,24 @@ def measure_all(
         named = measure.named
         every = evidence(values, {"measure": named["measure"]})
         mine = evidence(every, named)
-        if measure.asks_model:
-            rows.append(_applies(audit, mine, measure, config, named, note))
-            continue
-        parts = measure.parts(mine)
-        parts += [{"seen": False}] if pc.any(mine["seen"]).as_py() else []
-        for tags in parts:
-            rows.append(
-                _finding(audit, evidence(mine, tags), measure, config, tags, named | tags, note,
-                         every)
-            )  # fmt: skip
+        parts, make = measure.parts(mine), _finding
+        if measure.asks_model or measure.law:
+            make = _control
+        elif pc.any(mine["seen"]).as_py():
+            parts += [({"seen": False}, {"seen": False})]
+        for tags, where in parts:
+            rows.append(make(audit, evidence(mine, where), measure, config, tags, named | where,
+                             note, every))  # fmt: skip
     return [row for row in rows if row]
 
 
-def _parts(values: pa.Table, tags: str | tuple[str, ...]) -> list[dict[str, Any]]:
+def _parts(values: pa.Table, tags: str | tuple[str, ...]) -> list[Part]:
     """The values that a tag has, or those that several have together."""
     names = [tags] if isinstance(tags, str) else [*tags]
     found = values.select(names).group_by(names).aggregate([]).to_pylist()
     known = [part for part in found if any(value is not None for value in part.values())]
-    return sorted(known, key=lambda part: [(v is not None, v) for v in part.values()])
+    known.sort(key=lambda part: [(v is not None, v) for v in part.values()])
+    return [({tag: v for tag, v in part.items() if v is not None}, part) for part in known]
 
 
 #: Of a control that has no effect: it must be within the interval of this level; of one that has a
@@ -301,13 +310,12 @@ def _finding(
         return None
     if measure.floor is not None:
         found = measure.floor(found, values, every)
-    named = {name: value for name, value in tags.items() if value is not None}
     read = read_by(values["read"].to_pylist()) if "read" in values.column_names else ""
-    how = "; ".join(filter(None, (measure.how, note, read)))
+    how = _told(measure, values, config, note, read)
     ways = {"up": "-value", "down": "value"}
     order = ways.get(measure.worse) or side(found.value, found.null, "value")
     return measured(audit, measure.metric, found, unit=measure.unit, how=how,
-                    tags=named | dict(measure.tags), where=where, table="values",
+                    tags={**tags, **measure.tags}, where=where, table="values",
                     worse=measure.worse, scorer=scorer_of(values),
                     order=measure.order or order)  # fmt: skip
 
@@ -319,21 +327,41 @@ def scorer_of(values: pa.Table) -> str:
     return ", ".join(pc.unique(values[SCORED_BY.name]).drop_null().to_pylist())
 
 
-def _applies(
+def _control(
     audit: str,
     values: pa.Table,
     measure: Measure,
     config: Drawn,
+    tags: Mapping[str, Any],
     where: Mapping[str, Any],
     note: str,
+    every: pa.Table,
 ) -> dict[str, Any] | None:
+    """The verdict of a control that is drawn from the model's own values."""
     found = _estimate(values, measure, config)
     if found is None:
         return None
-    how = f"{measure.how}; passes where the interval lies above {measure.null:g}; {note}"
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, where=where,
-                    table="values", control="positive", tests="model",
-                    passed=bool(found.low > found.null))  # fmt: skip
+    options: dict[str, Any] = {"control": "positive", "tests": "model"}
+    if measure.law is None:
+        passed, rule = found.low > found.null, f"where the interval lies above {found.null:g}"
+    else:
+        low, high, expected = measure.law(max(1, found.n), config)
+        law = f"the mean of {found.n} with nothing to find (expected {expected:.4f})"
+        rule = f"above {high:.4f}, which {law} exceeds in {(1 - LAW_LEVEL) / 2:.1%} of cases"
+        passed = found.value > high
+        if not measure.asks_model:
+            options = {"control": "negative", "tests": "instrument", "level": LAW_LEVEL}
+            passed, rule = low <= found.value <= high, "between low and high"
+            found = replace(found, low=low, high=high, method=f"they enclose {law}")
+    how = _told(measure, values, config, note, f"passes {rule}")
+    return measured(audit, measure.metric, found, unit=measure.unit, how=how, tags=tags,
+                    where=where, table="values", passed=bool(passed), order=measure.order,
+                    **options)  # fmt: skip
+
+
+def _told(measure: Measure, values: pa.Table, config: Drawn, *more: str) -> str:
+    how = measure.how(values, config) if callable(measure.how) else measure.how
+    return "; ".join(filter(None, (how, *more)))
 
 
 def _estimate(

@@ -35,12 +35,11 @@ from tasks.audits.measures import (
     MeasuredConfig,
     Values,
     numbers,
-    told_apart_by,
 )
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, true_positives
+from tasks.measures.estimates import Estimate, auc, true_positives
 from tasks.measures.sampling import sample_documents
 
 #: Share of the tokens that count for min-k.
@@ -69,6 +68,17 @@ ITEMS = items_table(
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents of the corpus that hold it"),
     kind="corpus text",
 )  # fmt: skip
+
+
+def told_apart_by(tag: str) -> Estimator:
+    """The chance that a value of which a tag is true is above one of which it is not."""
+
+    def area(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+        inside = values[tag].to_numpy(zero_copy_only=False).astype(bool)
+        made = numbers(values, "value")
+        return auc(made[inside], made[~inside], level=level, unit=measure.shares)
+
+    return area
 
 
 def hits_at(alarm: float, least: int) -> Estimator:

@@ -17,9 +17,11 @@ from tasks.audits.measures import (
     MeasuredConfig,
     Values,
     instrument,
+    mean,
     measure_all,
     preferred,
     shorter,
+    untested,
 )
 from tasks.contract import column
 from tasks.measures.estimates import estimate
@@ -225,3 +227,70 @@ def test_two_way_intervals_cover_what_they_say(share):
             found = estimate(values, first.tolist(), share=share, crossed=crossed)
             covered[name] += found.low <= null <= found.high
     assert 925 <= covered["both"] <= 972 and covered["one"] < 900
+
+
+def test_a_control_with_a_known_law_must_lie_where_the_law_says():
+    """Of a model above it, of an audit within it; here the law is that of a normal mean."""
+
+    def law(n, config):
+        half = stats.norm.ppf(0.995) / n**0.5
+        return -half, half, 0.0
+
+    def kind_b(values):
+        return [({"kind": "b"}, {"kind": ["b"]})]
+
+    measures = (
+        Measure("x", "how", "nats", slices=(kind_b,), whole=False, order="-text"),
+        Measure("strong", "how", "nats", of="x", slices=(kind_b,), law=law, asks_model=True,
+                whole=False),
+        Measure("sound", lambda values, config: f"of {len(values)}", "nats", of="x", law=law),
+    )  # fmt: skip
+
+    def controls(shift):
+        values = Values(items(60, 60), np.arange(60) % 2 == 0)
+        values.add("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
+        plain, strong, sound = (
+            row for row in measure_all("a", values.table(), measures, CONFIG, "note")
+            if row["slice"] != "seen=False"
+        )  # fmt: skip
+        assert (plain["slice"], strong["slice"], sound["slice"]) == ("kind=b", "kind=b", "")
+        assert plain["order"] == "-text" and plain["n"] == strong["n"]
+        assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
+        assert (strong["control"], strong["tests"]) == ("positive", "model")
+        assert (sound["control"], sound["tests"]) == ("negative", "instrument")
+        assert (sound["low"], sound["high"]) == pytest.approx(law(sound["n"] or 1, CONFIG)[:2])
+        assert sound["level"] == 0.99 and sound["method"].startswith("of 60; note; passes between")
+        assert evidence(values.table(), strong["where"])["kind"].to_pylist() == ["b"] * 30
+        return strong["verdict"], sound["verdict"]
+
+    assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
+    assert controls(-1) == ("fail", "fail")  # an audit may be broken to either side
+    assert controls(np.nan) == ("fail", "fail")
+
+
+def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
+    told = (column("rank", pa.int32(), "figure", "its rank"),
+            column("said", pa.string(), "label", "what was said"))  # fmt: skip
+    values = Values(items(4, 4), told=told)
+    values.add("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
+    values.add("y", [1], [5.0])
+    rows = values.table()
+    assert rows.schema.names[-2:] == ["rank", "said"] and rows.schema.field("rank") == told[0]
+    assert rows["rank"].to_pylist() == [3, None, None]
+    assert rows["said"].to_pylist() == ["one", None, None]
+    # A tag of answers makes slices as one of items does.
+    found = measure_all("a", rows, [Measure("x", "", slices=("said",), whole=False)], CONFIG)
+    assert [(row["slice"], row["value"]) for row in found] == [("said=one", 1.0)]
+
+
+def test_a_null_that_is_no_chance_has_no_p():
+    values = Values(items(60, 60))
+    values.add("x", np.arange(60), np.arange(60) % 3 == 0)
+    tested, bare = (
+        measure_all("a", values.table(), [Measure("x", "", null=0.0, estimator=how)], CONFIG)[0]
+        for how in (mean, untested)
+    )
+    assert tested["p"] is not None and bare["p"] is bare["smallest_effect"] is None
+    assert bare["null"] == 0
+    same = ("value", "low", "high", "n", "clusters", "method")
+    assert [bare[name] for name in same] == [tested[name] for name in same]
