@@ -126,9 +126,9 @@ class Units:
             return None
         if "slice" in self.values.column_names:
             return {name: finding[name] for name in ("metric", "slice")}
-        where: Mapping[str, Any] = json.loads(finding["where"])
-        named = finding["table"] == "values" and where.get("measure") == finding["metric"]
-        return where if named else None
+        if finding["table"] != "values":
+            return None
+        return {**json.loads(finding["where"]), "measure": finding["metric"]}
 
     def of(self, finding: Row) -> dict[Any, Unit] | None:
         """Cluster and value by unit; None where the finding is no mean of units."""

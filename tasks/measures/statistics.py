@@ -223,3 +223,17 @@ def probability_any(scores: ArrayLike, k: int, threshold: float, empty: int = 0)
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     return 1 - math.comb(n - m, k) / math.comb(n, k) if n >= k else math.nan
+
+
+def contributions(left: ArrayLike, right: ArrayLike) -> tuple[Float64, Float64]:
+    """What each item contributes to mean(left) - mean(right): values whose mean it is, and whose
+    spread about that is its own, as of infinitesimal pseudo-values (Jaeckel 1972). So two such
+    differences of the same items are compared as means are, in pairs."""
+    sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
+    sizes = [int((~np.isnan(side)).sum()) for side in sides]
+    if min(sizes) == 0:
+        return np.full(len(sides[0]), np.nan), np.full(len(sides[1]), np.nan)
+    means = [float(np.nanmean(side)) for side in sides]
+    found, n = means[0] - means[1], sum(sizes)
+    return (found + n / sizes[0] * (sides[0] - means[0]),
+            found - n / sizes[1] * (sides[1] - means[1]))  # fmt: skip

@@ -202,3 +202,25 @@ def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
 def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
     found = st.clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
     assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
+
+
+def test_contributions_have_the_difference_as_mean_and_its_spread_about_it(rng):
+    """Against infinitesimal pseudo-values, by weights that are moved a little."""
+    left, right = rng.normal(3, 1, 7), rng.normal(1, 4, 5)
+    left[2] = right[0] = np.nan
+    found = np.concatenate(st.contributions(left, right))
+    both, first = np.concatenate([left, right]), np.arange(12) < 7
+
+    def apart(weights):
+        known = ~np.isnan(both)
+        sides = [np.average(both[s & known], weights=weights[s & known]) for s in (first, ~first)]
+        return sides[0] - sides[1]
+
+    even = apart(np.ones(12))
+    step = 1e-6
+    moved = np.array([(apart(np.ones(12) + step * (np.arange(12) == i)) - even) for i in range(12)])
+    expected = np.where(np.isnan(both), np.nan, even + 10 * moved / step)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert np.nanmean(found) == pytest.approx(even)
+    nothing = st.contributions([1.0, 2.0], [np.nan])
+    assert np.isnan(np.concatenate(nothing)).all() and [len(side) for side in nothing] == [2, 1]
