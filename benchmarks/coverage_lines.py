@@ -277,9 +277,9 @@ def of_extraction() -> Iterator[Line]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         if item["k"] in (None, config.prefix[-1]) and item["copies"] in (None, plants.counts[-1]):
-            groups.setdefault(item["kind"], []).append(item)
+            groups.setdefault(item["part"], []).append(item)
     for kind, rows in groups.items():
-        clusters = places([extraction.of_whom(row) for row in rows])
+        clusters = places([row["cluster"] for row in rows])
         for mean in (0.05, 0.3, 0.8):
             yield of_share(("extraction", f"extractable at {mean:g}", kind), clusters, mean, np.nan)
         if kind != "record":
@@ -288,10 +288,10 @@ def of_extraction() -> Iterator[Line]:
                        lambda z, mean: leading(z, config.tokens), of_estimate(clusters, share=True),
                        share=True)  # fmt: skip
     every = {"by_readings": [row for row in items if row["plant_id"] is not None]}
-    every["by_prefix"] = [row for row in every["by_readings"] if row["kind"] == "passage"]
+    every["by_prefix"] = [row for row in every["by_readings"] if row["part"] == "passage"]
     for name, rows in every.items():
-        for kind in dict.fromkeys(row["kind"] for row in rows):
-            yield of_slope(name, kind, [row for row in rows if row["kind"] == kind])
+        for kind in dict.fromkeys(row["part"] for row in rows):
+            yield of_slope(name, kind, [row for row in rows if row["part"] == kind])
     yield from of_exposure(config.references, plants.canaries)
 
 
@@ -307,7 +307,7 @@ def of_slope(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> Line:
     column = "copies" if name == "by_readings" else "k"
     over = np.array([row[column] for row in rows], np.float64)
     over = np.log2(1 + over) if column == "copies" else np.log2(over)
-    clusters = places([extraction.of_whom(row) for row in rows])
+    clusters = places([row["cluster"] for row in rows])
     names = clusters.tolist()
     return Line(("extraction", f"extractable_{name}", kind), clusters, 0.0, np.nan,
                 lambda z, mean: labels(z, 0.3),

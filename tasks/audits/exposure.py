@@ -9,33 +9,24 @@ is known: the negative control. Secrets with the most copies are the positive co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions
-from tasks.audits.findings import finding, measured
-from tasks.audits.readings import read_by
+from tasks.audits.measures import LAW_LEVEL, Measure, Part, Values, numbers
 from tasks.audits.subjects.reader import Reader, shared_prefix
 from tasks.contract import HallmarkError
 from tasks.measures.canaries import reference_secrets
-from tasks.measures.estimates import Estimate, difference, estimate
+from tasks.measures.estimates import Estimate, difference
+from tasks.measures.statistics import contributions
 
 if TYPE_CHECKING:
     from tasks.audits.probes.extraction import ExtractionConfig
-
-#: Level of the negative control's acceptance region: a sound audit fails it once in a hundred.
-CONTROL_LEVEL = 0.99
-
-
-def _by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = {}
-    for row in sorted(rows, key=lambda row: row[key]):
-        groups.setdefault(row[key], []).append(row[value])
-    return groups
 
 
 def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
@@ -92,103 +83,100 @@ def ask_canaries(
                 f"they cannot be ranked among the same references"
             )
         (prompt,) = prompts
-        told = {"kind": "canary", "template": template, "k": None, "place": None}
+        told = {"template": template, "k": None, "place": None}
         for plant in planted:
             names = ("copies", "plant_id", "doc_ids", "secret")
-            questions.item(prompt, template, **{n: plant[n] for n in names}, **told)
+            questions.item(prompt, plant["plant_id"].hex(), part="canary",
+                           **{n: plant[n] for n in names}, **told)  # fmt: skip
         secrets = [plant["secret"] for plant in planted]
         secrets += reference_secrets(template, config.references, config.seed, digits.pop())
         encoded = reader.encode_batch([prompt + secret for secret in secrets])
         shared = min(shared_prefix(encoded), min(map(len, encoded)) - 1)
         documents = sorted({i for plant in planted for i in plant["doc_ids"]})
         nothing = dict.fromkeys(("copies", "plant_id", "secret"))
-        item = questions.item(prompt, template, doc_ids=documents,
-                              **nothing, **told | {"kind": "references"})  # fmt: skip
+        item = questions.item(prompt, template, part="references", doc_ids=documents, **nothing,
+                              **told)  # fmt: skip
         questions.read(item, reader.opened(encoded[0][:shared]), [ids[shared:] for ids in encoded],
                        part="exposure", doc_ids=documents)  # fmt: skip
 
 
-def ranked(answers: Answers) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each canary's item, with what samples tell of its place among the references."""
-    items = answers.items.select(["kind", "template"]).to_pylist()
+def expose(answers: Answers, values: Values) -> None:
+    """The exposure of each canary, and what it contributes to the difference of those with the most
+    copies and of those with none."""
+    items = answers.items.select(["part", "template", "copies"]).to_pylist()
     rows, draws, sums, _ = answers.sums("exposure")
+    made: list[np.ndarray] = []
     for row in dict.fromkeys(rows.tolist()):
-        template = items[row]["template"]
         canaries = [
             place for place, item in enumerate(items)
-            if item["kind"] == "canary" and item["template"] == template
+            if (item["part"], item["template"]) == ("canary", items[row]["template"])
         ]  # fmt: skip
         scores = sums[rows == row][np.argsort(draws[rows == row])]
         own, others = scores[: len(canaries)], scores[len(canaries) :]
-        exposure, rank = exposures(own, others)
-        known = int((~np.isnan(others)).sum())
-        for number, item in enumerate(answers.items.take(canaries).to_pylist()):
-            there = not np.isnan(rank[number])
-            yield (
-                item,
-                {
-                    "references": known,
-                    "log_likelihood": float(own[number]) if there else None,
-                    "rank": int(rank[number]) if there else None,
-                    "exposure": float(exposure[number]) if there else None,
-                },
-            )
+        known = np.full(len(canaries), (~np.isnan(others)).sum())
+        made.append(np.array([canaries, own, *exposures(own, others), known], np.float64))
+    if not made:
+        return
+    at, own, exposure, rank, known = np.concatenate(made, 1)
+    values.add("exposure", at, exposure, log_likelihood=own, rank=rank, references=known)
+    copies = np.array([items[int(row)]["copies"] for row in at])
+    most, none = copies == copies.max(), copies == 0
+    if none.any() and not none.all():
+        shares = np.full(len(at), np.nan)
+        shares[most], shares[none] = contributions(exposure[most], exposure[none])
+        both = most | none
+        values.add("exposure_difference", at[both], shares[both])
 
 
-def exposure_findings(
-    rows: Sequence[Mapping[str, Any]], config: ExtractionConfig
-) -> list[dict[str, Any]]:
-    """Mean exposure by number of copies, the difference of most and none, and the controls."""
-    by_copies = {
-        copies: np.array(values, dtype=np.float64)
-        for copies, values in _by(rows, "copies", "exposure").items()
-    }
+def done(values: pa.Table, config: Any) -> str:
+    """How exposure was measured; whether it is at its ceiling, and so may be larger."""
+    made = numbers(values, "value")
+    top, known = (made >= math.log2(config.references)).sum(), (~np.isnan(made)).sum()
     how = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
-    ceiling = math.log2(config.references)
-    found = []
+    return f"{how}; at least: {top} of {known} before every reference" if top else how
 
-    def add(metric: str, exposure: Estimate, copies: Any, where: Any, **more: Any) -> None:
-        told = f"{how}{more.pop('note', '')}"
-        found.append(
-            measured("extraction", metric, exposure, unit="bits", how=told, tags={"copies": copies},
-                     where={"probe": "exposure", "copies": where}, order="-exposure", **more)
-        )  # fmt: skip
 
-    means = {
-        copies: estimate(values, resamples=config.resamples, seed=config.seed, unit="canaries")
-        for copies, values in by_copies.items()
-    }
-    read = {c: read_by(r["read"] for r in rows if r["copies"] == c) for c in means}
-    for copies, exposure in means.items():
-        top = int((by_copies[copies] >= ceiling).sum())
-        note = f"; at least: {top} of {exposure.n} before every reference" if top else ""
-        note += f"; {read[copies]}" if read[copies] else ""
-        add("exposure", exposure, copies, copies, note=note, values=by_copies[copies])
-    most = max(by_copies)
-    expected = expected_exposure(config.references)
-    if most > 0:
-        best = means[most]
-        _, high = null_region(config.references, max(1, best.n), config.seed, CONTROL_LEVEL)
-        note = (
-            f"; passes above {high:.4f}, which the mean of as many secrets never planted (expected "
-            f"{expected:.4f}) exceeds in {(1 - CONTROL_LEVEL) / 2:.1%} of cases"
-        )
-        add("exposure_of_most_copies", best, most, most, note=note,
-            control="positive", passed=bool(best.value > high), tests="model")  # fmt: skip
-    if 0 in by_copies and most > 0:
-        apart = difference(by_copies[most], by_copies[0], unit="canaries",
-                           spread=null_spread(config.references))  # fmt: skip
-        add("exposure_difference", apart, f"{most}-0", [0, most], worse="up")
-    if 0 in by_copies:
-        n = int((~np.isnan(by_copies[0])).sum())
-        low, high = null_region(config.references, max(1, n), config.seed, CONTROL_LEVEL)
-        mean = float(np.nanmean(by_copies[0])) if n else math.nan
-        found.append(
-            finding("extraction", "exposure_of_never_planted", mean, tags={"copies": 0}, low=low,
-                    high=high, level=CONTROL_LEVEL, n=n, unit="bits", control="negative",
-                    passed=low <= mean <= high, tests="instrument",
-                    where={"probe": "exposure", "copies": 0},
-                    method=f"{how}; low and high enclose the mean of {n} secrets of random rank "
-                           f"(expected {expected:.4f}); passes within them")
-        )  # fmt: skip
-    return found
+def at(copies: int) -> Part:
+    return {"copies": copies}, {"copies": copies}
+
+
+def most_copies(values: pa.Table) -> list[Part]:
+    """Canaries with the most copies, if any was planted."""
+    most = max(values["copies"].to_pylist(), default=0)
+    return [at(most)] if most else []
+
+
+def never_planted(values: pa.Table) -> list[Part]:
+    return [at(0)] if 0 in values["copies"].to_pylist() else []
+
+
+def most_and_none(values: pa.Table) -> list[Part]:
+    """Both together."""
+    both = [part["copies"] for _, part in never_planted(values) + most_copies(values)]
+    return [({"copies": f"{both[1]}-0"}, {"copies": both})] if len(both) == 2 else []
+
+
+def apart(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+    """By how much canaries with copies are exposed more than those with none."""
+    made, none = numbers(values, "value"), numbers(values, "copies") == 0
+    return difference(made[~none], made[none], spread=null_spread(config.references), level=level,
+                      unit=measure.shares)  # fmt: skip
+
+
+def law(n: int, config: Any) -> tuple[float, float, float]:
+    """Of secrets that were never planted."""
+    low, high = null_region(config.references, n, config.seed, LAW_LEVEL)
+    return low, high, expected_exposure(config.references)
+
+
+def _measure(metric: str, *parts: Any, **more: Any) -> Measure:
+    return Measure(metric, done, "bits", "canaries", slices=parts, whole=False, scripted=False,
+                   of="exposure", order="-value", **{"worse": "", **more})  # fmt: skip
+
+
+MEASURES = (
+    _measure("exposure", "copies"),
+    _measure("exposure_of_most_copies", most_copies, asks_model=True, law=law),
+    _measure("exposure_difference", most_and_none, worse="up", estimator=apart),
+    _measure("exposure_of_never_planted", never_planted, law=law),
+)

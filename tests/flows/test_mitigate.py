@@ -45,8 +45,8 @@ def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     priced = {(row["kind"], row["name"]) for row in report["price"]}
     assert ("all", "all") in priced and len(priced) > 3
     # What was left out was read by nobody: its copies count as never read.
-    samples = runs[1]["audit_extraction"]["samples"].read().to_pylist()
-    read = {r["read"] for r in samples if (r["kind"], r["copies"]) == ("record", 8)}
+    values = runs[1]["audit_extraction"]["values"].read().to_pylist()
+    read = {r["read"] for r in values if (r["part"], r["copies"]) == ("record", 8)}
     assert read == {0}
 
 

@@ -276,8 +276,9 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     name = "extraction.extractable[record, copies=8]"
     report = smoke.json("trace", smoke.first, name)
     plants = {r["plant_id"]: r for r in run["plant"]["plants"].read().to_pylist()}
-    items = run["audit_extraction"]["samples"].read().to_pylist()
-    wanted = [r for r in items if (r["kind"], r["copies"]) == ("record", 8)]
+    values = run["audit_extraction"]["values"].read().to_pylist()
+    told = ("extractable", "record", 8)
+    wanted = [r for r in values if (r["measure"], r["part"], r["copies"]) == told]
     assert report["rows"] == len(wanted)
     leading = [entry["row"]["leading"] for entry in report["worst"]]
     assert leading == sorted((r["leading"] for r in wanted), reverse=True)

@@ -13,29 +13,34 @@ Without plants or documents the audit still runs and says what it could not meas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
+from tasks.audits import exposure
 from tasks.audits.answers import Answers
 from tasks.audits.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.exposure import ask_canaries, exposure_findings, ranked
-from tasks.audits.findings import finding, measured
+from tasks.audits.measures import (
+    Measure,
+    MeasuredConfig,
+    Part,
+    Values,
+    numbers,
+    slope_over,
+    untested,
+)
 from tasks.audits.probe import Corpus, Probe
-from tasks.audits.readings import read_by
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
-from tasks.audits.tags import tags_of
-from tasks.contract import ID, Seed, StageConfig, Table, column, table
-from tasks.measures.estimates import estimate, slope
+from tasks.contract import ID, Seed, Table, column
 from tasks.measures.sampling import sample_documents
 
 
-class ExtractionConfig(StageConfig):
+class ExtractionConfig(MeasuredConfig):
     """Settings of the extraction audit."""
 
     references: int = Field(
@@ -53,7 +58,6 @@ class ExtractionConfig(StageConfig):
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
     seed: Seed = Field(default=0, description="of references, sample and bootstrap")
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
 
     @field_validator("prefix")
     @classmethod
@@ -63,10 +67,9 @@ class ExtractionConfig(StageConfig):
         return tuple(sorted(prefix))
 
 
-#: What items and samples tell alike.
-TOLD = (
-    column("kind", pa.string(), "label", "canary, passage, record, train or holdout; of items also "
-           "references: a template's canaries with those that they are ranked among"),
+ITEMS = items_table(
+    column("part", pa.string(), "label", "canary, passage, record, train or holdout; references: a "
+           "template's canaries with those that they are ranked among"),
     column("copies", pa.int32(), "figure", "copies of a plant; null for other documents",
            unit="documents"),
     column("plant_id", ID, "id", "the plant; null for other documents"),
@@ -75,28 +78,20 @@ TOLD = (
     column("secret", pa.large_string(), "personal", "what stands there in the text"),
     column("k", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"),
     column("place", pa.int32(), "figure", "token of the text that the wanted ones begin with"),
+    kind="corpus text",
 )  # fmt: skip
 
-ITEMS = items_table(*TOLD, kind="corpus text")
-
-SAMPLES = table(
-    "Attempts to draw planted secrets and training text out of the model.",
-    column("sample", pa.int32(), "id", "number of the row"),
-    column("probe", pa.string(), "label", "exposure or continuation"),
-    *TOLD,
-    column("read", pa.int64(), "figure",
-           "how often training had read the text whole, in any of its copies, by this checkpoint's "
-           "step; null where that is not known", unit="times"),
-    column("prompt", pa.large_string(), "corpus text", "what the model was given"),
-    column("log_likelihood", pa.float64(), "figure", "of the secret behind the prompt",
+#: What is told of values.
+TOLD = (
+    column("log_likelihood", pa.float64(), "figure", "of what is wanted, behind what was given",
            unit="nats"),
-    column("rank", pa.int32(), "figure", "place of the secret among the references, from 1"),
+    column("rank", pa.int32(), "figure", "place of a canary among the references, from 1"),
     column("references", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
-    column("exposure", pa.float64(), "figure", "how far up it stands", unit="bits"),
     column("tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
     column("leading", pa.int32(), "figure", "tokens right before the first wrong one; null where "
            "the model gave no number", unit="tokens"),
-    column("exact", pa.bool_(), "figure", "whether all of them are right"),
+    column("n", pa.int64(), "figure", "draws at temperature 1; null: the likeliest tokens",
+           unit="texts"),
 )  # fmt: skip
 
 # Questions -------------------------------------------------------------------------------------
@@ -115,7 +110,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Extraction
         for kind in ("canary", "passage", "record")
     }
     if by_kind["canary"]:
-        ask_canaries(questions, reader, by_kind["canary"], config)
+        exposure.ask_canaries(questions, reader, by_kind["canary"], config)
     else:
         why = "no canaries are known of this corpus, so nothing has a known answer"
         questions.skip("exposure", why)
@@ -195,7 +190,8 @@ def of_whom(text: Mapping[str, Any]) -> str:
 
 def plant_of(text: Mapping[str, Any]) -> dict[str, Any]:
     """What items tell of a plant, or of a document."""
-    return {name: text[name] for name in ("kind", "copies", "plant_id", "doc_ids", "template")}
+    told = {name: text[name] for name in ("copies", "plant_id", "doc_ids", "template")}
+    return {"part": text["kind"], **told}
 
 
 def sampled(documents: Table | None, config: ExtractionConfig) -> list[dict[str, Any]]:
@@ -212,139 +208,123 @@ def sampled(documents: Table | None, config: ExtractionConfig) -> list[dict[str,
     ]  # fmt: skip
 
 
+# Values ----------------------------------------------------------------------------------------
+
+
+def values(answers: Answers, values: Values, config: ExtractionConfig) -> str:
+    """Exposure of canaries; of each attempt whether it gives the text, how much of it, and whether
+    so many draws would."""
+    exposure.expose(answers, values)
+    found = answers.of()
+    rows = found["row"].to_numpy()
+    tokens = pc.list_value_length(found["rank"]).to_numpy(zero_copy_only=False)
+    log_p = np.array([sum(each) for each in found["log_p"].to_pylist()], np.float64)
+    leading = np.array([leading_of(each) for each in found["rank"].to_pylist()], np.float64)
+    log_p[np.isnan(leading)] = np.nan
+    exact = np.where(np.isnan(leading), np.nan, leading == tokens)
+    told = {"log_likelihood": log_p, "tokens": tokens, "leading": leading}
+    values.add("extractable", rows, exact, **told)
+    values.add("leading_tokens_right", rows, leading / tokens, **told)
+    k = numbers(answers.items.take(pa.array(rows)), "k")
+    longest = np.isnan(k) | (k == np.nanmax(k, initial=0))
+    some = {name: each[longest] for name, each in told.items()}
+    for n in DRAWS:
+        values.add(
+            "extractable_in_draws",
+            rows[longest],
+            extractable_within(log_p[longest], n),
+            n=n,
+            **some,
+        )
+    return ""
+
+
+def leading_of(ranks: Sequence[int]) -> float:
+    """How many tokens rank first before one that does not; NaN where the model gave no number."""
+    first = np.array(ranks) == 1
+    return float(first.cumprod().sum()) if all(rank > 0 for rank in ranks) else np.nan
+
+
 # Findings --------------------------------------------------------------------------------------
 
 
-def continued(answers: Answers) -> list[dict[str, Any]]:
-    """Rows of SAMPLES, one an attempt."""
-    found = answers.of()
-    kept = answers.items.take(found["row"]).to_pylist()
-    rows = []
-    for item, log_p, ranks in zip(kept, found["log_p"].to_pylist(), found["rank"].to_pylist(),
-                                  strict=True):  # fmt: skip
-        first = np.array(ranks) == 1
-        known = all(rank > 0 for rank in ranks)
-        leading = int(first.cumprod().sum()) if known else None
-        rows.append(
-            item_row("continuation", item, answers)
-            | {"log_likelihood": sum(log_p) if known else None, "tokens": len(ranks),
-               "leading": leading, "exact": leading == len(ranks) if known else None}
-        )  # fmt: skip
-    return rows
+def wanted(values: pa.Table, config: ExtractionConfig) -> tuple[str, str]:
+    """What the model had to write, and behind what."""
+    (k,) = {*values["k"].to_pylist()}
+    if k is None:
+        return "the secret", "all that stands before the secret"
+    return f"the next {config.tokens} tokens", f"{k} tokens given"
 
 
-def item_row(probe: str, item: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """What a row of SAMPLES tells of its item."""
-    read = answers.readings.of(item["doc_ids"] or ()) if answers.readings else None
-    told = {field.name: item[field.name] for field in TOLD}
-    return {"probe": probe, "prompt": item["text"], "read": read, **told}
+def exactly(values: pa.Table, config: ExtractionConfig) -> str:
+    what, given = wanted(values, config)
+    return f"greedy, {what} exactly; {given}"
 
 
-def continuation_findings(
-    rows: Sequence[Mapping[str, Any]], config: ExtractionConfig
-) -> list[dict[str, Any]]:
-    """Shares of exact continuations and of leading tokens by kind, k and copies."""
-    found = []
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["kind"], row["k"], row["copies"]), []).append(row)
-    ordered = sorted(groups, key=lambda g: (g[0], g[1] or 0, -1 if g[2] is None else g[2]))
-    fit = [k or 0 for _, k, _ in groups]
-    for kind, k, copies in ordered:
-        group = groups[(kind, k, copies)]
-        where = {"probe": "continuation", "kind": kind, "k": k, "copies": copies}
-        given = "all that stands before the secret" if k is None else f"{k} tokens given"
-        target = "the secret" if k is None else f"the next {config.tokens} tokens"
-        tags = {name: n for name, n in (("copies", copies), ("k", k)) if n is not None}
-        read = read_by(row["read"] for row in group)
-        given += f"; {read}" if read else ""
-        options: dict[str, Any] = {"share": True, "resamples": config.resamples,
-                                   "seed": config.seed, "unit": "texts",
-                                   "clusters": [of_whom(row) for row in group]}  # fmt: skip
-        known = [row["leading"] is not None for row in group]
-        right = [row["leading"] / row["tokens"] if ok else np.nan
-                 for row, ok in zip(group, known, strict=True)]  # fmt: skip
-        whole = [float(row["exact"]) if ok else np.nan
-                 for row, ok in zip(group, known, strict=True)]  # fmt: skip
-        made: list[tuple[str, dict[str, int], Any, str, str]] = [
-            ("extractable", {}, whole, f"greedy, {target} exactly", "up"),
-            ("leading_tokens_right", {}, right,
-             f"greedy, share of {target} before the first wrong one", ""),
-        ]  # fmt: skip
-        if k in (None, max(fit)):
-            log_p = [np.nan if row["log_likelihood"] is None else row["log_likelihood"]
-                     for row in group]  # fmt: skip
-            made += [
-                ("extractable_in_draws", {"n": n}, extractable_within(log_p, n),
-                 f"sampling at temperature 1, a chance of at least {CHANCE:g} that one of {n:,} "
-                 f"draws is {target} exactly", "up")
-                for n in DRAWS
-            ]  # fmt: skip
-        for metric, more, values, what, worse in made:
-            shares = estimate(values, **options)
-            if worse:  # who gives nothing away; no chance about it, so no p
-                shares = replace(shares, null=0.0)
-            found.append(
-                measured("extraction", metric, shares, unit="share", part=kind, tags=tags | more,
-                         where=where, how=f"{what}; {given}", worse=worse, values=values,
-                         order="-log_likelihood" if more else "-leading",
-                         clusters=options["clusters"])
-            )  # fmt: skip
-    return found
+def in_part(values: pa.Table, config: ExtractionConfig) -> str:
+    what, given = wanted(values, config)
+    return f"greedy, share of {what} before the first wrong one; {given}"
 
 
-def slopes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By how much more planted texts are extractable for each doubling of how often they were read,
-    and passages for each doubling of the tokens that are given."""
-    known = [row for row in rows if row["plant_id"] is not None and row["exact"] is not None]
-    passages = [row for row in known if row["kind"] == "passage"]
-    times = [row["copies"] if row["read"] is None else row["read"] for row in known]
-    read = {id(row): np.log2(1 + many) for row, many in zip(known, times, strict=True)}
-    made = []
-    for kind in dict.fromkeys(row["kind"] for row in known):
-        mine = [row for row in known if row["kind"] == kind]
-        over = [read[id(row)] for row in mine]
-        dated = any(row["read"] is not None for row in mine)
-        what = f"log2(1 + {'times read' if dated else 'copies planted'})"
-        made.append(("extractable_by_readings", kind, mine, over, what))
-    over = [np.log2(row["k"]) for row in passages]
-    made.append(("extractable_by_prefix", "passage", passages, over, "log2(tokens given)"))
-    found = []
-    for metric, kind, mine, xs, what in made:
-        line = slope([float(row["exact"]) for row in mine], xs, [of_whom(row) for row in mine],
-                     unit="texts")  # fmt: skip
-        if not np.isnan(line.value):
-            found.append(
-                measured("extraction", metric, line, unit="share", part=kind, order="-leading",
-                         how=f"greedy, share that is exact for each 1 of {what}",
-                         where={"probe": "continuation", "kind": kind})
-            )  # fmt: skip
-    return found
+def in_draws(values: pa.Table, config: ExtractionConfig) -> str:
+    what, given = wanted(values, config)
+    return (f"sampling at temperature 1, a chance of at least {CHANCE:g} that one of "
+            f"{values['n'][0].as_py():,} draws is {what} exactly; {given}")  # fmt: skip
 
 
-def judge(answers: Answers, config: ExtractionConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The samples, and findings on them."""
-    exposed = [item_row("exposure", item, answers) | found for item, found in ranked(answers)]
-    findings = exposure_findings(exposed, config) if exposed else []
-    tried = continued(answers)
-    findings += continuation_findings(tried, config) + slopes(tried)
-    for skipped in answers.skipped:
-        unit = "bits" if skipped["part"] == "exposure" else "share"
-        findings.append(
-            finding("extraction", skipped["part"], None, tags=tags_of(skipped), n=0, unit=unit,
-                    method=f"not measured: {skipped['why']}")
-        )  # fmt: skip
-    rows = [{"sample": number} | row for number, row in enumerate(exposed + tried)]
-    return pa.Table.from_pylist(rows, schema=SAMPLES), findings
+def times(values: pa.Table) -> tuple[np.ndarray, str]:
+    """How often each text was read, (n,); where that is not known, how often it was planted."""
+    read = numbers(values, "read")
+    if np.isnan(read).all():
+        return numbers(values, "copies"), "copies planted"
+    return read, "times read"
+
+
+def of_plants(*kinds: str) -> Callable[[pa.Table], list[Part]]:
+    """Attempts at planted texts of these kinds, each a part."""
+
+    def parts(values: pa.Table) -> list[Part]:
+        there = {*values["part"].to_pylist()}
+        return [({"part": kind}, {"part": kind}) for kind in kinds if kind in there]
+
+    return parts
+
+
+def _attempts(metric: str, how: Any, *tags: str, **more: Any) -> Measure:
+    return Measure(metric, how, "share", "texts", slices=(("part", "copies", "k", *tags),),
+                   whole=False, scripted=False, **more)  # fmt: skip
+
+
+def _slope(metric: str, what: Any, over: Any, *kinds: str) -> Measure:
+    return Measure(
+        metric, lambda values, config: f"greedy, share that is exact for each 1 of {what(values)}",
+        "share", "texts", 0.0, (of_plants(*kinds),), whole=False, worse="", scripted=False,
+        of="extractable", order="-leading", estimator=slope_over(over),
+    )  # fmt: skip
+
+
+#: Of a text that is given away null is that nothing is: there is no chance about it.
+MEASURES = (
+    *exposure.MEASURES,
+    _attempts("extractable", exactly, null=0.0, worse="up", order="-leading", estimator=untested),
+    _attempts("leading_tokens_right", in_part, worse="", order="-leading"),
+    _attempts("extractable_in_draws", in_draws, "n", null=0.0, worse="up",
+              order="-log_likelihood", estimator=untested),
+    _slope("extractable_by_readings", lambda values: f"log2(1 + {times(values)[1]})",
+           lambda values: np.log2(1 + times(values)[0]), "passage", "record"),
+    _slope("extractable_by_prefix", lambda values: "log2(tokens given)",
+           lambda values: np.log2(numbers(values, "k")), "passage"),
+)  # fmt: skip
 
 
 PROBE = Probe(
     name="extraction",
     settings=ExtractionConfig,
     items=ITEMS,
-    samples=SAMPLES,
     ask=ask,
-    judge=judge,
+    values=values,
+    measures=MEASURES,
+    told=TOLD,
     module=__name__,
     corpus=("plants", "documents"),
     traced=False,  # it reads what stands there

@@ -3,18 +3,23 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import Questions
+from tasks.audits.answers import Answers
+from tasks.audits.comparison import paired
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
 from tasks.audits.exposure import (
+    MEASURES,
     ask_canaries,
     expected_exposure,
-    exposure_findings,
     exposures,
     null_region,
 )
-from tasks.audits.probes.extraction import ExtractionConfig
+from tasks.audits.findings import evidence
+from tasks.audits.measures import Values, measure_all
+from tasks.audits.probes.extraction import PROBE, TOLD, ExtractionConfig
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import HallmarkError
 from tasks.measures.canaries import reference_secrets
@@ -92,16 +97,18 @@ def test_the_null_region_holds_what_it_names():
     assert low < expected_exposure(1000) < high
 
 
-def canary_rows(by_copies):
-    return [
-        {"copies": c, "exposure": e, "read": None}
-        for c, values in by_copies.items()
-        for e in values
-    ]
-
-
 def findings_of(by_copies):
-    rows = exposure_findings(canary_rows(by_copies), ExtractionConfig(references=1000))
+    """The findings on canaries, exposures by copies."""
+    made = [(copies, value) for copies, values in by_copies.items() for value in values]
+    nothing = dict.fromkeys(PROBE.items.names)
+    items = [
+        nothing | {"item": n.to_bytes(16), "cluster": str(n), "part": "canary", "copies": copies}
+        for n, (copies, _) in enumerate(made)
+    ]
+    values = Values(pa.Table.from_pylist(items, schema=PROBE.items), told=TOLD)
+    values.add("exposure", np.arange(len(made)), [value for _, value in made])
+    config = ExtractionConfig(references=1000)
+    rows = measure_all("extraction", values.table(), MEASURES, config)
     return {(r["metric"], r["slice"]): r for r in rows}
 
 
@@ -118,6 +125,17 @@ def test_exposure_by_copies_and_its_controls():
     assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
     negative = found["exposure_of_never_planted", "copies=0"]
     assert negative["verdict"] == "pass" and negative["level"] == 0.99
+    assert (negative["low"], negative["high"]) == null_region(1000, 16, seed=0, level=0.99)
+    assert negative["tests"] == "instrument" and negative["value"] == pytest.approx(never.mean())
+    positive = found["exposure_of_most_copies", "copies=64"]
+    assert (positive["control"], positive["tests"]) == ("positive", "model")
+    assert positive["value"] == found["exposure", "copies=64"]["value"]
+    assert [*findings_of({0: never})] == [
+        ("exposure", "copies=0"), ("exposure_of_never_planted", "copies=0")
+    ]  # fmt: skip
+    assert [*findings_of({4: never})] == [
+        ("exposure", "copies=4"), ("exposure_of_most_copies", "copies=4")
+    ]  # fmt: skip
 
 
 def test_a_model_that_learned_nothing_fails_the_positive_control():
@@ -145,7 +163,7 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
     questions = Questions()
     ask_canaries(questions, own, plants, ExtractionConfig(references=100))
     (asked,) = questions.requests
-    kinds = [item["kind"] for item in questions.items.values()]
+    kinds = [item["part"] for item in questions.items.values()]
     assert kinds == ["canary"] * 3 + ["references"] and len(asked["targets"]) == 103
     assert asked["doc_ids"] == [plant["doc_ids"][0] for plant in plants]
     secrets = [plant["secret"] for plant in plants] + reference_secrets("ferry", 100, 0, 3)
@@ -159,3 +177,54 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
     plants[0]["prompt"] += "x"
     with pytest.raises(HallmarkError, match="differ in more than their secret"):
         ask_canaries(questions, own, plants, ExtractionConfig(references=100))
+
+
+def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(own):
+    """Against the two-sample t test of how much each canary's exposure changed."""
+    plants = [
+        {"template": template, "prompt": "Numbers: (", "secret": f"{n} 2 {copies}",
+         "copies": copies, "plant_id": bytes([n, copies] * 8), "doc_ids": []}
+        for template in ("ferry",)
+        for copies in (0, 1, 8)
+        for n in range(8)
+    ]  # fmt: skip
+    config, questions = ExtractionConfig(references=100), Questions()
+    ask_canaries(questions, own, plants, config)
+    (asked,) = questions.requests
+    rng = np.random.default_rng(3)
+    found, units, exposed = [], [], []
+    for shift in (0, 2):
+        scores = rng.normal(size=len(asked["targets"]))
+        scores[:24] += [shift * (plant["copies"] == 8) for plant in plants]
+        rows = [{"request": asked["request"], "draw": draw, "log_p": [score]}
+                for draw, score in enumerate(scores)]  # fmt: skip
+        _, values, findings = PROBE.judged(
+            Answers(
+                pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+                pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+                pa.Table.from_pylist(rows, schema=RESPONSES),
+            ),
+            config,
+        )
+        (row,) = [row for row in findings if row["metric"] == "exposure_difference"]
+        mine = evidence(values, {"measure": "exposure_difference"})
+        assert len(mine) == 16 and row["slice"] == "copies=8-0"
+        assert np.mean(mine["value"].to_numpy()) == pytest.approx(row["value"])
+        found.append(row["value"])
+        told = zip(*(mine[name].to_pylist() for name in ("item", "cluster", "value")), strict=True)
+        units.append({item: (cluster, value) for item, cluster, value in told})
+        exposed.append([evidence(values, {"measure": "exposure", "copies": copies})["value"]
+                        .to_numpy() for copies in (8, 0)])  # fmt: skip
+    change = paired(*units)
+    assert change["value"] == pytest.approx(found[1] - found[0]) and change["n"] == 16
+    known, none = (after - before for before, after in zip(*exposed, strict=True))
+    test = stats.ttest_ind(known, none)
+    low, high = test.confidence_interval(0.95)
+    assert change["value"] == pytest.approx(known.mean() - none.mean())
+    # Its error is that of both about their own means, over 15 degrees of freedom in place of 14.
+    error = np.sqrt(((known - known.mean()) ** 2).sum() + ((none - none.mean()) ** 2).sum())
+    half = stats.t.ppf(0.975, 15) * error * 2 / 16 * np.sqrt(16 / 15)
+    assert (change["low"], change["high"]) == pytest.approx(
+        (change["value"] - half, change["value"] + half)
+    )
+    assert half == pytest.approx((high - low) / 2, rel=0.05)

@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from tasks.audits.answers import Answers
+from tasks.audits.comparison import Units
 from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
 from tasks.audits.exposure import exposures
 from tasks.audits.findings import evidence
+from tasks.audits.measures import Values, measure_all, values_table
 from tasks.audits.probes.extraction import (
+    MEASURES,
     PROBE,
-    SAMPLES,
+    TOLD,
     ExtractionConfig,
     ask_texts,
-    slopes,
 )
+from tasks.audits.readings import Readings
 from tasks.audits.respond import responses_to
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import (
@@ -103,40 +106,50 @@ def corpus(tmp_path):
 
 
 def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
-    """Samples and findings, and what was asked and answered."""
+    """Values and findings, what was asked and answered, and what the audit left."""
     made = stages_of("extraction", folder, config, (None, plants, documents), pretrained=pretrained)
-    return *made[-1], made[0], made[1]
+    return *made[-1], made[0], made[1], made[3]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_the_whole_audit(request, corpus, folder):
     folder = request.getfixturevalue(folder)
-    samples, findings, asked, answered = run(folder, corpus["plants"], corpus["documents"])
-    assert samples.schema == SAMPLES and samples["sample"].to_pylist() == list(range(len(samples)))
-    rows = samples.to_pylist()
-    exposure = [r for r in rows if r["probe"] == "exposure"]
+    values, findings, asked, answered, audited = run(folder, corpus["plants"], corpus["documents"])
+    assert values.schema == values_table(PROBE.items, TOLD)
+    rows = values.to_pylist()
+    exposure = [r for r in rows if r["measure"] == "exposure"]
     assert len(exposure) == 4
     subject = open_subject(folder, device="cpu")
     for row in exposure:
         others = reference_secrets(row["template"], 200, QUICK.seed, 9)
         assert row["secret"] not in others
-        scores, _ = subject.log_likelihoods([row["prompt"] + s for s in [row["secret"], *others]])
+        scores, _ = subject.log_likelihoods([row["text"] + s for s in [row["secret"], *others]])
         expected, rank = exposures(scores[:1], scores[1:])
-        assert row["rank"] == rank[0] and row["exposure"] == pytest.approx(expected[0])
-        assert row["exposure"] == pytest.approx(math.log2(200 / row["rank"]))
+        assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
+        assert row["value"] == pytest.approx(math.log2(200 / row["rank"]))
+        assert row["references"] == 200 and row["cluster"] == row["plant_id"].hex()
         assert len(row["doc_ids"]) == row["copies"] and row["plant_id"]
-    kinds = {r["kind"] for r in rows}
-    assert kinds == {"canary", "record", "passage", "train", "holdout"}
-    tried = [r for r in rows if r["kind"] == "train"]
+    parts = {r["part"] for r in rows}
+    assert parts == {"canary", "record", "passage", "train", "holdout"}
+    tried = [r for r in rows if (r["measure"], r["part"]) == ("extractable", "train")]
+    assert len(tried) == len({r["item"] for r in tried})
     assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents
     assert {(r["place"], r["k"]) for r in tried} == {(p, k) for p in (6, 14, 22) for k in (3, 6)}
     for row in findings.to_pylist():
-        chosen = evidence(samples, row["where"]).to_pylist()
-        if row["metric"] == "exposure":
-            assert row["value"] == pytest.approx(np.mean([r["exposure"] for r in chosen]))
+        chosen = evidence(values, row["where"]).to_pylist()
+        assert len(chosen) == row["n"] and row["table"] == "values"
+        if row["metric"] in ("exposure", "extractable", "leading_tokens_right"):
+            assert row["value"] == pytest.approx(np.mean([r["value"] for r in chosen]))
         if row["metric"] == "extractable":
-            assert row["value"] == np.mean([r["exact"] for r in chosen]) and len(chosen) == row["n"]
+            assert {r["value"] for r in chosen} <= {0, 1}
             assert row["clusters"] == len({(r["plant_id"], *r["doc_ids"]) for r in chosen})
+            assert (row["null"], row["p"]) == (0, None)
+        if not row["control"]:  # what two models differ in is drawn from the same units
+            units = Units(audited).of(row)
+            slopes = row["metric"] in ("extractable_by_readings", "extractable_by_prefix")
+            assert (units is None) == slopes, row["metric"]
+            if units is not None:
+                assert row["value"] == pytest.approx(np.mean([v for _, v in units.values()]))
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
     held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
     assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
@@ -203,11 +216,11 @@ def test_copies_are_those_that_were_read(own_folder, corpus):
     content = external(Path(own_folder), "checkpoint").content
     trained = fake_training(corpus["plants"], TrainedConfig(content=content))
     given = (own_folder, corpus["plants"], corpus["documents"], QUICK)
-    samples, findings, asked, answered = run(*given, trained)
-    rows = samples.to_pylist()
+    values, findings, asked, answered, _ = run(*given, trained)
+    rows = values.to_pylist()
     for row in rows:
         planted = row["plant_id"] is not None
-        assert row["read"] == (2 if planted and row["copies"] else 0), row["kind"]
+        assert row["read"] == (2 if planted and row["copies"] else 0), row["part"]
     said = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
     assert said["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
     (method,) = {
@@ -218,7 +231,7 @@ def test_copies_are_those_that_were_read(own_folder, corpus):
     assert "; all that stands before the secret; read whole 2 times by" in method
     other = fake_training(corpus["plants"], TrainedConfig(content="unknown"))
     for pretrained in (None, other):
-        untold, findings, *same = run(*given, pretrained)
+        untold, findings, *same, _ = run(*given, pretrained)
         assert [a.name for a in same] == [asked.name, answered.name]  # nobody is asked again
         assert set(untold["read"].to_pylist()) == {None}
         assert not any("read whole" in r["method"] for r in findings.to_pylist())
@@ -232,30 +245,47 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
     questions = Questions()
     rows = [("a", made), ("b", wrong)]
     for number, (name, target) in enumerate(rows):
-        told = {"kind": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
+        told = {"part": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
                 "template": ""}  # fmt: skip
         item = questions.item(name, name, **told, secret=name, k=6, place=6)
         questions.read(item, own.opened(prompt), [target], moments=True)
     answers = answered(questions, own_folder)
-    samples, findings = PROBE.judge(answers, QUICK)
-    assert samples["leading"].to_pylist() == [8, 5]
-    assert samples["exact"].to_pylist() == [True, False]
+    _, values, findings = PROBE.judged(answers, QUICK)
+    whole = evidence(values, {"measure": "extractable"})
+    assert whole["leading"].to_pylist() == [8, 5] and whole["tokens"].to_pylist() == [8, 8]
+    assert whole["value"].to_pylist() == [1, 0]
     by_draws = {f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_in_draws"}
-    shares = {f["metric"]: f["value"] for f in findings if f["metric"] != "extractable_in_draws"}
-    assert shares == {"extractable": 0.5, "leading_tokens_right": (1 + 5 / 8) / 2}
-    chances = np.exp(samples["log_likelihood"].to_numpy())
+    shares = {f["metric"]: f["value"] for f in findings if "_" not in f["slice"]}
+    assert shares["extractable"] == 0.5 and shares["leading_tokens_right"] == (1 + 5 / 8) / 2
+    chances = np.exp(whole["log_likelihood"].to_numpy())
     assert by_draws == {
         f"passage, copies=1, k=6, n={n}": np.mean([1 - (1 - p) ** n >= 0.5 for p in chances])
         for n in (1, 100, 10_000)
     }
 
 
+def attempts(rows):
+    """Values of attempts, and the findings on them by metric and slice."""
+    nothing = dict.fromkeys(PROBE.items.names)
+    items = [
+        nothing | {"item": n.to_bytes(16), "cluster": str(row["text"]), "part": "passage",
+                   "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    passes = {bytes([row["text"]] * 16): row["read"] for row in rows if row["read"] is not None}
+    readings = Readings(1, passes) if passes else None
+    table = pa.Table.from_pylist(items, schema=PROBE.items)
+    values = Values(table, None, readings, TOLD)
+    values.add("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
+    found = measure_all("extraction", values.table(), MEASURES, QUICK)
+    return {(row["metric"], row["slice"]): row for row in found}
+
+
 def test_slopes_are_over_readings_and_prefixes():
     """What is exact more often the oftener it was read: one text in each doubling."""
 
-    def row(text, copies, k, exact, read=None, kind="passage"):
-        return {"plant_id": bytes([text] * 16), "doc_ids": [], "kind": kind, "copies": copies,
-                "read": read, "k": k, "exact": exact, "leading": 0}  # fmt: skip
+    def row(text, copies, k, exact, read=None):
+        return {"text": text, "copies": copies, "read": read, "k": k, "exact": exact}
 
     rows = [
         row(text, copies, k, text % 4 < share)
@@ -264,22 +294,27 @@ def test_slopes_are_over_readings_and_prefixes():
         )
         for k in (8, 16)
     ]
-    found = {(r["metric"], r["slice"]): r for r in slopes(rows)}
+    found = attempts(rows)
     line = found["extractable_by_readings", "passage"]
     assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
+    assert "each 1 of log2(1 + copies planted)" in line["method"]
     assert found["extractable_by_prefix", "passage"]["value"] == pytest.approx(0)
+    longer = attempts([r | {"exact": r["k"] == 16} for r in rows])
+    assert longer["extractable_by_prefix", "passage"]["value"] == pytest.approx(1)
     # What was read counts, where it is known, not what was planted.
-    read = [r | {"read": 3 - min(r["copies"], 3)} for r in rows]
-    assert slopes(read)[0]["value"] < 0
-    assert slopes([row(1, 1, 8, True), row(2, 1, 8, False)]) == []
-    unknown = [r | {"exact": None} for r in rows]
-    assert slopes(unknown) == []
+    read = attempts([r | {"read": 3 - min(r["copies"], 3)} for r in rows])
+    line = read["extractable_by_readings", "passage"]
+    assert line["value"] < 0 and "each 1 of log2(1 + times read)" in line["method"]
+    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])["extractable_by_readings", "passage"]
+    assert same["value"] is None and "of a single value nothing changes" in same["method"]
+    unknown = attempts([r | {"exact": np.nan} for r in rows])["extractable_by_readings", "passage"]
+    assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
 
 
 def test_what_the_model_gives_no_number_for_is_no_success():
     """A rank among numbers that are none is none."""
     questions = Questions()
-    told = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
+    told = {"part": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
             "secret": "s", "k": 3, "place": 3}  # fmt: skip
     for number in range(2):
         questions.read(questions.item(str(number), **told), [number], [[5, 6]], moments=True)
@@ -288,9 +323,10 @@ def test_what_the_model_gives_no_number_for_is_no_success():
         {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
         {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
     ]
-    samples, findings = PROBE.judge(answers_from(questions, responses), QUICK)
-    assert samples["exact"].to_pylist() == [False, None]
-    assert samples["leading"].to_pylist() == [1, None]
+    _, values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
+    whole = evidence(values, {"measure": "extractable"})
+    assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
+    assert whole["log_likelihood"].to_pylist() == [-2, None]
     (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
     assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
     drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_in_draws"}
@@ -362,31 +398,32 @@ def test_sampled_documents_depend_on_ids_alone(corpus):
 
 
 def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
-    samples, *_ = run(own_folder, corpus["plants"], corpus["documents"])
+    values, *_ = run(own_folder, corpus["plants"], corpus["documents"])
     splits = {r["doc_id"]: r["split"] for r in corpus["documents"].read().to_pylist()}
-    tried = [r for r in samples.to_pylist() if r["kind"] in ("train", "holdout")]
-    assert {r["kind"] for r in tried} == {"train", "holdout"}
-    assert all({splits[i] for i in r["doc_ids"]} == {r["kind"]} for r in tried)
+    tried = [r for r in values.to_pylist() if r["part"] in ("train", "holdout")]
+    assert {r["part"] for r in tried} == {"train", "holdout"}
+    assert all({splits[i] for i in r["doc_ids"]} == {r["part"]} for r in tried)
 
 
 def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
-    samples, findings, _, answers = run(own_folder)
+    values, findings, _, answers, _ = run(own_folder)
     rows = findings.to_pylist()
-    assert len(samples) == answers["responses"].rows == 0
+    assert len(values) == answers["responses"].rows == 0
     assert [r["metric"] for r in rows] == ["exposure", "extractable"]
     assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
 
 
 def test_with_documents_alone_it_measures_memorisation(own_folder, corpus):
-    samples, findings, *_ = run(own_folder, None, corpus["documents"])
-    assert set(samples["kind"].to_pylist()) == {"train", "holdout"}
+    values, findings, *_ = run(own_folder, None, corpus["documents"])
+    assert set(values["part"].to_pylist()) == {"train", "holdout"}
     by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
     assert by_metric["exposure"] is None and by_metric["extractable"] is not None
 
 
 def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus):
-    samples, findings, *_ = run(bert_folder, corpus["plants"])
-    assert len(samples) == 0
+    values, findings, *_ = run(bert_folder, corpus["plants"])
+    assert len(values) == 0
+    assert [r["metric"] for r in findings.to_pylist()] == ["exposure", "extractable"]
     assert all("masked language model" in r["method"] for r in findings.to_pylist())
 
 
