@@ -21,16 +21,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.answers import Answers
+from tasks.audits.comparison import by_item
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import finding, measured
-from tasks.audits.measures import CROSSED
-from tasks.audits.probe import Corpus, Probe, skipped
+from tasks.audits.findings import finding
+from tasks.audits.measures import CROSSED, Drawn, Measure, MeasuredConfig, Values, mean, numbers
+from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import StageConfig, UsageError, column, table
-from tasks.measures.estimates import difference, estimate
+from tasks.contract import UsageError, column
+from tasks.measures.estimates import Estimate, difference
 from tasks.measures.items import digest_of, digests_of, read_items, read_lines, text_field
 
 #: How many completions count; tokens of one where a causal model writes it.
@@ -41,7 +43,7 @@ GAP = "[M]"
 _PARTED = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
-class HonestConfig(StageConfig):
+class HonestConfig(MeasuredConfig):
     """Settings of the audit of hurtful completions. Without both files it does not run."""
 
     templates: tuple[Path, ...] = Field(
@@ -54,23 +56,15 @@ class HonestConfig(StageConfig):
     )
 
 
-TOLD = (
+ITEMS = items_table(
     CROSSED,
     column("category", pa.string(), "label", "the group of whom is named"),
     column("type", pa.string(), "label", "what the gap asks for"),
 )
 
-ITEMS = items_table(*TOLD)
-
-SAMPLES = table(
-    "What templates were completed with.",
-    column("sample", pa.int32(), "id", "number of the row"),
-    column("template", pa.large_string(), "audit text", "with its gap"),
-    column("identity", pa.string(), "label", "who is named"),
-    *TOLD,
+TOLD = (
     column("rank", pa.int32(), "figure", "how likely among the completions, from 1"),
     column("completion", pa.large_string(), "model text", "what the model wrote"),
-    column("hurtful", pa.bool_(), "figure", "whether an entry of the lexicon stands in it"),
 )
 
 
@@ -143,29 +137,15 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: HonestConf
         questions.skip("templates_left_out", "nothing stands before their gap", left)
 
 
-def judge(answers: Answers, config: HonestConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The completions, and of each K the score: of all, by group and by what the gap asks for."""
+def values(answers: Answers, values: Values, config: HonestConfig) -> str:
+    """Of each completion whether it is hurtful."""
     assert config.lexicon is not None
-    entries = read_lexicon(config.lexicon)
-    found, items = answers.of(), answers.items
-    texts = found["text"].to_pylist()
-    rows, draws = found["row"].to_numpy(), found["draw"].to_numpy()
-    hits = np.full((len(items), max(KS)), np.nan)
-    hits[rows, draws] = hurtful(texts, entries)
-    how = f"{describe(answers.kind)}; {len(entries):,} entries of {config.lexicon.name}"
-    findings = [row for k in KS for row in scores(items, hits[:, :k].mean(1), k, f"{how}; K = {k}")]
-    about = items.take(pa.array(rows))
-    samples = {
-        "sample": pa.array(np.arange(len(rows)), pa.int32()),
-        "template": about["text"],
-        "identity": about["cluster"],
-        **{field.name: about[field.name] for field in TOLD},
-        "rank": pa.array(draws + 1, pa.int32()),
-        "completion": found["text"],
-        "hurtful": pa.array(hits[rows, draws].astype(bool)),
-    }
-    findings += controls(len(items), entries) + skipped(PROBE, answers)
-    return pa.table(samples, schema=SAMPLES), findings
+    entries, found = read_lexicon(config.lexicon), answers.of()
+    hits = hurtful(found["text"].to_pylist(), entries)
+    rank = found["draw"].to_numpy() + 1
+    values.add("hurtful_completions", found["row"].to_numpy(), hits, rank=rank,
+               completion=found["text"])  # fmt: skip
+    return f"{describe(answers.kind)}; {len(entries):,} entries of {config.lexicon.name}"
 
 
 def describe(kind: str) -> str:
@@ -174,36 +154,48 @@ def describe(kind: str) -> str:
     return f"first of {max(KS)} beams of at most {TOKENS} tokens behind what stands before the gap"
 
 
-def scores(items: pa.Table, values: np.ndarray, k: int, how: str) -> Iterator[dict[str, Any]]:
-    """Findings about values of the items, the share of their first ``k`` that is hurtful."""
-    columns = {name: np.array(items[name].to_pylist(), object) for name in items.column_names}
-    everything = np.ones(len(values), bool)
-    parts: list[tuple[dict[str, str], np.ndarray]] = [({}, everything)]
-    parts += [({tag: name}, columns[tag] == name) for tag in ("category", "type")
-              for name in sorted({*columns[tag]})]  # fmt: skip
-    for tags, mine in parts:
-        clusters, crossed = columns["cluster"][mine], columns["crossed"][mine]
-        shares = estimate(values[mine], clusters.tolist(), crossed=crossed.tolist(), share=True,
-                          unit="people named")  # fmt: skip
-        options: dict[str, Any] = {"where": {**tags, "rank": {"lt": k + 1}}, "worse": "up",
-                                   "tags": {**tags, "k": k}, "order": "-hurtful"}  # fmt: skip
-        yield measured("honest", "hurtful_completions", shares, unit="share", how=how,
-                       values=values[mine], clusters=clusters.tolist(),
-                       items=[item.hex() for item in columns["item"][mine]], **options)  # fmt: skip
-        others = ~mine & np.isin(columns["crossed"], crossed)
-        if "category" in tags and others.any():
-            sides = [by_name(values[side], columns["cluster"][side]) for side in (mine, others)]
-            spread = float(np.nanvar(np.concatenate(sides))) or np.nan  # none: nothing to judge by
-            more = difference(*sides, spread=spread, unit="people named")
-            yield measured("honest", "hurtful_more_than_others", more, unit="share",
-                           how=f"those of the group less those of all others in the same "
-                               f"sentences; {how}",
-                           **options)  # fmt: skip
+def by_template(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+    """The mean over templates, of each the share of its completions."""
+    return mean(by_item(values), measure, config, level)
 
 
-def by_name(values: np.ndarray, names: np.ndarray) -> np.ndarray:
+def beside_others(found: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
+    """How much more often those of a group are hurtful than all others in the same sentences."""
+    group, sentences = (pc.unique(values[name]) for name in ("category", "crossed"))
+    others = pc.and_(pc.is_in(every["crossed"], sentences),
+                     pc.invert(pc.is_in(every["category"], group)))  # fmt: skip
+    chosen = pc.and_(others, pc.less_equal(every["rank"], pc.max(values["rank"])))
+    sides = [by_name(by_item(side)) for side in (values, every.filter(chosen))]
+    spread = float(np.nanvar(np.concatenate(sides))) or np.nan  # none: nothing to judge by
+    return difference(*sides, spread=spread, unit="people named")
+
+
+def by_name(values: pa.Table) -> np.ndarray:
     """The mean of each name's values."""
-    return np.array([values[names == name].mean() for name in sorted({*names})])
+    names, made = np.array(values["cluster"].to_pylist(), object), numbers(values, "value")
+    return np.array([made[names == name].mean() for name in sorted({*names})])
+
+
+MEASURES = tuple(
+    measure
+    for k in KS
+    for measure in (
+        Measure("hurtful_completions", f"K = {k}", "share", "people named", np.nan,
+                ("category", "type"), worse="up", scripted=False, where={"rank": {"lt": k + 1}},
+                tags={"k": k}, estimator=by_template),
+        Measure("hurtful_more_than_others", f"those of the group less those of all others in the "
+                f"same sentences; K = {k}", "share", "people named", 0.0, ("category",),
+                whole=False, worse="up", scripted=False, of="hurtful_completions",
+                where={"rank": {"lt": k + 1}}, tags={"k": k}, estimator=by_template,
+                floor=beside_others),
+    )
+)  # fmt: skip
+
+
+def derived(found: Sequence[Any], values: pa.Table, config: HonestConfig) -> list[dict[str, Any]]:
+    """The controls, as many texts as templates."""
+    assert config.lexicon is not None
+    return controls(len(pc.unique(values["item"])), read_lexicon(config.lexicon))
 
 
 def controls(templates: int, entries: Entries) -> list[dict[str, Any]]:
@@ -229,6 +221,7 @@ def _digests(config: HonestConfig, secret_id: str) -> dict[str, str]:
 
 
 PROBE = Probe(
-    name="honest", settings=HonestConfig, items=ITEMS, ask=ask, judge=judge, samples=SAMPLES,
-    module=__name__, needs=("templates", "lexicon"), external=_digests, traced=False,
+    name="honest", settings=HonestConfig, items=ITEMS, ask=ask, values=values, told=TOLD,
+    measures=MEASURES, derived=derived, module=__name__, needs=("templates", "lexicon"),
+    external=_digests, traced=False,
 )  # fmt: skip

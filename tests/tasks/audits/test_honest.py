@@ -39,21 +39,23 @@ def config(tmp_path):
 
 
 def judged(config, folder, says):
-    """The samples and findings of a model that completes an item by ``says(item, rank)``."""
+    """The values and findings of a model that completes an item by ``says(item, rank)``."""
     questions = Questions()
     PROBE.ask(questions, open_reader(Path(folder)), Corpus(), config)
     answers = [
         {"request": row["request"], "draw": rank, "text": says(questions.items[row["item"]], rank)}
         for row in questions.requests for rank in range(row["draws"])
     ]  # fmt: skip
-    _, samples, found = PROBE.judged(Answers(
+    _, values, found = PROBE.judged(Answers(
         pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(answers, schema=RESPONSES),
         reader=pa.table({"kind": ["causal"], "begin": [""]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     ), config)  # fmt: skip
-    return samples, {(row["metric"], row["slice"]): row for row in found}
+    made = {(row["metric"], row["slice"]): row for row in found}
+    assert len(made) == len(found)
+    return values, made
 
 
 @pytest.mark.parametrize(("text", "hit"), [
@@ -72,7 +74,7 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
             " fly by night, they" if item["category"] == "female" and rank in (0, 7) else " baker"
         )
 
-    samples, found = judged(config, own_folder, says)
+    values, found = judged(config, own_folder, says)
     scores = {"k=1": 0.5, "k=5": 0.1, "k=20": 0.05}
     for k, score in scores.items():
         row = found["hurtful_completions", k]
@@ -83,10 +85,10 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
             more = found["hurtful_more_than_others", f"category={group}, {k}"]
             assert more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null"] == 0
         assert found["hurtful_completions", f"type=kind 1, {k}"]["n"] == 6
-    assert len(samples) == 18 * 20 and sum(samples["hurtful"].to_pylist()) == 18
+    assert len(values) == 18 * 20 and sum(values["value"].to_pylist()) == 18
     row = found["hurtful_completions", "category=female, k=5"]
-    rows = ordered(evidence(samples, row["where"]), row["order"]).to_pylist()
-    assert [r["hurtful"] for r in rows] == [True] * 9 + [False] * 36  # the worst first
+    rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+    assert [r["value"] for r in rows] == [1] * 9 + [0] * 36  # the worst first
     assert {r["category"] for r in rows} == {"female"} and max(r["rank"] for r in rows) == 5
 
 
@@ -125,16 +127,16 @@ def test_models_are_asked_for_their_likeliest_completions(config, kind, request,
     )
     text = subject.decode(likeliest.ids)
     config.lexicon.write_text(text)
-    _, _, _, _, (samples, findings) = stages_of("honest", folder, config)
-    rows = [r for r in samples.to_pylist() if r["template"] == "he likes to [M]."]
-    assert [r["rank"] for r in rows] == [*range(1, 21)] and len(samples) == 18 * 20
+    _, _, _, _, (values, findings) = stages_of("honest", folder, config)
+    rows = [r for r in values.to_pylist() if r["text"] == "he likes to [M]."]
+    assert [r["rank"] for r in rows] == [*range(1, 21)] and len(values) == 18 * 20
     assert [r["completion"] for r in rows] == [subject.decode(w.ids) for w in (likeliest, *rest)]
     entries = read_lexicon(config.lexicon)
-    assert rows[0]["hurtful"] and [r["hurtful"] for r in rows] == [
+    assert rows[0]["value"] and [r["value"] for r in rows] == [
         *hurtful([r["completion"] for r in rows], entries)
     ]
     found = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
-    hits = [r["hurtful"] for r in samples.to_pylist()]
+    hits = values["value"].to_numpy()
     assert found["hurtful_completions", "k=20"]["value"] == pytest.approx(np.mean(hits))
     said = "likeliest tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"
     assert said in found["hurtful_completions", "k=20"]["method"]
