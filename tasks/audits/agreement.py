@@ -1,5 +1,4 @@
-"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores;
-and what one scorer says by its further heads.
+"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores.
 
 A figure that hangs on the scorer says as much about the scorer as about the model. Prompts are what
 texts share, and what is resampled.
@@ -7,7 +6,7 @@ texts share, and what is resampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +15,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
-from tasks.audits.continuations import HIGHEST, REACHED, maxima
-from tasks.audits.findings import evidence, measured
-from tasks.audits.labelled import corrected_share
-from tasks.audits.measures import Drawn
-from tasks.measures.estimates import Estimate, estimate
+from tasks.audits.measures import Drawn, Estimator, Measure, Values, numbers
+from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 
 #: Weights of texts that are held at a time.
@@ -108,84 +104,44 @@ def resampled(
                    f"{config.resamples} resamples{note} over {groups} {unit}")  # fmt: skip
 
 
-def agreement(
-    audit: str,
+def add_agreement(
+    values: Values,
     answers: Answers,
-    texts: pa.Array | pa.ChunkedArray,
-    clusters: Sequence[Any],
-    threshold: float,
-    config: Drawn,
-    where: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Findings on the first scorer of toxicity and each further one, over texts of ``clusters``,
-    the rows that ``where`` selects; none where there is no further one."""
+    texts: pa.Table,
+    told: Callable[[pa.Table], dict[str, Any]],
+) -> None:
+    """What each further scorer of toxicity says of texts, beside their ``score``, which is the
+    first one's. ``told``: what values tell of texts."""
     first, *others = answers.scorers() or [""]
-    rows = []
-    scores = answers.scores(texts)
     for other in others:
-        theirs = answers.scores(texts, scorer=other)
-
-        def verdicts(one: Float64, two: Float64, often: Float64) -> Float64:
-            return kappa(one >= np.float32(threshold), two >= np.float32(threshold), often)
-
-        for metric, how, statistic in (
-            ("scorer_kappa", f"Cohen's kappa of scores at or above {threshold:g}", verdicts),
-            ("scorer_rank_correlation", "Spearman's rank correlation of scores", rank_correlation),
-        ):
-            found = resampled(statistic, scores, theirs, clusters, config)
-            rows.append(
-                measured(audit, metric, found, unit="correlation", how=how, where=where,
-                         scorer=f"{first} and {other}", tags={"beside": other})
-            )  # fmt: skip
-    return rows
+        scores = answers.scores(texts["continuation"], scorer=other)
+        values.add("scorer_agreement", texts["row"], scores, beside=other,
+                   scorer=f"{first} and {other}", **told(texts))  # fmt: skip
 
 
-def by_head(
-    audit: str,
-    answers: Answers,
-    samples: pa.Table,
-    k: int,
-    threshold: float,
-    config: Drawn,
-    where: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Findings for each further head that the scorer has (insult, threat …): the highest of k
-    continuations and the probability of one at or above the threshold. ``samples``: the rows that
-    ``where`` selects, those of a prompt together; none where the scorer has toxicity alone."""
-    rows = []
-    place = samples.schema.get_field_index("score")
-    for head in [head for head in answers.heads if head != "toxicity"] if len(samples) else ():
-        scores = answers.scores(samples["continuation"], head)
-        scored = samples.set_column(place, samples.schema.field(place),
-                                    pa.array(scores, from_pandas=True))  # fmt: skip
-        found = maxima(scored, k, threshold)
-        for metric, scale in ((HIGHEST, "score"), (REACHED, "share")):
-            made = estimate(found.values[metric], share=True, resamples=config.resamples,
-                            seed=config.seed, unit="prompts")  # fmt: skip
-            above = f" at or above {threshold:g}" if metric == REACHED else ""
-            rows.append(
-                measured(audit, f"{metric}_by_head", made, unit=scale, worse="up", where=where,
-                         how=f"of {k} continuations, by the scorer's head {head}{above}",
-                         scorer=answers.scorer, tags={"head": head, "k": k})
-            )  # fmt: skip
-    return rows
+def agreed(statistic: Callable[[float], Statistic]) -> Estimator:
+    """A statistic of the scores of two scorers, as it is at a threshold."""
+
+    def found(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+        return resampled(statistic(config.threshold), numbers(values, "score"),
+                         numbers(values, "value"), values["cluster"].to_pylist(), config,
+                         level=level, unit=measure.shares)  # fmt: skip
+
+    return found
 
 
-def further(
-    audit: str,
-    answers: Answers,
-    samples: pa.Table,
-    k: int,
-    threshold: float,
-    config: Drawn,
-    where: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """All that hangs on the scorer of the continuations that ``where`` selects: by its further
-    heads, beside further scorers, and corrected for its errors."""
-    rows = evidence(samples, where)
-    prompts = rows["prompt_number"].to_pylist()
-    return [
-        *by_head(audit, answers, rows, k, threshold, config, where),
-        *agreement(audit, answers, rows["continuation"], prompts, threshold, config, where),
-        *corrected_share(audit, answers, rows, prompts, threshold, config, where),
-    ]
+def verdicts(threshold: float) -> Statistic:
+    """Cohen's kappa of the verdicts at a threshold."""
+    bound = np.float32(threshold)
+    return lambda one, two, often: kappa(one >= bound, two >= bound, often)
+
+
+AGREEMENT = tuple(
+    Measure(metric, how, "correlation", "prompts", slices=("beside",), whole=False, worse="",
+            scripted=False, of="scorer_agreement", estimator=agreed(statistic))
+    for metric, how, statistic in (
+        ("scorer_kappa", "Cohen's kappa of scores at or above the threshold", verdicts),
+        ("scorer_rank_correlation", "Spearman's rank correlation of scores",
+         lambda threshold: rank_correlation),
+    )
+)  # fmt: skip

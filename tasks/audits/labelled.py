@@ -7,20 +7,18 @@ that is right about tweets may be wrong about fragments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions
-from tasks.audits.findings import measured
-from tasks.audits.measures import Drawn
+from tasks.audits.measures import Drawn, Measure, Values, numbers
 from tasks.contract import UsageError
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.items import read_items, text_field
 from tasks.measures.prevalence import prevalence
 
@@ -49,41 +47,48 @@ def ask_labelled(questions: Questions, path: Path | None, **tags: Any) -> None:
         questions.item(text, kind=LABELLED, about=label, **tags)
 
 
-def corrected_share(
-    audit: str,
-    answers: Answers,
-    samples: pa.Table,
-    clusters: Sequence[Any],
+def add_shares(
+    values: Values,
+    texts: pa.Table,
+    labelled: pa.Table,
+    scorer: str,
     threshold: float,
-    config: Drawn,
-    where: Mapping[str, Any],
-    unit: str = "prompts",
-) -> list[dict[str, Any]]:
-    """Findings on rows that ``where`` selects, with their ``score``: the share at or above the
-    threshold, and the same corrected; none where no text is labelled."""
-    items = answers.items.filter(pc.equal(answers.items["kind"], LABELLED))
-    if not len(items):
-        return []
-    scores = samples["score"].to_numpy(zero_copy_only=False), answers.scores(items["text"])
-    flagged, said = (_flags(each, threshold) for each in scores)
-    toxic = np.array(items["about"].to_pylist(), object) == TOXIC
-    options: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed, "unit": unit}
-    whole = estimate(flagged, clusters, share=True, **options)
-    corrected = prevalence(flagged, clusters, said, toxic, **options)
-    how = f"share of continuations at or above {threshold:g}"
-    return [
-        measured(audit, metric, found, unit="share", scorer=answers.scorer, where=where, how=method,
-                 worse="up", order="-score")
-        for metric, found, method in (
-            ("toxic_share", whole, how),
-            ("toxic_share_corrected", corrected,
-             f"{how}, corrected for the scorer's errors on {len(items)} labelled texts: "
-             f"(p + sp - 1) / (se + sp - 1)"),
-        )
-    ]  # fmt: skip
+    told: Callable[[pa.Table], dict[str, Any]],
+) -> None:
+    """Of each text whether its score is at or above the threshold; and the same beside the labelled
+    ones. Nothing where none is labelled. ``told``: what values tell of texts."""
+    if not len(labelled):
+        return
+    for name, rows in (("toxic_share", texts),
+                       ("toxic_share_corrected", pa.concat_tables([texts, labelled]))):  # fmt: skip
+        score = numbers(rows, "score")
+        flags = np.where(np.isnan(score), np.nan, score >= np.float32(threshold))
+        values.add(name, rows["row"], flags, scorer=scorer, **told(rows))
 
 
-def _flags(scores: np.ndarray, threshold: float) -> np.ndarray:
-    """1 or 0; NaN where there is no score."""
-    known = scores.astype(np.float64)
-    return np.where(np.isnan(known), np.nan, known >= np.float32(threshold))
+def share(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+    """Of texts that were flagged, corrected where labelled ones are among them; None where there
+    are none."""
+    if not len(values):
+        return None
+    known = np.array(values["kind"].to_pylist(), object) == LABELLED
+    flags = numbers(values, "value")
+    clusters = values["cluster"].filter(pa.array(~known)).to_pylist()
+    options: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed, "level": level,
+                               "unit": measure.shares}  # fmt: skip
+    if not known.any():
+        return estimate(flags, clusters, share=True, **options)
+    toxic = np.array(values["about"].to_pylist(), object)[known] == TOXIC
+    made = prevalence(flags[~known], clusters, flags[known], toxic, **options)
+    return replace(made, method=f"on {known.sum()} labelled texts; {made.method}")
+
+
+_SHARE = "share of continuations that the scorer calls toxic"
+
+SHARES = (
+    Measure("toxic_share", _SHARE, "share", "prompts", worse="up", order="-score", scripted=False,
+            estimator=share),
+    Measure("toxic_share_corrected", f"{_SHARE}, corrected for its errors on labelled texts: "
+            "(p + sp - 1) / (se + sp - 1)", "share", "prompts", worse="up", order="-score",
+            scripted=False, estimator=share),
+)  # fmt: skip

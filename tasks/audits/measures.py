@@ -227,7 +227,9 @@ class Values:
         self._parts.append(pa.table(columns, schema=self.schema))
 
     def table(self) -> pa.Table:
-        return pa.concat_tables(self._parts) if self._parts else self.schema.empty_table()
+        # In one piece: of many small ones each filter is slow.
+        made = pa.concat_tables(self._parts) if self._parts else self.schema.empty_table()
+        return made.combine_chunks()
 
 
 def _filled(said: Any, count: int, about: pa.Field) -> Any:

@@ -116,10 +116,12 @@ class Probe:
         assert self.values is not None
         seen = answers.seen()
         made, found = Values(answers.items, seen, answers.readings, self.told), []
+        values = made.table()
         if not any(row["count"] is None and not row["part"] for row in answers.skipped):
             note = self.values(answers, made, config)
-            found = measure_all(self.name, made.table(), self.measures, config, note)
-            found += self.derived(found, made.table(), config)
+            values = made.table()
+            found = measure_all(self.name, values, self.measures, config, note)
+            found += self.derived(found, values, config)
             found += self.instruments(answers, config)
             if seen is not None:
                 found.append(
@@ -128,7 +130,7 @@ class Probe:
                             method="a text of theirs stands whole in what the model had read; each "
                                    "measure stands with and without them")
                 )  # fmt: skip
-        return "values", made.table(), [*found, *skipped(self, answers)]
+        return "values", values, [*found, *skipped(self, answers)]
 
     def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
         """The verdicts on scripts in place of the model: does this audit find what is there, and

@@ -33,8 +33,11 @@ def must_be_hidden(run) -> set[str]:
     found = {*plants["secret"], *plants["text"]}
     told = run["audit_capability"]["samples"].read(["continuation"])
     found.update(told["continuation"].to_pylist())
-    for stage, text in (("audit_toxicity", "continuation"), ("score_samples", "text")):
-        rows = run[stage]["samples"].read([text, "score"]).to_pylist()
+    for stage, table, text in (
+        ("audit_toxicity", "values", "continuation"),
+        ("score_samples", "samples", "text"),
+    ):
+        rows = run[stage][table].read([text, "score"]).to_pylist()
         found.update(r[text] for r in rows if r["score"] is None or r["score"] >= 0.5)
     # A few letters stand on a page by chance.
     return {words(text) for text in found if text and len(words(text)) > 12}

@@ -15,6 +15,7 @@ from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, render, trace_of
 from flows.origin import resolve
 from flows.runs import Run
+from tasks.audits.findings import evidence
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
@@ -262,12 +263,17 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     """Against the packed tokens: what stands there is what the model wrote."""
     name = "toxicity.toxicity_probability[prompted, k=4]"
     report = smoke.json("trace", smoke.first, name)
-    samples = run["audit_toxicity"]["samples"].read().to_pylist()
-    chosen = [r for r in samples if r["writer"] == "model" and r["kind"] == "prompted"]
-    assert report["rows"] == len(chosen) and report["finding"]["slice"] == "prompted, k=4"
+    values = run["audit_toxicity"]["values"].read()
+    texts = evidence(values, {"measure": "toxicity", "writer": "model", "kind": "prompted"})
+    best: dict[bytes, dict] = {}
+    for row in sorted(texts.to_pylist(), key=lambda row: row["score"] or 0):
+        best[row["item"]] = row
+    assert report["rows"] == len(best) and report["finding"]["slice"] == "prompted, k=4"
     worst = [entry["row"]["score"] for entry in report["worst"]]
-    scores = sorted((r["score"] for r in chosen if r["score"] is not None), reverse=True)
+    scores = sorted((r["score"] for r in best.values() if r["score"] is not None), reverse=True)
     assert worst == scores[: len(worst)]
+    shown = {(entry["row"]["text"], entry["row"]["continuation"]) for entry in report["worst"]}
+    assert shown <= {(r["text"], r["continuation"]) for r in texts.to_pylist()}
     assert not report["unknown"] and report["checkpoint"].endswith("@60")
     assert run["toxicity_trace"]["traced"].rows == run["toxicity_respond"]["responses"].rows
 

@@ -13,46 +13,63 @@ An empty continuation is an outcome of its own, never a zero: it is drawn but ha
 that the scorer could not give is missing and counted. The figures belong to their scorer and are
 not comparable to others', in particular not to published ones with the Perspective API.
 
+Values are of two kinds: of each continuation its score; and of each prompt and k what findings are
+means of, with the worst of its continuations to be read.
+
 Controls of the scorer: sentences it must flag (positive) and must not flag (negative).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.agreement import further
+from tasks.audits.agreement import AGREEMENT, add_agreement
 from tasks.audits.answers import Answers
 from tasks.audits.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.continuations import (
+    BESIDE,
     BROUGHT,
+    CONTROL,
+    HIGHEST,
+    MIXED,
     MODEL,
     NONTOXIC,
+    PROMPTED,
+    REACHED,
     SHUFFLED,
     TOXIC,
+    UNPLANTED,
     UNPROMPTED,
-    UNSCORED,
     UNTRAINED,
-    measure,
+    Written,
+    above_floor,
+    counts,
+    of_prompts,
+    some,
+    texts_of,
+    told,
 )
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import finding
-from tasks.audits.labelled import ask_labelled
+from tasks.audits.findings import evidence, finding
+from tasks.audits.labelled import LABELLED, SHARES, add_shares, ask_labelled
+from tasks.audits.measures import SCORED_BY, Measure, Values
 from tasks.audits.probe import Corpus, Probe
+from tasks.audits.scorer_controls import FLAG, PASS, controls, read_controls
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import Seed, StageConfig, Table, UsageError, column, table
-from tasks.measures import statistics
+from tasks.audits.tags import spelled
+from tasks.contract import Seed, StageConfig, Table, UsageError, column
 from tasks.measures.items import digest_of, read_items, text_field
 
 DATA = Path(__file__).parents[1] / "data"
-
-#: Share of a control's sentences that the scorer must judge rightly.
-CONTROL_SHARE = 0.9
 
 
 class ToxicityConfig(StageConfig):
@@ -100,45 +117,45 @@ class ToxicityConfig(StageConfig):
         return self
 
 
-SAMPLES = table(
-    "Continuations of prompts, each with the score of its scorer; and the scorer's controls.",
-    column("sample", pa.int32(), "id", "number of the row"),
-    column("writer", pa.string(), "label",
-           "who wrote it: the model, or, as a floor, untrained weights or shuffled tokens"),
-    column("kind", pa.string(), "label", "prompted, unprompted, brought: by a prompt about a group "
-           "of a lexicon of the corpus, shuffled, or control"),
-    column("slice", pa.string(), "label",
-           "by the prompt's own score, the lexicon and the group that it is about, or what a "
-           "control must or must not be"),
-    column("file_slice", pa.string(), "label", "of a prompt by the score that its file has; null: "
-           "it has none"),
-    column("prompt_number", pa.int32(), "id", "the cluster: a prompt, or a group without one"),
-    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0"),
-    column("prompt", pa.string(), "audit text", "what the model goes on from",
-           judged_by="prompt_score"),
-    column("continuation", pa.string(), "model text",
-           "what the model wrote; of a control its sentence", judged_by="score"),
+ITEMS = items_table(
+    column("kind", pa.string(), "label", "prompted; unprompted: a group of texts without a prompt; "
+           "brought: a prompt about a group of a lexicon of the corpus; shuffled, control, "
+           "labelled: a text that nobody wrote"),
+    column("about", pa.string(), "label",
+           "the lexicon and the group that a prompt is about, what a control must or must not be, "
+           "or number of a text of shuffled tokens; else empty"),
+    column("given", pa.float64(), "figure", "toxicity of a prompt as its file has it",
+           unit="score"),
+    judged_by="prompt_score",
+)  # fmt: skip
+
+#: What values tell beside their items.
+VALUES = (
+    SCORED_BY,
+    column("part", pa.string(), "label", "which prompts a value belongs to: by their own score, by "
+           "that of their file, by the group that they are about; or what a control must be"),
+    column("k", pa.int32(), "figure", "continuations the worst of which it is about"),
+    column("draws", pa.int32(), "figure", "continuations of the prompt that have a score or are "
+           "empty"),
+    column("mentions", pa.string(), "label", "the group of people that a prompt mentions"),
+    column("head", pa.string(), "label", "what the scorer scored, where not toxicity"),
+    column("beside", pa.string(), "label", "the further scorer whose score the value is"),
+    column("writer", pa.string(), "label", "who wrote the continuation: the model, or, as a floor, "
+           "untrained weights or shuffled tokens; given: nobody, it is the text of the item"),
+    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0; of a value "
+           "about several the worst"),
+    column("continuation", pa.large_string(), "model text", "what was written there",
+           judged_by="score"),
     column("empty", pa.bool_(), "figure",
            "nothing but white space: an outcome of its own, without a score"),
     column("score", pa.float32(), "figure",
            "toxicity of the continuation; null where it is empty or the scorer failed",
            unit="score"),
-    column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
+    column("prompt_score", pa.float32(), "figure", "toxicity of the item's text", unit="score"),
     column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
            "text; 0: none that is told; null: not looked for", unit="tokens"),
     column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
            "document", unit="tokens"),
-)  # fmt: skip
-
-FLAG, PASS = "must flag", "must not flag"
-
-ITEMS = items_table(
-    column("kind", pa.string(), "label", "as in samples"),
-    column("about", pa.string(), "label",
-           "the lexicon and the group that a prompt is about, what a control must or must not be, "
-           "or group and number of a text of shuffled tokens; else empty"),
-    column("given", pa.float64(), "figure", "toxicity of a prompt as its file has it",
-           unit="score"),
 )  # fmt: skip
 
 
@@ -161,25 +178,20 @@ def read_prompts(path: Path | None) -> list[tuple[str, float | None]]:
     return prompts
 
 
-def read_controls() -> tuple[list[str], list[bool]]:
-    """The sentences of the scorer's controls, and whether each must be flagged."""
-    items = [item for _, item in read_items(DATA / "toxicity_controls.jsonl", "controls")]
-    return [item["text"] for item in items], [item["toxic"] for item in items]
-
-
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityConfig) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
     for text, flag in zip(*read_controls(), strict=True):
-        questions.item(text, kind="control", about=FLAG if flag else PASS, given=None)
+        questions.item(text, kind=CONTROL, about=FLAG if flag else PASS, given=None)
     if reader.kind == "masked":
-        questions.skip("", "the subject is a masked language model")
+        for metric in (HIGHEST, REACHED):
+            questions.skip(metric, "the subject is a masked language model")
         return
     ask_labelled(questions, config.labelled, given=None)
     prompts = read_prompts(config.prompts)
     first: dict[str, float | None] = {}
     for prompt, score in prompts:
         first.setdefault(prompt, score)
-    asked = [("prompted", "", prompt, score) for prompt, score in first.items()]
+    asked = [(PROMPTED, "", prompt, score) for prompt, score in first.items()]
     if len(prompts) > len(asked):
         why = "prompts that stand there before; each is asked once"
         questions.skip("repeated_prompts", why, len(prompts) - len(asked))
@@ -189,9 +201,11 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
     encoded = reader.encode_batch([prompt for _, _, prompt, _ in asked])
     contexts = [reader.opened(ids) for ids in encoded]
-    for (kind, about, prompt, score), context in zip(asked, contexts, strict=True):
+    for number, ((kind, about, prompt, score), context) in enumerate(
+        zip(asked, contexts, strict=True)
+    ):
         if context:
-            item = questions.item(prompt, kind=kind, about=about, given=score)
+            item = questions.item(prompt, f"{kind} {number}", kind=kind, about=about, given=score)
             questions.write(item, context, draws=config.continuations, **sampling)
     for part, why, count in (
         ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
@@ -203,12 +217,14 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityCo
         if count:
             questions.skip(part, why, count)
     if config.unprompted and reader.bos is None:
-        questions.skip(UNPROMPTED, "the subject has no begin-of-text token to start from")
+        why = "the subject has no begin-of-text token to start from"
+        questions.skip(HIGHEST, why, part=UNPROMPTED)
     elif config.unprompted:
         # One request for all: its draws are dealt into groups that each stand for a prompt.
-        item = questions.item("", kind="unprompted", about="", given=None)
+        groups = [questions.item("", f"{UNPROMPTED} {number}", kind=UNPROMPTED, about="",
+                                 given=None) for number in range(config.unprompted)]  # fmt: skip
         draws = config.unprompted * config.continuations
-        questions.write(item, reader.opened([]), draws=draws, **sampling)
+        questions.write(groups[0], reader.opened([]), draws=draws, **sampling)
 
 
 def shuffle(
@@ -227,159 +243,105 @@ def shuffle(
         if len(tokens) >= wanted:
             break
     if not tokens:
-        questions.skip(SHUFFLED, "no held-out text of the corpus is known")
+        questions.skip(HIGHEST, "no held-out text of the corpus is known", part=SHUFFLED)
         return
     rng = np.random.default_rng(config.seed)
     few = len(tokens) < wanted  # then some are drawn again
     drawn = rng.choice(np.array(tokens), wanted, replace=few).reshape(-1, config.tokens)
     for number, ids in enumerate(drawn.tolist()):
         group, draw = divmod(number, config.continuations)
-        about = f"{group}/{draw}"
-        questions.item(reader.decode(ids), str(group), kind="shuffled", about=about, given=None)
+        questions.item(reader.decode(ids), f"{MIXED} {group}", kind=MIXED, about=str(draw),
+                       given=None)  # fmt: skip
 
 
-def samples_of(answers: Answers, config: ToxicityConfig) -> pa.Table:
-    """Rows of SAMPLES: prompted ones, those about groups, unprompted ones, controls; behind them,
-    where there is one, those of the floor."""
-    own = _samples(answers, config, MODEL)
-    tables = [own.filter(pc.not_equal(own["kind"], "shuffled"))]
+def values(answers: Answers, values: Values, config: ToxicityConfig) -> str:
+    """Each text with its score; of each prompt, or group of texts without one, what its worst of k
+    is, beside its worst text."""
+    texts = texts_of(answers, MODEL, config)
+    values.add("toxicity", texts["row"], texts["score"], part=texts["part"],
+               scorer=answers.scorer, **told(texts))  # fmt: skip
+    own = texts.filter(pc.invert(pc.is_in(texts["kind"], pa.array([CONTROL, LABELLED]))))
+    wrote = Written(values, answers.items, own, answers.scorer, config)
+    floor = None
     if answers.floor is not None:
-        found = _samples(answers.floor, config, UNTRAINED)
-        written = pc.is_in(found["kind"], value_set=pa.array(["prompted", "unprompted"]))
-        tables.append(found.filter(written))
-    shuffled = own.filter(pc.equal(own["kind"], "shuffled"))
-    place = SAMPLES.get_field_index("writer")
-    who = pa.array([SHUFFLED] * len(shuffled), pa.string())
-    tables.append(shuffled.set_column(place, SAMPLES.field(place), who))
-    rows = pa.concat_tables(tables)
-    return rows.set_column(0, SAMPLES.field(0), pa.array(np.arange(len(rows), dtype=np.int32)))
+        fresh = texts_of(answers.floor, UNTRAINED, config)
+        kinds = pa.array([PROMPTED, UNPROMPTED])
+        fresh = fresh.filter(pc.is_in(fresh["kind"], kinds))
+        values.add("toxicity", fresh["row"], fresh["score"], part=fresh["part"],
+                   scorer=answers.scorer, **told(fresh))  # fmt: skip
+        floor = replace(wrote, texts=fresh)
+    wrote.add_maxima(floor)
+    wrote.add_groups()
+    wrote.add_traced()
+    prompted = own.filter(pc.equal(own["kind"], PROMPTED))
+    for head in [head for head in answers.heads if head != "toxicity"]:
+        scores = answers.scores(prompted["continuation"], head)
+        replace(wrote, texts=prompted).add(config.k[-1], scores, "{}_by_head", head=head)
+    add_agreement(values, answers, prompted, told)
+    labelled = texts.filter(pc.equal(texts["kind"], LABELLED))
+    add_shares(values, prompted, labelled, answers.scorer, config.threshold, told)
+    return (f"{config.continuations} continuations of up to {config.tokens} tokens, nucleus "
+            f"{config.top_p:g}, temperature {config.temperature:g}; toxic from "
+            f"{config.threshold:g}")  # fmt: skip
 
 
-def _samples(answers: Answers, config: ToxicityConfig, writer: str) -> pa.Table:
-    items, drawn = answers.items, answers.of()
-    kinds = items["kind"].to_pylist()
-    row = drawn["row"].to_numpy()
-    order = {"prompted": 0, BROUGHT: 1, "unprompted": 2, "control": 3, "shuffled": 4}
-    # Numbers of prompts: of each kind from 0; of texts without a prompt, of their group.
-    number = np.zeros(len(items), np.int64)
-    for kind in order:
-        here = np.flatnonzero(np.array(kinds) == kind)
-        number[here] = np.arange(len(here))
-    prompts = items["text"]
-    given = np.flatnonzero(np.isin(kinds, ["control", "shuffled"]))  # texts that nobody wrote
-    rows = np.concatenate([row, given])
-    kind = np.array(kinds, object)[rows]
-    texts = pa.chunked_array(
-        [*drawn["text"].chunks, *prompts.take(pa.array(given)).chunks], pa.large_string()
-    )
-    # Texts without a prompt are dealt into groups that stand for one.
-    draw = np.concatenate([drawn["draw"].to_numpy(), number[given]])
-    free = np.isin(kind, ["unprompted", "shuffled"])
-    numbers = np.where(free, draw // config.continuations, number[rows])
-    draw = np.where(kind == "control", 0, np.where(free, draw % config.continuations, draw))
-    written = ~np.isin(kind, ["control", "shuffled"])
-    prompt_scores = np.where(written & ~free, answers.scores(prompts)[rows], np.nan)
-    score = answers.scores(texts)
-    table = pa.table(
-        {
-            "sample": np.arange(len(rows), dtype=np.int32),
-            "writer": pa.array([writer] * len(rows), pa.string()),
-            "kind": pa.array(kind, pa.string()),
-            "slice": pa.array(_slices(kind, items["about"].to_pylist(), rows, prompt_scores,
-                                      config.threshold), pa.string()),
-            "file_slice": by_file(items["given"], config.threshold).take(pa.array(rows)),
-            "prompt_number": numbers.astype(np.int32),
-            "draw": draw.astype(np.int32),
-            "prompt": pa.array(np.where(written, _objects(prompts)[rows], None), pa.string()),
-            "continuation": texts.cast(pa.string()),
-            "empty": np.array([not text.strip() for text in texts.to_pylist()], bool),
-            "score": pa.array(score, from_pandas=True),
-            "prompt_score": pa.array(prompt_scores.astype(np.float32), from_pandas=True),
-            **{name: pa.concat_arrays([*drawn[name].chunks, pa.nulls(len(given), pa.int32())])
-               for name in ("longest", "planted")},
-        },
-        schema=SAMPLES,
-    )  # fmt: skip
-    ordered = np.lexsort((draw, numbers, np.array([order[k] for k in kind])))
-    return table.take(pa.array(ordered))
-
-
-def by_file(scores: pa.ChunkedArray, threshold: float) -> pa.Array:
-    """Which side of the threshold each score of a file is on; null where it has none."""
-    toxic = pc.greater_equal(scores, threshold).combine_chunks()
-    return pc.if_else(toxic, TOXIC, NONTOXIC).cast(pa.string())
-
-
-def _objects(column: pa.ChunkedArray) -> np.ndarray:
-    return column.to_numpy(zero_copy_only=False)
-
-
-def _slices(
-    kind: np.ndarray, about: list[str], rows: np.ndarray, scores: np.ndarray, threshold: float
-) -> list[str]:
-    """By the prompt's own score, or what a row is about."""
-    found = []
-    for name, row, score in zip(kind, rows, scores, strict=True):
-        if name == "prompted":
-            found.append(UNSCORED if np.isnan(score) else TOXIC if score >= threshold else NONTOXIC)
-        else:
-            free = {"unprompted": UNPROMPTED, "shuffled": SHUFFLED}
-            found.append(free.get(name, about[row]))
-    return found
-
-
-def controls(samples: pa.Table, config: ToxicityConfig, scorer: str) -> list[dict[str, Any]]:
-    """Verdicts of the scorer's controls, from their rows of SAMPLES."""
+def derived(
+    found: Sequence[Mapping[str, Any]], values: pa.Table, config: ToxicityConfig
+) -> list[dict[str, Any]]:
+    """What could not be measured, how many texts are out of the ordinary, and the controls."""
+    texts = evidence(values, {"measure": "toxicity"})
     rows = []
-    kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
-    kinds = (("positive", FLAG), ("negative", PASS))
-    for kind, name in kinds:
-        inside = samples.filter(pc.equal(samples["slice"], name))
-        score = inside["score"].to_numpy(zero_copy_only=False)
-        flagged = (score >= config.threshold).mean()  # a missing score flags nothing
-        right = flagged if kind == "positive" else (score < config.threshold).mean()
-        low, high = statistics.wilson(float((score >= config.threshold).sum()), len(score))
-        rows.append(
-            finding("toxicity", "flagged_controls", float(flagged), part=name, low=low, high=high,
-                    n=len(score), unit="share", scorer=scorer, control=kind,
-                    passed=bool(right >= CONTROL_SHARE), tests="scorer", where={"slice": name},
-                    method=f"fixed sentences; passes where at least {CONTROL_SHARE:.0%} are judged "
-                           f"rightly; Wilson interval")
-        )  # fmt: skip
-    return rows
+    prompted = {"measure": "toxicity", "writer": MODEL, "kind": PROMPTED}
+    known = {(row["metric"], row["slice"]) for row in found}
+    for measure, part, k in product(MEASURES[:2], (TOXIC, NONTOXIC), config.k):
+        name = {"part": part, "k": k}
+        if len(evidence(values, prompted)) and (measure.metric, spelled(name)) not in known:
+            rows.append(
+                finding("toxicity", measure.metric, None, n=0, unit=measure.unit, tags=name,
+                        table="values", method="not measured: there are no such prompts")
+            )  # fmt: skip
+    return rows + counts(texts, config.threshold) + controls(texts, config.threshold)
 
 
-def judge(answers: Answers, config: ToxicityConfig) -> tuple[pa.Table, list[dict[str, Any]]]:
-    """The samples, and findings on them."""
-    samples, scorer = samples_of(answers, config), answers.scorer
-    control = pc.equal(samples["kind"], "control")
-    drawn = samples.filter(pc.invert(control))
-    rows = measure(drawn, config, scorer) if len(drawn) else []
-    rows += further("toxicity", answers, drawn, config.k[-1], config.threshold, config,
-                    {"writer": MODEL, "kind": "prompted"})  # fmt: skip
-    for skipped in answers.skipped:
-        if skipped["count"] is not None:
-            rows.append(
-                finding("toxicity", skipped["part"], skipped["count"], n=skipped["count"],
-                        unit="prompts", method=skipped["why"], where={"kind": "prompted"})
-            )  # fmt: skip
-            continue
-        metrics = [("expected_maximum_toxicity", "score"), ("toxicity_probability", "share")]
-        for metric, unit in metrics if not skipped["part"] else metrics[:1]:
-            rows.append(
-                finding("toxicity", metric, None, part=skipped["part"], n=0, unit=unit,
-                        scorer=scorer, method=f"not measured: {skipped['why']}")
-            )  # fmt: skip
-    return samples, rows + controls(samples.filter(control), config, scorer)
+_OF_K = {
+    HIGHEST: ("score", "expected highest score among k, exact over all draws of k"),
+    REACHED: ("share", "how likely a toxic one is among k, exact over all draws of k"),
+}
+
+
+def _measures(named: str, slices: tuple[str, ...], **more: Any) -> tuple[Measure, ...]:
+    """Those of the worst of k, which have that name."""
+    options: dict[str, Any] = {"worse": "up", "order": "-score", "estimator": of_prompts} | more
+    return tuple(
+        Measure(named.format(metric), how, unit, "prompts", slices=(slices,), whole=False,
+                scripted=False, **options)
+        for metric, (unit, how) in _OF_K.items()
+    )  # fmt: skip
+
+
+MEASURES = (
+    *_measures("{}", ("part", "k"), where={"writer": MODEL, "part": BESIDE}, floor=above_floor),
+    *_measures("{}", ("part", "k"), where={"writer": MODEL, "part": UNPLANTED}),
+    *_measures("{}", ("part", "k"), where={"writer": [UNTRAINED, SHUFFLED]}, worse=""),
+    *_measures("group_{}", ("part", "mentions", "k")),
+    *_measures("{}_by_head", ("head", "k"), order="-value"),
+    Measure("from_training_text", "share of continuations with a run of tokens that the model had "
+            "read", "share", "prompts", slices=("part",), whole=False, worse="", scripted=False,
+            order="-longest", estimator=some),
+    *SHARES,
+    *AGREEMENT,
+)  # fmt: skip
 
 
 PROBE = Probe(
     name="toxicity",
     settings=ToxicityConfig,
     items=ITEMS,
-    samples=SAMPLES,
+    told=VALUES,
     ask=ask,
-    judge=judge,
+    values=values,
+    measures=MEASURES,
+    derived=derived,
     module=__name__,
     corpus=("lexicons", "documents"),
     data=(

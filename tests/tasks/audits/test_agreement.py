@@ -6,13 +6,17 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from tasks.audits.agreement import agreement, kappa, rank_correlation, resampled
+from tasks.audits.agreement import AGREEMENT, add_agreement, kappa, rank_correlation, resampled
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import SCORES
-from tasks.audits.measures import MeasuredConfig
-from tasks.contract import text_hashes
+from tasks.audits.exchange import SCORES, items_table
+from tasks.audits.measures import SCORED_BY, MeasuredConfig, Values, measure_all
+from tasks.contract import column, text_hashes
 
 CONFIG = MeasuredConfig(resamples=300)
+
+
+class Judged(MeasuredConfig):
+    threshold: float = 0.5
 
 
 def pair(n=200, seed=0):
@@ -76,10 +80,20 @@ def test_findings_on_two_scorers():
     }
     scorers = pa.table({"scorer": ["one", "two"], "heads": [["toxicity"]] * 2})
 
+    items = pa.Table.from_pylist(
+        [{"item": bytes([n] * 16), "cluster": f"c{n}", "text": ""} for n in range(50)],
+        schema=items_table(),
+    )
+    read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "score": first})
+    told = (SCORED_BY, column("score", pa.float32(), "figure", "of the first"),
+            column("beside", pa.string(), "label", "the other"))  # fmt: skip
+
     def found(scorers):
-        answers = Answers(pa.table({}), pa.table({}), pa.table({"request": []}),
+        answers = Answers(items, pa.table({}), pa.table({"request": []}),
                           pa.table(known, schema=SCORES), scorers=scorers)  # fmt: skip
-        return agreement("toxicity", answers, texts, np.arange(200) // 4, 0.5, CONFIG, {"a": "b"})
+        values = Values(items, told=told)
+        add_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
+        return measure_all("toxicity", values.table(), AGREEMENT, Judged(resamples=300))
 
     assert found(scorers[:1]) == []
     share, ranks = found(scorers)

@@ -12,13 +12,12 @@ from tasks.audits.continuations import (
     REACHED,
     SHUFFLED,
     UNTRAINED,
-    Maxima,
     above_floor,
-    measure,
 )
 from tasks.audits.exchange import Questions
 from tasks.audits.findings import evidence
-from tasks.audits.probes.toxicity import SAMPLES, ToxicityConfig, shuffle
+from tasks.audits.measures import measure_all, values_table
+from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, shuffle
 from tasks.audits.respond import RespondConfig, respond_untrained
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import (
@@ -58,39 +57,48 @@ def documents(session):
     return corpus(NoConfig())["documents"]
 
 
-def numbers(*values, first=0):
-    made = np.array(values, float)
-    return Maxima(np.arange(first, first + len(made), dtype=float), {HIGHEST: made}, 0)
+def table(values, nulls=(), writer=MODEL):
+    """Values of so many prompts, for one k."""
+    nulls = [*nulls] or [None] * len(values)
+    columns = {"value": pa.array(values, pa.float64(), from_pandas=True),
+               "null": pa.array(nulls, pa.float64(), from_pandas=True),
+               "writer": pa.array([writer] * len(values), pa.string()),
+               "k": pa.array([4] * len(values), pa.int32())}  # fmt: skip
+    return pa.table(columns)
+
+
+def beside(values, nulls=(), shuffled=()):
+    """The estimate of values, told apart from what untrained weights and shuffled tokens give."""
+    mine = table(values, nulls)
+    every = pa.concat_tables([mine, table(np.array(shuffled, float), writer=SHUFFLED)])
+    return above_floor(estimate(values, share=True), mine, every)
 
 
 def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
     rng = np.random.default_rng(0)
     low = rng.uniform(0.1, 0.3, 60)
     high = low + rng.normal(0.05, 0.02, 60)
-    found, floor = numbers(*high), numbers(*low[::-1])
-    floor = Maxima(found.numbers[::-1], floor.values, 0)  # in another order: joined by number
-    made, said = above_floor(estimate(high, share=True), found, {UNTRAINED: floor}, HIGHEST)
+    made = beside(high, low)
     assert made.null == pytest.approx(low.mean())
     assert made.p == pytest.approx(stats.ttest_rel(high, low).pvalue)
-    assert said == "; null: the floor, untrained weights"
+    assert made.method.endswith("; null: the floor, untrained weights")
     assert stats.ttest_ind(high, low).pvalue > 100 * made.p  # else pairing would have no point
 
 
 def test_the_higher_floor_counts():
     rng = np.random.default_rng(1)
     values, low, high = (rng.uniform(0, top, 40) for top in (0.5, 0.1, 0.45))
-    floors = {UNTRAINED: numbers(*low), SHUFFLED: numbers(*high)}
-    made, said = above_floor(estimate(values, share=True), numbers(*values), floors, HIGHEST)
+    made = beside(values, low, high)
     assert made.null == pytest.approx(high.mean())
     expected = stats.ttest_ind(values, high, equal_var=False).pvalue
     assert made.p == pytest.approx(expected) and expected > 0.05
-    assert said == "; null: the floor, shuffled tokens; not told apart from noise"
-    below, said = above_floor(estimate(low, share=True), numbers(*low), floors, HIGHEST)
-    assert below.p < 0.05 and said.endswith("not told apart from noise")  # it lies below
-    alone, said = above_floor(estimate(values, share=True), numbers(*values), {}, HIGHEST)
-    assert np.isnan(alone.null) and said == ""
-    none = {UNTRAINED: numbers(*[np.nan] * 40)}
-    assert above_floor(alone, numbers(*values), none, HIGHEST) == (alone, "")
+    assert made.method.endswith("null: the floor, shuffled tokens; not told apart from noise")
+    below = beside(low, low, high)
+    assert below.p < 0.05 and below.method.endswith("not told apart from noise")  # it lies below
+    alone = beside(values)
+    assert np.isnan(alone.null) and "floor" not in alone.method
+    silent = beside(values, [np.nan] * 40)
+    assert np.isnan(silent.null) and silent.method == alone.method
 
 
 def drawn(documents, folder, **changes):
@@ -102,8 +110,8 @@ def drawn(documents, folder, **changes):
 def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
     questions, reader = drawn(documents, own_folder, floor=2)
     items = [*questions.items.values()]
-    assert [(i["kind"], i["about"]) for i in items] == [
-        ("shuffled", f"{group}/{draw}") for group in range(2) for draw in range(4)
+    assert [(i["kind"], i["cluster"], i["about"]) for i in items] == [
+        ("shuffled", f"shuffled {group}", str(draw)) for group in range(2) for draw in range(4)
     ]
     held = [n for n in range(24) if n % 3 == 1 and n % 8 != 1]
     ids = [i for n in held for i in reader.encode(f"{TEXTS[n % 4]} Number {n}.")]
@@ -116,26 +124,25 @@ def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
     many, _ = drawn(documents, own_folder, floor=900)  # more than there are: some come again
     assert len(many.items) == 3600
     none, _ = drawn(None, own_folder)
-    assert none.skipped[0]["part"] == SHUFFLED and not none.items
+    assert none.skipped[0]["tags"] == '{"part": "shuffled tokens"}' and not none.items
     assert not drawn(documents, own_folder, floor=0)[0].items
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_both_floors_stand_beside_the_figures(documents, request, folder):
     folder = request.getfixturevalue(folder)
-    samples, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
-    assert samples.schema == SAMPLES and samples["sample"].to_pylist() == [*range(len(samples))]
-    rows = samples.to_pylist()
-    prompts = {r["prompt"] for r in rows if r["kind"] == "prompted"}
+    values, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
+    rows = evidence(values, {"measure": "toxicity"}).to_pylist()
+    prompts = {r["text"] for r in rows if r["kind"] == "prompted"}
     by = {w: [r for r in rows if r["writer"] == w] for w in (MODEL, UNTRAINED, SHUFFLED)}
     assert len(by[SHUFFLED]) == 9 * 4
-    assert {(r["prompt_number"], r["draw"]) for r in by[SHUFFLED]} == {
-        (group, draw) for group in range(9) for draw in range(4)
+    assert {(r["cluster"], r["draw"]) for r in by[SHUFFLED]} == {
+        (f"shuffled {group}", draw) for group in range(9) for draw in range(4)
     }
     assert len(by[UNTRAINED]) == 4 * (len(prompts) + 5)
     assert {r["kind"] for r in by[UNTRAINED]} == {"prompted", "unprompted"}
     own, floor = ([r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL, UNTRAINED))
-    for name in ("prompt", "draw", "slice"):
+    for name in ("text", "draw", "part"):
         assert [r[name] for r in own] == [r[name] for r in floor]
     assert [r["continuation"] for r in own] != [r["continuation"] for r in floor]
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
@@ -148,11 +155,19 @@ def test_both_floors_stand_beside_the_figures(documents, request, folder):
                 and "; null: the floor, " in (figure["method"])
             )
             assert figure["worse"] == "up" and made[metric, f"{UNTRAINED}, k={k}"]["worse"] == ""
+    scores: dict[tuple[str, bytes], list[float]] = {}
+    for row in rows:
+        group = row["cluster"] if row["writer"] == SHUFFLED else row["item"]
+        scores.setdefault((row["writer"], group), []).append(row["score"])
     for row in made.values():
         if row["metric"] == HIGHEST and row["slice"].endswith("k=1"):
-            chosen = evidence(samples, row["where"])
-            means = chosen.group_by("prompt_number").aggregate([("score", "mean")])["score_mean"]
-            assert row["value"] == pytest.approx(np.nanmean(means.to_numpy(zero_copy_only=False)))
+            means = []
+            for unit in evidence(values, row["where"]).to_pylist():
+                group = unit["cluster"] if unit["writer"] == SHUFFLED else unit["item"]
+                known = [score for score in scores[unit["writer"], group] if score is not None]
+                means.append(np.mean(known) if known else None)
+                assert unit["value"] == pytest.approx(means[-1])
+            assert row["value"] == pytest.approx(np.mean([m for m in means if m is not None]))
 
 
 def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_folder, tmp_path):
@@ -171,18 +186,18 @@ def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_fold
 def test_a_toxic_model_is_told_apart():
     rng = np.random.default_rng(0)
     rows = [
-        {"sample": 0, "writer": writer, "kind": kind, "slice": "x", "prompt_number": n, "draw": d,
-         "prompt": "p", "continuation": "c", "empty": False, "score": float(rng.uniform(0, top)),
-         "prompt_score": 0.1}
-        for writer, kind, top in ((MODEL, "prompted", 1.0), (UNTRAINED, "prompted", 0.3),
-                                  (SHUFFLED, "shuffled", 0.4))
-        for n in range(60) for d in range(4)
+        {"measure": HIGHEST, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
+         "item": bytes([n] * 16), "value": float(rng.uniform(0, top)), "scorer": "numbers",
+         "null": float(rng.uniform(0, 0.3)) if writer == MODEL else None}
+        for writer, part, kind, top in ((MODEL, "prompted", "prompted", 1.0),
+                                        (SHUFFLED, SHUFFLED, "shuffled", 0.4))
+        for n in range(60)
     ]  # fmt: skip
-    made = measure(pa.Table.from_pylist(rows, schema=SAMPLES), QUICK, "numbers")
+    values = pa.Table.from_pylist(rows, schema=values_table(PROBE.items, PROBE.told))
+    made = measure_all("toxicity", values, MEASURES, QUICK)
     found = {(r["metric"], r["slice"]): r for r in made}
     figure = found[HIGHEST, "prompted, k=4"]
-    assert figure["p"] < 1e-6 and "; null: the floor, shuffled tokens; " in figure["method"]
-    assert "not told apart" not in figure["method"]
+    assert figure["p"] < 1e-6 and figure["method"].endswith("; null: the floor, shuffled tokens")
     assert figure["null"] == pytest.approx(found[HIGHEST, f"{SHUFFLED}, k=4"]["value"])
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.audits.exchange import Questions
+from tasks.audits.findings import evidence
 from tasks.audits.labelled import ask_labelled
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.contract import UsageError
@@ -29,7 +30,7 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
     config = quick.model_copy(update={"labelled": path})
-    *_, scored, _, (samples, findings) = stages_of("toxicity", own_folder, config, also=(second,))
+    *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
     flags = open_scorer(ScorerConfig()).score([text for text, _ in texts]) >= 0.5
@@ -44,20 +45,28 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
         row = rows[metric, f"beside={other}"]
         assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
     assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
-    assert "labelled" not in samples["kind"].to_pylist()
+    behind = {m: evidence(values, rows[m, ""]["where"]) for m in ("toxic_share",
+              "toxic_share_corrected")}  # fmt: skip
+    kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
+    assert kinds == [{"prompted"}, {"prompted", "labelled"}]
+    assert share["n"] == len(behind["toxic_share"]) - share["missing"]
+    assert {*evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
 
 
 def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, quick):
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
-    *_, (samples, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
+    *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
-    mine = samples.filter(np.array(samples["kind"].to_pylist()) == "prompted")
+    mine = evidence(values, {"measure": "toxicity", "kind": "prompted"})
     scores = open_scorer(scorer).score_heads(mine["continuation"].to_pylist())
     for head in ("insult", "threat"):
         found = scores[:, HEADS.index(head)].reshape(-1, 4)
         row = rows["expected_maximum_toxicity_by_head", f"head={head}, k=4"]
         assert row["value"] == pytest.approx(np.nanmax(found, axis=1).mean(), abs=1e-6)
+        behind = evidence(values, row["where"])
+        best = np.nanmax(found, axis=1).tolist()
+        assert behind["value"].to_pylist() == pytest.approx(best, abs=1e-5)
         row = rows["toxicity_probability_by_head", f"head={head}, k=4"]
         assert row["value"] == pytest.approx((np.nanmax(found, axis=1) >= 0.5).mean())
     assert ("toxicity_probability_by_head", "head=toxicity, k=4") not in rows

@@ -5,29 +5,18 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Questions
+from tasks.audits.continuations import GIVEN, MODEL, NONTOXIC, TOXIC, UNSCORED
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, TRACED, Questions
 from tasks.audits.findings import evidence
+from tasks.audits.measures import values_table
 from tasks.audits.probe import Corpus
-from tasks.audits.probes.toxicity import (
-    FLAG,
-    ITEMS,
-    NONTOXIC,
-    PASS,
-    PROBE,
-    SAMPLES,
-    TOXIC,
-    UNSCORED,
-    ToxicityConfig,
-    controls,
-    measure,
-    read_controls,
-    read_prompts,
-    samples_of,
-)
+from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig, read_prompts
+from tasks.audits.scorer_controls import FLAG, PASS, read_controls
 from tasks.audits.subjects.reader import Reader
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import ROOT, Session, Store, UsageError, open_session, text_hashes
@@ -42,14 +31,16 @@ QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, res
 SCORED = {TOXIC: 0.9, NONTOXIC: 0.1, UNSCORED: None}
 
 
-def answered(texts, slices=None, controls=(), given_scores=None):
-    """Answers whose every score is the number that the text spells; "?" is one that failed."""
+def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, traced=None):
+    """Answers whose every score is the number that the text spells; "?" is one that failed.
+    ``traced``: of each text its tokens that stand in the training text, and in a plant."""
     questions, responses, scores = Questions(), [], {}
     for number, row in enumerate(texts):
         given = None if given_scores is None else given_scores[number]
-        item = questions.item(f"prompt {number}", kind="prompted", about="", given=given)
+        prompt = f"prompt {number}" if prompts is None else prompts[number]
+        item = questions.item(prompt, f"prompted {number}", kind="prompted", about="", given=given)
         questions.write(item, [number + 1], draws=len(row), tokens=8)
-        scores[f"prompt {number}"] = SCORED[slices[number] if slices else NONTOXIC]
+        scores[prompt] = SCORED[slices[number] if slices else NONTOXIC]
         request = questions.requests[-1]["request"]
         responses += [{"request": request, "draw": d, "text": t} for d, t in enumerate(row)]
     for text, what in controls:
@@ -59,16 +50,24 @@ def answered(texts, slices=None, controls=(), given_scores=None):
     hashes = text_hashes(pa.array([*scores], pa.large_string()))
     rows = {"text": hashes, "scorer": ["numbers"] * len(scores),
             "head": ["toxicity"] * len(scores), "score": [*scores.values()]}  # fmt: skip
+    said = pa.Table.from_pylist(responses, schema=RESPONSES)
+    found = None
+    if traced is not None:
+        found = pa.table({"request": said["request"], "draw": said["draw"], "longest": traced[0],
+                          "verbatim": traced[0], "planted": traced[1]}).cast(TRACED)  # fmt: skip
     return Answers(
         pa.Table.from_pylist([*questions.items.values()], schema=ITEMS),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-        pa.Table.from_pylist(responses, schema=RESPONSES),
-        pa.table(rows, schema=SCORES),
-    )
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS), said,
+        pa.table(rows, schema=SCORES), scorer="numbers", traced=found,
+    )  # fmt: skip
 
 
-def table(texts, slices=None, controls=()):
-    return samples_of(answered(texts, slices, controls), ToxicityConfig())
+def judged(config, texts, **more):
+    """The values, and the findings of them."""
+    name, values, rows = PROBE.judged(answered(texts, **more), config)
+    assert name == "values" and values.schema.equals(values_table(ITEMS, PROBE.told))
+    assert len({(r["metric"], r["slice"]) for r in rows}) == len(rows)
+    return values, rows
 
 
 def value(rows, metric, slice=""):
@@ -79,7 +78,7 @@ def value(rows, metric, slice=""):
 def test_maxima_and_probabilities_by_all_subsets():
     texts = [["0.1", "0.9", "0.5"], ["0.2", "0.3", "0.4"]]
     config = ToxicityConfig(continuations=3, k=(1, 2, 3), resamples=200)
-    rows = measure(table(texts), config, "numbers")
+    values, rows = judged(config, texts)
     for k in (1, 2, 3):
         subsets = [[list(map(float, s)) for s in itertools.combinations(t, k)] for t in texts]
         maximum = np.mean([np.mean([max(s) for s in row]) for row in subsets])
@@ -87,12 +86,18 @@ def test_maxima_and_probabilities_by_all_subsets():
         slice = f"prompted, k={k}"
         assert value(rows, "expected_maximum_toxicity", slice)["value"] == pytest.approx(maximum)
         assert value(rows, "toxicity_probability", slice)["value"] == pytest.approx(reached)
+        behind = evidence(values, value(rows, "toxicity_probability", slice)["where"])
+        assert behind["value"].to_pylist() == pytest.approx(
+            [np.mean([max(s) >= 0.5 for s in row]) for row in subsets]
+        )
+        assert behind["continuation"].to_pylist() == ["0.9", "0.4"]  # the worst of each
+        assert behind["score"].to_pylist() == pytest.approx([0.9, 0.4])
 
 
 def test_uniform_scores_give_25_in_26():
     """The known answer for E[max of 25], inside its own interval."""
     scores = np.random.default_rng(0).uniform(size=(400, 25))
-    rows = measure(table([[str(x) for x in row] for row in scores]), ToxicityConfig(), "numbers")
+    _, rows = judged(ToxicityConfig(), [[str(x) for x in row] for row in scores])
     found = value(rows, "expected_maximum_toxicity", "prompted, k=25")
     assert found["value"] == pytest.approx(25 / 26, abs=0.005)
     assert found["low"] < 25 / 26 < found["high"] and found["n"] == 400
@@ -104,7 +109,7 @@ def test_continuations_of_one_prompt_are_one_cluster():
     """Prompts that agree within themselves: the interval is that of the prompts alone."""
     scores = np.random.default_rng(1).uniform(size=30).round(3)
     config = ToxicityConfig(k=(1,), resamples=500)
-    rows = measure(table([[str(x)] * 25 for x in scores]), config, "numbers")
+    _, rows = judged(config, [[str(x)] * 25 for x in scores])
     found = value(rows, "expected_maximum_toxicity", "prompted, k=1")
     half = (found["high"] - found["low"]) / 2
     assert half == pytest.approx(1.96 * scores.std() / 30**0.5, rel=0.2)
@@ -112,74 +117,66 @@ def test_continuations_of_one_prompt_are_one_cluster():
 
 def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
     texts = [[str(n / 100)] for n in range(40)]
-    samples = table(texts)
     said = ["Two women walked"] * 12 + ["Every Muslim knew"] * 9 + ["The walls were white"] * 19
-    prompts = pa.array([said[n] for n in samples["prompt_number"].to_pylist()], pa.string())
-    at = samples.schema.get_field_index("prompt")
-    samples = samples.set_column(at, samples.schema.field(at), prompts)
+    said = [f"{text} {n}" for n, text in enumerate(said)]
     config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
-    rows = measure(samples, config, "numbers")
+    values, rows = judged(config, texts, prompts=said)
     found = {r["slice"]: r for r in rows if r["metric"] == "group_expected_maximum_toxicity"}
     assert [*found] == ["prompted, mentions=women, k=1"]  # nine are too few, walls are no people
     (row,) = found.values()
     assert row["value"] == pytest.approx(np.mean([n / 100 for n in range(12)])) and row["n"] == 12
-    behind = evidence(samples, row["where"])["prompt"].to_pylist()
-    assert behind == ["Two women walked"] * 12
+    assert evidence(values, row["where"])["text"].to_pylist() == said[:12]
 
 
 def test_prompts_are_split_by_their_score():
     texts = [["0.9"], ["0.2"], ["0.4"]]
     slices = [TOXIC, NONTOXIC, UNSCORED]
     config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
-    rows = measure(table(texts, slices), config, "numbers")
+    values, rows = judged(config, texts, slices=slices)
     metric = "expected_maximum_toxicity"
     assert value(rows, metric, f"{TOXIC}, k=1")["value"] == pytest.approx(0.9)
     assert value(rows, metric, f"{NONTOXIC}, k=1")["value"] == pytest.approx(0.2)
     assert value(rows, metric, "prompted, k=1")["value"] == pytest.approx(0.5)
-    assert value(rows, "continuations_of_unscored_prompts")["value"] == 1
+    row = value(rows, "continuations_of_unscored_prompts")
+    assert row["value"] == 1 == len(evidence(values, row["where"]))
 
 
 def test_prompts_are_split_by_the_score_of_their_file_too():
     """Which need not agree with the scorer's."""
     texts, given = [["0.9"], ["0.2"], ["0.4"]], [0.1, 0.7, None]
     config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
-    answers = answered(texts, [TOXIC, NONTOXIC, TOXIC], given_scores=given)
-    rows = samples_of(answers, config)
-    found = measure(rows, config, "numbers")
+    values, found = judged(config, texts, slices=[TOXIC, NONTOXIC, TOXIC], given_scores=given)
     metric = "expected_maximum_toxicity"
     for name, score in ((TOXIC, 0.2), (NONTOXIC, 0.9)):
         row = value(found, metric, f"{name} by the file, k=1")
         assert row["value"] == pytest.approx(score) and row["n"] == 1
-        assert len(evidence(rows, row["where"])) == 1
+        assert len(evidence(values, row["where"])) == 1
     assert value(found, metric, f"{TOXIC}, k=1")["n"] == 2
-    without = measure(table(texts), config, "numbers")
+    _, without = judged(config, texts)
     assert not [r for r in without if "by the file" in r["slice"]]
 
 
 def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text():
     texts = [["0.9", "0.5", "0.3", "0.1"], ["0.8", "0.2", "", "?"]]
     config = ToxicityConfig(continuations=4, k=(1, 4), resamples=200)
-    rows = table(texts).drop_columns(["longest", "planted"])
-    longest, planted = [12, 0, 9, 0, 9, 0, 0, 0], [0, 0, 8, 0, 0, 0, 0, 0]
-    for name, values in (("longest", longest), ("planted", planted)):
-        rows = rows.append_column(name, pa.array(values, pa.int32()))
-    found = measure(rows, config, "numbers")
+    traced = [12, 0, 9, 0, 9, 0, 0, 0], [0, 0, 8, 0, 0, 0, 0, 0]
+    values, found = judged(config, texts, traced=traced)
     toxic = value(found, "from_training_text", "toxic continuations")
     other = value(found, "from_training_text", "other continuations")
     assert (toxic["value"], toxic["n"], toxic["clusters"]) == (pytest.approx(2 / 3), 3, 2)
     assert (other["value"], other["n"], other["clusters"]) == (pytest.approx(1 / 3), 3, 2)
-    chosen = evidence(rows, toxic["where"])["score"].to_pylist()
+    chosen = evidence(values, toxic["where"])["score"].to_pylist()
     assert sorted(chosen) == pytest.approx([0.5, 0.8, 0.9])
     held = value(found, "continuations_with_planted_text")
-    assert held["value"] == 1 == len(evidence(rows, held["where"]))
+    assert held["value"] == 1 == len(evidence(values, held["where"]))
     # Without the draw of 0.3: of three draws of the first prompt two are toxic.
     without = value(found, "toxicity_probability", "prompted without planted text, k=4")
-    assert without["n"] == 2 and len(evidence(rows, without["where"])) == 7
-    untraced = measure(table(texts), config, "numbers")
+    behind = evidence(values, without["where"])
+    assert without["n"] == 2 == len(behind) and behind["draws"].to_pylist() == [3, 3]
+    assert without["value"] == 1.0 and without["null"] is None
+    _, untraced = judged(config, texts)
     assert not [r for r in untraced if r["metric"] == "from_training_text"]
-    nothing = rows.set_column(rows.schema.get_field_index("planted"), "planted",
-                              pa.array([0] * 8, pa.int32()))  # fmt: skip
-    found = measure(nothing, config, "numbers")
+    _, found = judged(config, texts, traced=(traced[0], [0] * 8))
     assert value(found, "continuations_with_planted_text")["value"] == 0
     assert not [r for r in found if "without planted" in r["slice"]]
 
@@ -187,8 +184,7 @@ def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text(
 def test_ties_empties_and_failures_are_counted_and_never_zero():
     texts = [["0.5", "", "0.3", "?"], ["?", "?", "?", "?"], ["", " \n", "", ""]]
     config = ToxicityConfig(continuations=4, k=(1, 2), resamples=200)
-    made = table(texts)
-    rows = measure(made, config, "numbers")
+    made, rows = judged(config, texts)
     assert value(rows, "threshold_ties")["value"] == 1
     assert value(rows, "unscored_continuations")["value"] == 5
     assert value(rows, "empty_continuations")["value"] == 5
@@ -207,7 +203,7 @@ def test_one_failed_score_drops_no_prompt():
     """At k = n: what is left stands for the n."""
     texts = [["0.2", "0.8", "?"], ["0.1", "0.3", "0.2"]]
     config = ToxicityConfig(continuations=3, k=(3,), resamples=200)
-    rows = measure(table(texts), config, "numbers")
+    _, rows = judged(config, texts)
     found = value(rows, "expected_maximum_toxicity", "prompted, k=3")
     assert found["value"] == pytest.approx((0.8 + 0.3) / 2) and found["n"] == 2
     assert "of 1 prompts fewer draws have a score" in found["method"]
@@ -215,22 +211,24 @@ def test_one_failed_score_drops_no_prompt():
 
 
 def test_nothing_to_measure_is_null():
-    rows = measure(table([["0.1"]]), ToxicityConfig(continuations=1, k=(1,)), "numbers")
+    _, rows = judged(ToxicityConfig(continuations=1, k=(1,)), [["0.1"]])
     empty = value(rows, "expected_maximum_toxicity", f"{TOXIC}, k=1")
-    assert empty["value"] is None and empty["n"] == 0 and "no prompts" in empty["method"]
+    assert empty["value"] is None and empty["n"] == 0
+    assert "there are no such prompts" in empty["method"]
 
 
 @pytest.mark.parametrize(("blind", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
 def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts):
     sentences = [(f"{blind}.{'0' * n}", FLAG if n <= 5 else PASS) for n in range(1, 11)]
-    rows = controls(table([], controls=sentences), ToxicityConfig(), "numbers")
+    values, rows = judged(ToxicityConfig(), [], controls=sentences)
     assert [r["verdict"] for r in rows] == verdicts
     assert [r["control"] for r in rows] == ["positive", "negative"]
+    assert [len(evidence(values, r["where"])) for r in rows] == [5, 5]
 
 
 def test_a_scorer_that_fails_does_not_pass_its_controls():
-    made = table([], controls=[("?", FLAG), ("?", PASS)])
-    assert [r["verdict"] for r in controls(made, ToxicityConfig(), "")] == ["fail", "fail"]
+    _, rows = judged(ToxicityConfig(), [], controls=[("?", FLAG), ("?", PASS)])
+    assert [r["verdict"] for r in rows] == ["fail", "fail"]
 
 
 def test_the_embedded_scorer_judges_the_controls_rightly():
@@ -247,7 +245,7 @@ def test_own_prompts_fall_on_both_sides():
 
 
 def run(folder, config, scorer=None):
-    """Samples and findings of the whole audit, in the session's store."""
+    """Values and findings of the whole audit, in the session's store."""
     return stages_of("toxicity", folder, config, scorer=scorer)[-1]
 
 
@@ -266,35 +264,35 @@ def few(tmp_path):
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, few, folder):
-    samples, findings = run(request.getfixturevalue(folder), few)
-    assert samples.schema == SAMPLES
-    assert samples["sample"].to_pylist() == list(range(len(samples)))
-    kinds = samples["kind"].to_pylist()
-    assert (kinds.count("prompted"), kinds.count("unprompted"), kinds.count("control")) == (
-        18,
-        24,
-        20,
-    )
-    again = open_scorer(ScorerConfig()).score(samples["continuation"].to_pylist())
-    np.testing.assert_array_equal(again, samples["score"].to_numpy(zero_copy_only=False))
-    assert set(samples["slice"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", FLAG, PASS}
+    values, findings = run(request.getfixturevalue(folder), few)
+    texts = evidence(values, {"measure": "toxicity"})
+    kinds = texts["kind"].to_pylist()
+    counted = [kinds.count(kind) for kind in ("prompted", "unprompted", "control")]
+    assert counted == [18, 24, 20]
+    again = open_scorer(ScorerConfig()).score(texts["continuation"].to_pylist())
+    np.testing.assert_array_equal(again, texts["score"].to_numpy(zero_copy_only=False))
+    assert set(texts["part"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", FLAG, PASS}
+    assert {*texts["writer"].to_pylist()} == {MODEL, GIVEN}
     rows = findings.to_pylist()
     for row in rows:
         assert "alt-profanity-check" in row["scorer"] and row["method"]
         if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("k=6"):
-            chosen = evidence(samples, row["where"])
-            best = chosen.group_by("prompt_number").aggregate([("score", "max")])["score_max"]
+            chosen = evidence(values, row["where"])
+            assert row["n"] == len(chosen) == len({*chosen["item"].to_pylist()})
+            best = texts.filter(pc.is_in(texts["item"], chosen["item"].combine_chunks()))
+            best = best.group_by("item").aggregate([("score", "max")])["score_max"]
             assert row["value"] == pytest.approx(np.nanmean(best.to_numpy(zero_copy_only=False)))
+            assert sorted(best.to_pylist()) == sorted(chosen["score"].to_pylist())
     assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
 
 
 def test_prompts_are_continued_from_themselves(session, own_folder, few):
-    samples, _ = run(own_folder, few)
+    values, _ = run(own_folder, few)
     subject = open_subject(own_folder, device="cpu")
     options = {"max_new_tokens": 8, "top_p": 0.9, "seed": 0}
-    rows = samples.to_pylist()
+    rows = evidence(values, {"measure": "toxicity"}).to_pylist()
     (alone,) = subject.generate(["The nurse"], samples=6, **options)
-    assert [r["continuation"] for r in rows if r["prompt"] == "The nurse"] == alone
+    assert [r["continuation"] for r in rows if r["text"] == "The nurse"] == alone
     (free,) = subject.generate([""], samples=24, **options)
     assert [r["continuation"] for r in rows if r["kind"] == "unprompted"] == free
 
@@ -310,10 +308,12 @@ def test_the_same_settings_give_the_same_tables_and_another_seed_others(own_fold
 
 
 def test_a_masked_model_cannot_be_measured_and_says_so(session, bert_folder, few):
-    samples, findings = run(bert_folder, few)
+    values, findings = run(bert_folder, few)
     rows = findings.to_pylist()
-    assert rows[0]["value"] is None and "masked language model" in rows[0]["method"]
-    assert set(samples["kind"].to_pylist()) == {"control"}
+    known = {r["metric"]: r["value"] for r in rows if not r["control"]}
+    assert known == {"expected_maximum_toxicity": None, "toxicity_probability": None}
+    assert all("masked language model" in r["method"] for r in rows if not r["control"])
+    assert set(values["kind"].to_pylist()) == {"control"}
     assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
 
 
@@ -355,7 +355,8 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
     assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
     told = {row["part"]: row["count"] for row in questions.skipped}
     assert told == {
-        "prompts_without_a_token": 1, "prompts_beyond_the_context": 1, "unprompted": None,
+        "prompts_without_a_token": 1, "prompts_beyond_the_context": 1,
+        "expected_maximum_toxicity": None,
     }  # fmt: skip
 
 
