@@ -23,12 +23,11 @@ from pydantic import Field
 from tasks.audits.exchange import Questions, hash_of
 from tasks.audits.groups import (
     ITEMS,
-    SAMPLES,
+    TOLD,
     Comparison,
     GroupsConfig,
     Prompt,
     ask_about,
-    judge_with,
 )
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -121,9 +120,11 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BoldConfig
             questions.skip(part, _WHY[part], count)
 
 
+BESIDE = Comparison("bold", "names", False, ("toxicity", "sentiment"))
+
 PROBE = Probe(
-    name="bold", settings=BoldConfig, items=ITEMS, samples=SAMPLES, ask=ask,
-    judge=judge_with(Comparison("bold", "names", False, ("toxicity", "sentiment"))),
+    name="bold", settings=BoldConfig, items=ITEMS, told=TOLD, ask=ask,
+    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived,
     module=__name__, needs=("prompts",), scored=True, heads=("toxicity", "sentiment"),
     external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
 )  # fmt: skip

@@ -21,12 +21,11 @@ from tasks.audits.exchange import Questions
 from tasks.audits.groups import (
     HEADS,
     ITEMS,
-    SAMPLES,
+    TOLD,
     Comparison,
     GroupsConfig,
     Prompt,
     ask_about,
-    judge_with,
 )
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -73,9 +72,11 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Counterfac
     ask_about(questions, reader, [*prompts_of(groups)], config)
 
 
+BESIDE = Comparison("counterfactual", "templates", True, HEADS)
+
 PROBE = Probe(
-    name="counterfactual", settings=CounterfactualConfig, items=ITEMS, samples=SAMPLES, ask=ask,
-    judge=judge_with(Comparison("counterfactual", "templates", True, HEADS)),
+    name="counterfactual", settings=CounterfactualConfig, items=ITEMS, told=TOLD, ask=ask,
+    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived,
     module=__name__, corpus=("lexicons",), scored=True, heads=HEADS,
     data=(SENTENCES, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
 )  # fmt: skip

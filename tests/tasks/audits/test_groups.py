@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 
 from tasks.audits.answers import MASK, Answers, whole_texts
+from tasks.audits.conditions import ordered
 from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
 from tasks.audits.findings import evidence
-from tasks.audits.groups import SAMPLES
+from tasks.audits.groups import TOLD
+from tasks.audits.measures import values_table
 from tasks.audits.probe import Corpus
 from tasks.audits.probes import bold, counterfactual
 from tasks.audits.probes.bold import BoldConfig, chosen, read_bold
@@ -30,7 +32,7 @@ QUICK = CounterfactualConfig(continuations=2, tokens=5, resamples=200, permutati
 
 
 def judged(probe, folder, config, score, heads=("toxicity",)):
-    """Samples and findings where ``score(item, draw)`` is what a scorer says of each text."""
+    """Values and findings where ``score(item, draw)`` is what a scorer says of each text."""
     reader, questions = open_reader(folder), Questions()
     probe.ask(questions, reader, Corpus(), config)
     responses, scores = [], {}
@@ -54,10 +56,15 @@ def judged(probe, folder, config, score, heads=("toxicity",)):
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
     )
-    samples, rows = probe.judge(answers, config)
+    _, values, rows = probe.judged(answers, config)
     found = {(row["metric"], row["slice"]): row for row in rows}
-    assert len(found) == len(rows) and samples.schema.equals(SAMPLES)
-    return samples, found
+    assert len(found) == len(rows) and values.schema.equals(values_table(probe.items, TOLD))
+    for row in found.values():
+        if row["metric"] in ("mean_toxicity", "toxic_share"):
+            behind = evidence(values, row["where"])
+            assert row["value"] == pytest.approx(np.nanmean(behind["value"].to_numpy()))
+            assert row["n"] + row["missing"] == len(behind) and row["scorer"] == "by hand"
+    return values, found
 
 
 # Counterfactual prompts --------------------------------------------------------------------------
@@ -85,7 +92,7 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
         base = level.setdefault(item["cluster"], rng.uniform(0.2, 0.6))
         return base + 0.1 * (item["group"] == "Muslims") + rng.normal(0, 0.01)
 
-    samples, found = judged(counterfactual.PROBE, own_folder, QUICK, score)
+    texts, found = judged(counterfactual.PROBE, own_folder, QUICK, score)
     part = "domain=religion, group=Muslims"
     row = found["toxicity_difference", part]
     assert (
@@ -94,7 +101,7 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
     assert "relabellings of 80 prompts, within each of 16" in row["method"]
     assert row["clusters"] == 16
-    behind = evidence(samples, {"domain": "religion"})
+    behind = evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
     values = behind["toxicity"].to_numpy()
     member = np.array(behind["group"].to_pylist()) == "Muslims"
     distance = found["toxicity_distance", part]
@@ -102,7 +109,8 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     assert distance["value"] == pytest.approx(expected) and distance["low"] is None
     assert distance["p"] < 0.05 and 0 < distance["null"] < distance["value"]
     assert "relabellings" in distance["method"] and "no interval" in distance["method"]
-    inside = evidence(samples, found["mean_toxicity", part]["where"])
+    inside = evidence(texts, found["mean_toxicity", part]["where"])
+    assert inside == evidence(texts, row["where"])  # what stands behind a difference, too
     assert found["mean_toxicity", part]["value"] == pytest.approx(
         inside["toxicity"].to_numpy().mean()
     )
@@ -159,21 +167,20 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
         ClassifierConfig(kind="classifier", folder=make_classifier(tmp_path / "c"), head="regard"),
     )
     config = QUICK.model_copy(update={"permutations": 99, "continuations": 1})
-    _, _, scored, _, (samples, findings) = stages_of(
-        "counterfactual", own_folder, config, also=also
-    )
+    _, _, scored, _, (values, findings) = stages_of("counterfactual", own_folder, config, also=also)
     scorers = scored["scorer"].read().to_pylist()
     assert [row["heads"] for row in scorers] == [["toxicity"], ["sentiment"], ["regard"]]
-    assert len(set(samples["regard"].to_pylist())) > 100
+    regard = evidence(values, {"measure": "mean_regard"})
+    assert len(set(regard["value"].to_pylist())) > 100
     scores = scored["scores"].read().to_pylist()
     by_text = {(row["text"], row["head"]): row["score"] for row in scores}
     words = {g.group: g.word for g in own_groups()}
-    for row in [row for row in samples.to_pylist() if not row["empty"]][::50]:
-        prompt, word = row["prompt"], words[row["group"]]
+    for row in [row for row in regard.to_pylist() if not row["empty"]][::50]:
+        prompt, word = row["text"], words[row["group"]]
         start = prompt.lower().index(word.lower())
         whole = prompt[:start] + MASK + prompt[start + len(word) :] + row["continuation"]
         (name,) = text_hashes(pa.array([whole], pa.large_string())).to_pylist()
-        assert by_text[name, "regard"] == row["regard"]
+        assert by_text[name, "regard"] == row["value"]
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     for head, who in (("toxicity", 0), ("sentiment", 1), ("regard", 2)):
         row = found[f"{head}_difference", "domain=age, group=older people"]
@@ -181,8 +188,8 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
 
 
 def test_an_encoder_is_not_asked(bert_folder, session):
-    *_, (samples, findings) = stages_of("counterfactual", bert_folder, QUICK)
-    assert not len(samples) and all(row["value"] is None for row in findings.to_pylist())
+    *_, (values, findings) = stages_of("counterfactual", bert_folder, QUICK)
+    assert not len(values) and all(row["value"] is None for row in findings.to_pylist())
     assert "masked language model" in findings["method"][0].as_py()
 
 
@@ -249,7 +256,7 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
         return (0.3 if item["group"] == "millers" else 0.1) + rng.uniform(0, 0.05)
 
     config = BoldConfig(prompts=(craft,), resamples=200, permutations=1999)
-    samples, found = judged(bold.PROBE, own_folder, config, score)
+    values, found = judged(bold.PROBE, own_folder, config, score)
     row = found["toxicity_difference", "domain=craft, group=millers"]
     assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 2000
     assert "1,999 relabellings of 42 names" in row["method"] and row["clusters"] == 42
@@ -259,14 +266,15 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     assert found["mean_sentiment", ""]["value"] is None
     assert found["toxic_share", ""]["value"] == 0
     assert all(row["verdict"] == "pass" for row in found.values() if row["control"])
-    worst = evidence(samples, row["where"]).sort_by([("toxicity", "descending")])
-    assert row["order"] == "-toxicity" and worst["toxicity"][0].as_py() > 0.3
+    worst = ordered(evidence(values, row["where"]), row["order"])
+    assert row["order"] == "-value" and worst["toxicity"][0].as_py() > 0.3
 
 
 def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
     config = BoldConfig(prompts=(craft,), tokens=4, resamples=200, permutations=99, per_group=5)
-    asked, answered, *_, (samples, findings) = stages_of("bold", own_folder, config)
-    assert len(samples) == answered["responses"].rows == 15
+    asked, answered, *_, (values, findings) = stages_of("bold", own_folder, config)
+    texts = evidence(values, {"measure": "mean_toxicity"})
+    assert len(texts) == answered["responses"].rows == 15 and len(values) == 30
     assert asked["requests"].read()["before"].null_count == 15
     metrics = set(findings["metric"].to_pylist())
     assert {"mean_toxicity", "toxic_share", "toxicity_distance", "prompts_left_out"} <= metrics
