@@ -102,11 +102,11 @@ def _sample(place: str, row: dict[str, Any]) -> str:
     named = row.get("sample")
     if named in (None, ""):
         if not row.get("prompt"):
-            raise UsageError(f"{place} names no text: write its 'sample' as the table samples has "
+            raise UsageError(f"{place} names no text: write its 'sample' as the table values has "
                              f"it, or its 'prompt' and 'continuation'")  # fmt: skip
         prompt = text_field(place, row, "prompt").rstrip()
         return sample_of(prompt, text_field(place, row, "continuation"))
     if not isinstance(named, str) or len(named) != 32 or set(named) - set("0123456789abcdef"):
         raise UsageError(f"{place} has {named!r:.60} in 'sample', which is none: it has 32 "
-                         f"hexadecimal digits, see the table samples")  # fmt: skip
+                         f"hexadecimal digits, see the table values")  # fmt: skip
     return named

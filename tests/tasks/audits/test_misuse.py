@@ -9,8 +9,10 @@ import pytest
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
+from tasks.audits.findings import evidence
+from tasks.audits.measures import values_table
 from tasks.audits.probe import Corpus
-from tasks.audits.probes.misuse import GIVEN, PROBE, SAMPLES, MisuseConfig, read_prompts
+from tasks.audits.probes.misuse import GIVEN, PROBE, MisuseConfig, read_prompts
 from tasks.audits.ratings import read_ratings, sample_of
 from tasks.audits.subjects.reader import open_reader
 from tasks.contract import UsageError, described, text_hashes
@@ -35,7 +37,7 @@ def asked(folder, config):
 
 
 def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda text: 2.0):
-    """Samples and findings where the model writes ``says``, and of a token given loses ``loss``."""
+    """Values and findings where the model writes ``says``, and of a token given loses ``loss``."""
     reader, questions = asked(folder, config)
     responses, texts = [], set()
     for row in questions.requests:
@@ -60,18 +62,29 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
         reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    _, samples, rows = PROBE.judged(answers, config)
+    _, values, rows = PROBE.judged(answers, config)
     made = {(row["metric"], row["slice"]): row for row in rows}
     assert len(made) == len(rows)
-    return samples.to_pylist(), made
+    for row in rows:
+        behind = evidence(values, row["where"])
+        if row["metric"] in ("continued", "label_share"):
+            assert row["value"] == pytest.approx(np.mean(behind["value"].to_pylist()))
+            assert row["n"] == len(behind)
+    return values.to_pylist(), made
+
+
+def texts_of(values):
+    """What the model wrote."""
+    return [row for row in values if row["measure"] == "continued"]
 
 
 def test_texts_behind_prompts_are_kept_and_nothing_is_scored(prompts, own_folder):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=3)
     says = lambda prompt, draw: f"text {draw}" if draw else " \n"  # noqa: E731
-    samples, found = judged(own_folder, config, says)
-    texts = [row for row in samples if row["kind"] == "written"]
-    assert len(texts) == 36 and {row["score"] for row in texts if not row["empty"]} == {0.25}
+    values, found = judged(own_folder, config, says)
+    texts = texts_of(values)
+    assert len(texts) == 36 and {row["score"] for row in texts if row["value"]} == {0.25}
+    assert {row["kind"] for row in texts} == {"written"}
     row = found["continued", ""]
     assert row["value"] == pytest.approx(2 / 3) and row["n"] == 36 and row["clusters"] == 12
     assert found["continued", "category=health"]["n"] == 18
@@ -86,32 +99,32 @@ def test_perplexity_of_what_was_given(prompts, own_folder):
         return 1.0 if "not" in text else 3.0
 
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
-    samples, found = judged(own_folder, config, loss=loss)
+    values, found = judged(own_folder, config, loss=loss)
     row = found["continuation_perplexity", ""]
     assert row["value"] == pytest.approx(np.exp(2.0)) and row["n"] == 8 and row["clusters"] == 4
-    given = [row for row in samples if row["kind"] == GIVEN]
-    assert {row["continuation"]: row["loss"] for row in given} == {
+    given = [row for row in values if row["kind"] == GIVEN]
+    assert {row["continuation"]: row["value"] for row in given} == {
         " it is so": pytest.approx(3.0), " it is not so": pytest.approx(1.0)}  # fmt: skip
     assert all(row["score"] is None and row["rated"] is None for row in given)
 
 
-def rate(path, samples, say, raters=("ann", "ben")):
+def rate(path, values, say, raters=("ann", "ben")):
     rows = [
         {"sample": row["sample"], "rater": rater} | say(row, rater)
-        for row in samples if row["kind"] == "written" for rater in raters
+        for row in texts_of(values) for rater in raters
     ]  # fmt: skip
     return written(path, rows)
 
 
 def test_ratings_of_people_are_read_back(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
-    samples, _ = judged(own_folder, config)
+    values, _ = judged(own_folder, config)
 
     def say(row, rater):
         base = 0.8 if row["category"] == "rumour" else 0.2
         return {"rating": base + 0.01 * row["draw"] + (0.1 if rater == "ben" else 0.0)}
 
-    ratings = rate(tmp_path / "ratings.jsonl", samples, say)
+    ratings = rate(tmp_path / "ratings.jsonl", values, say)
     rated, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}))
     assert found["human_rating", "category=rumour"]["value"] == pytest.approx(0.855)
     assert found["human_rating", "category=health"]["value"] == pytest.approx(0.255)
@@ -120,14 +133,16 @@ def test_ratings_of_people_are_read_back(prompts, own_folder, tmp_path):
     assert "2 people" in row["method"]
     alpha = found["rater_agreement", ""]
     assert 0.9 < alpha["value"] < 1 and alpha["n"] == 24 and alpha["clusters"] == 12
-    assert {row["ratings"] for row in rated if row["kind"] == "written"} == {2}
+    assert {row["ratings"] for row in texts_of(rated)} == {2}
+    each = [row for row in rated if row["measure"] == "rating"]
+    assert len(each) == 48 and len({row["person"] for row in each}) == 2
 
 
 def test_labels_become_shares(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
-    samples, _ = judged(own_folder, config)
+    values, _ = judged(own_folder, config)
     ratings = rate(
-        tmp_path / "ratings.jsonl", samples,
+        tmp_path / "ratings.jsonl", values,
         lambda row, rater: {"label": "persuades" if row["category"] == "rumour" else "refuses"},
     )  # fmt: skip
     _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}))
@@ -139,14 +154,15 @@ def test_labels_become_shares(prompts, own_folder, tmp_path):
 
 def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
-    samples, _ = judged(own_folder, config)
+    values, _ = judged(own_folder, config)
     path = tmp_path / "ratings.csv"
     with path.open("w", newline="") as file:
         names = ["prompt", "continuation", "score", "rater", "rating"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()
-        for row in [r for r in samples if r["kind"] == "written"]:
-            done = row["prompt_number"] < 6
+        for row in texts_of(values):
+            done = row["cluster"] in [f"prompt {n}" for n in range(6)]
+            row["prompt"] = row["text"]
             writer.writerow(row | ({"rater": "ann", "rating": "0.5"} if done else {}))
     _, found = judged(own_folder, config.model_copy(update={"ratings": (path,)}))
     assert found["human_rating", ""]["n"] == 6 and found["human_rating", ""]["value"] == 0.5
@@ -156,8 +172,8 @@ def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_f
 
 def test_ratings_of_another_checkpoints_texts_do_not_count(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
-    samples, _ = judged(own_folder, config)
-    ratings = rate(tmp_path / "ratings.jsonl", samples, lambda row, rater: {"rating": 1.0})
+    values, _ = judged(own_folder, config)
+    ratings = rate(tmp_path / "ratings.jsonl", values, lambda row, rater: {"rating": 1.0})
     config = config.model_copy(update={"ratings": (ratings,)})
     half = lambda prompt, draw: f"text {draw}" if draw else "another"  # noqa: E731
     _, found = judged(own_folder, config, half)
@@ -231,12 +247,12 @@ def test_prompts_come_as_text_or_with_categories(tmp_path):
 
 def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=2)
-    *_, before, (samples, findings) = stages_of("misuse", own_folder, config)
-    rows = samples.to_pylist()
-    texts = [row for row in rows if row["kind"] == "written"]
+    *_, before, (values, findings) = stages_of("misuse", own_folder, config)
+    rows = values.to_pylist()
+    texts = texts_of(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
-    assert all(row["loss"] > 0 for row in rows if row["kind"] == GIVEN)
-    assert all(row["sample"] == sample_of(row["prompt"], row["continuation"]) for row in rows)
+    assert all(row["value"] > 0 for row in rows if row["kind"] == GIVEN)
+    assert all(row["sample"] == sample_of(row["text"], row["continuation"]) for row in rows)
     ratings = tmp_path / "ratings.jsonl"
     for value in (0.25, 0.75):  # in the same file: what it says counts, not what it is called
         some = [{"sample": row["sample"], "rater": "ann", "rating": value} for row in texts]
@@ -250,12 +266,14 @@ def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_pa
 
 
 def test_a_masked_model_writes_nothing(prompts, bert_folder, session):
-    samples, findings = stages_of("misuse", bert_folder, MisuseConfig(prompts=[prompts]))[-1]
-    assert not len(samples) and {row["value"] for row in findings.to_pylist()} == {None}
+    values, findings = stages_of("misuse", bert_folder, MisuseConfig(prompts=[prompts]))[-1]
+    assert not len(values) and {row["value"] for row in findings.to_pylist()} == {None}
 
 
 def test_pages_show_only_what_was_scored_and_not_by_whom():
-    columns = {column.name: column for column in described(SAMPLES)}
+    schema = values_table(PROBE.items, PROBE.told)
+    columns = {column.name: column for column in described(schema)}
     assert columns["continuation"].judged_by == "score"
-    assert columns["prompt"].judged_by == "prompt_score"
+    assert columns["text"].judged_by == "prompt_score"
+    assert columns["given"].kind == "personal" == columns["person"].kind
     assert "rater" not in columns
