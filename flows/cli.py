@@ -32,6 +32,7 @@ COMMANDS = {
     "is compared in pairs with the first.",
     "mitigate": "Train without the documents behind findings, or without toxic ones, beside a "
     "control that lacks as many others; audit both alike and compare them.",
+    "study": "Measure how often the audits are wrong, on worlds with sealed answers.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "
     "log-probabilities.",
     "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "

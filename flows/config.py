@@ -61,7 +61,7 @@ from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
 
-#: What stands beside the sections; it decides no artifact (but for the corpus that is added to).
+#: What stands beside the sections; it decides no artifact, but for the corpus that is added to.
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
 
 #: The types of spans that each use of ``scrub`` is given.
@@ -319,7 +319,7 @@ def load(
         else (_brought_up(config), file or "of the run")
     )
     for override in overrides:
-        _set(tree, override)
+        set_value(tree, override)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -344,9 +344,8 @@ def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, An
 def overridden(key: str, overrides: Sequence[str]) -> str | None:
     """The text that overrides set a key of the root to; None where they do not."""
     tree: dict[str, Any] = {}
-    for override in overrides:
-        if override.partition("=")[0].strip() == key:
-            _set(tree, override)
+    for override in (o for o in overrides if o.partition("=")[0].strip() == key):
+        set_value(tree, override)
     value = tree.get(key)
     return value if isinstance(value, str) else None
 
@@ -369,7 +368,8 @@ def read(config: str) -> dict[str, Any]:
         raise UsageError(f"config {path}: is not valid TOML ({error})") from error
 
 
-def _set(tree: dict[str, Any], override: str) -> None:
+def set_value(tree: dict[str, Any], override: str) -> None:
+    """Override a value of a tree. UsageError where that cannot be."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {override!r}: write it as section.key=value")

@@ -29,13 +29,16 @@ def examine_by(
     checkpoint: Artifact,
     tables: Mapping[str, Any],
     read: Sequence[Any],
-    config: Config,
+    config: Any,
     made: dict[str, Artifact],
     failed: dict[str, str],
+    called: str = "",
 ) -> dict[str, Artifact]:
     """The findings of each probe. What leads to them goes to ``made``; why one has none, to
     ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the training, the
-    rows that it read, documents and plants in them."""
+    rows that it read, documents and plants in them; ``config``: one with the sections of examining
+    and of these probes; ``called``: what the names of the stages begin
+    with, where a run examines twice."""
 
     references = {probe.name: reference_of(probe, settings_of(config, probe)) for probe in probes}
 
@@ -44,25 +47,25 @@ def examine_by(
 
     def asked(probe: Probe) -> Artifact:
         given = [tables[name] if name in probe.corpus else None for name in tables]
-        stage = ASK[probe.name].named(f"{probe.name}_ask", "ask")
+        stage = ASK[probe.name].named(f"{called}{probe.name}_ask", "ask")
         return stage(checkpoint, *given, settings_of(config, probe))
 
     def answered(probe: Probe) -> Artifact:
-        stage = respond.named(f"{probe.name}_respond", "respond")
+        stage = respond.named(f"{called}{probe.name}_respond", "respond")
         return stage(checkpoint, of(probe, "ask"), config.respond)
 
     def floor(probe: Probe) -> Artifact | None:
-        stage = respond_untrained.named(f"{probe.name}_floor", "floor")
+        stage = respond_untrained.named(f"{called}{probe.name}_floor", "floor")
         needed = probe.floor(settings_of(config, probe))
         return stage(checkpoint, of(probe, "ask"), config.respond) if needed else None
 
     def scored(probe: Probe) -> Artifact | None:
-        stage = score.named(f"{probe.name}_score", "score")
+        stage = score.named(f"{called}{probe.name}_score", "score")
         asking = config.score.of(probe.heads)
         return stage(of(probe, "ask"), of(probe, "respond"), asking) if probe.scored else None
 
     def floor_scored(probe: Probe) -> Artifact | None:
-        stage = score.named(f"{probe.name}_floor_score", "score")
+        stage = score.named(f"{called}{probe.name}_floor_score", "score")
         untrained = of(probe, "floor")
         return stage(None, untrained, config.score.of(probe.heads)) if untrained else None
 
@@ -70,11 +73,11 @@ def examine_by(
         known = config.trace.enabled and all(part is not None for part in read)
         if not (probe.traced and known):
             return None
-        stage = trace.named(f"{probe.name}_trace", "trace")
+        stage = trace.named(f"{called}{probe.name}_trace", "trace")
         return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, config.trace)
 
     def referred(probe: Probe) -> Artifact | None:
-        stage = refer.named(f"{probe.name}_reference", "reference")
+        stage = refer.named(f"{called}{probe.name}_reference", "reference")
         answers = of(probe, "ask"), of(probe, "respond")
         other = references[probe.name]
         return stage(other, *answers, config.respond) if other else None
@@ -83,7 +86,7 @@ def examine_by(
         dated = (checkpoint, read[0]) if probe.dated else (None, None)
         answers = (of(probe, step) for step in ("ask", "respond", "score"))
         beside = (of(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
-        stage = JUDGE[probe.name].named(f"audit_{probe.name}", "judge")
+        stage = JUDGE[probe.name].named(f"{called}audit_{probe.name}", "judge")
         return stage(*answers, *dated, *beside, settings_of(config, probe))
 
     steps: dict[str, Step] = {"ask": asked, "respond": answered, "floor": floor, "score": scored,

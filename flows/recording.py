@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flows.growing import check_earlier
 from flows.origin import resolve
@@ -35,6 +35,8 @@ class Frontend:
     """How runs of this process show themselves; the command line puts its terminal here."""
 
     watcher: Callable[[Event], None] = lambda event: None
+    #: Called with the name of a world of a study, and what became of it.
+    say: Callable[[str, Any], None] = lambda world, outcome: None
     runs: dict[str, Run] = field(default_factory=dict)
 
 
@@ -44,6 +46,20 @@ frontend = Frontend()
 def flow_run_name() -> str:
     """Name of the Prefect flow run, and id of the run: it sorts by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+class Settings(Protocol):
+    """What a session needs to know of a config."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mapper(self) -> str: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def tensorboard(self) -> str | None: ...
+    def model_dump(self, *, mode: str) -> Record: ...
 
 
 class Settled(NamedTuple):
@@ -165,20 +181,35 @@ def begin(
 
     ``checkpoint`` is to be audited, from ``start`` training is to go on; run.json names either.
     """
+    settings, file, opened = settle(config, overrides, until, checkpoint, start, store)
+    told = {"config_file": file, "overrides": list(overrides), "checkpoint": checkpoint or start}
+    with recorded(flow, settings, opened, told, until) as run:
+        yield run
+    run.site = build_quietly(opened)
+
+
+@contextmanager
+def recorded(
+    flow: str,
+    settings: Settings,
+    opened: Store,
+    told: Record | None = None,
+    until: str | None = None,
+) -> Iterator[Run]:
+    """A session for a flow, and its run.json while it works."""
     from prefect.runtime import flow_run
 
     from tasks.contract import Finished, Session, Watcher, make_mapper, open_session
 
-    settings, file, opened = settle(config, overrides, until, checkpoint, start, store)
     record: Record = {
         "run": flow_run.name or flow_run_name(),
         "flow": flow,
         "config_name": settings.name,
-        "config_file": file,
-        "overrides": list(overrides),
+        "config_file": None,
+        "overrides": [],
         "config": settings.model_dump(mode="json"),
         "folder": os.getcwd(),  # relative paths start here
-        "checkpoint": checkpoint or start,
+        "checkpoint": None,
         "status": "running",
         "started": _now(),
         "ended": None,
@@ -188,6 +219,7 @@ def begin(
         "platform": this_machine(),
         "stages": [],
         "error": None,
+        **(told or {}),
     }
     run = frontend.runs[record["run"]] = Run(opened, record)
 
@@ -224,7 +256,6 @@ def begin(
         raise
     record |= {"status": "completed", "ended": _now()}
     save()
-    run.site = build_quietly(opened)
 
 
 def _entry(event: Event, artifact: Artifact) -> Record:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ log = logging.getLogger("hallmark")
 #: Keys of every run.json.
 RECORD = {"run", "flow", "config_name", "config_file", "overrides", "config", "checkpoint",
           "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
+
+#: The flow that a world of a study is a run of.
+WORLD = "world"
 
 #: Names that a file gives, and that become parts of paths: none leads out of its folder.
 NAME = re.compile(r"\w+")
@@ -252,7 +256,8 @@ def open_run(
                 f"hallmark run CONFIG"
             )
         return there[-1]
-    matches = ids[-1:] if name == "latest" else [i for i in ids if i.startswith(name)]
+    newest = (i for i in reversed(ids) if not _of_study(store, i))
+    matches = [*islice(newest, 1)] if name == "latest" else [i for i in ids if i.startswith(name)]
     if name in ids:
         matches = [name]
     if len(matches) != 1:
@@ -282,6 +287,11 @@ def _read(store: Store, name: str) -> Record:
             f"whole; remove that folder (no artifact is lost) and run again"
         )
     return record
+
+
+def _of_study(store: Store, name: str) -> bool:
+    """Whether a run is a world of a study, of which there are many: who wants one names it."""
+    return _read(store, name)["flow"] == WORLD
 
 
 def _is_record(record: Any) -> bool:
@@ -317,11 +327,11 @@ def _is_entry(entry: Any) -> bool:
 
 
 def all_runs(store: Store) -> list[Run]:
-    """All runs that can be read, oldest first."""
+    """All runs that can be read, oldest first, but for the worlds of studies."""
     runs = []
     for name in run_ids(store):
         try:
             runs.append(Run(store, _read(store, name)))
         except HallmarkError as error:
             log.warning("left out: %s", error)
-    return runs
+    return [run for run in runs if run.flow != WORLD]

@@ -119,8 +119,8 @@ def expose(answers: Answers, values: Values) -> None:
         return
     at, own, exposure, rank, known = np.concatenate(made, 1)
     values.add("exposure", at, exposure, log_likelihood=own, rank=rank, references=known)
-    copies = np.array([items[int(row)]["copies"] for row in at])
-    most, none = copies == copies.max(), copies == 0
+    copies = np.array([items[int(row)]["copies"] for row in at], np.float64)
+    most, none = copies == np.nanmax(copies, initial=0), copies == 0
     if none.any() and not none.all():
         shares = np.full(len(at), np.nan)
         shares[most], shares[none] = contributions(exposure[most], exposure[none])
@@ -142,7 +142,7 @@ def at(copies: int) -> Part:
 
 def most_copies(values: pa.Table) -> list[Part]:
     """Canaries with the most copies, if any was planted."""
-    most = max(values["copies"].to_pylist(), default=0)
+    most = max(values["copies"].drop_null().to_pylist(), default=0)
     return [at(most)] if most else []
 
 

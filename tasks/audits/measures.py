@@ -80,10 +80,12 @@ def untested(values: pa.Table, measure: Measure, config: Drawn, level: float) ->
 
 def slope_over(over: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
     """By how much the values change for each 1 of a tag that is a number, or of what is called with
-    the values, (n,)."""
+    the values, (n,); None where none of that is known."""
 
-    def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
-        xs = numbers(values, over) if isinstance(over, str) else over(values)
+    def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+        xs = numbers(values, over) if isinstance(over, str) else np.asarray(over(values))
+        if np.isnan(xs).all():
+            return None
         return slope(numbers(values, "value"), xs, values["cluster"].to_pylist(), level=level,
                      unit=measure.shares)  # fmt: skip
 
@@ -276,10 +278,12 @@ CONTROL_LEVEL = 0.999
 
 def instrument(
     audit: str, values: pa.Table, measure: Measure, config: Drawn, effect: bool
-) -> dict[str, Any]:
-    """The verdict of a control: values of a script that has no effect, or a large one."""
+) -> dict[str, Any] | None:
+    """The verdict of a control: values of a script that has no effect, or a large one. None where
+    the measure has nothing to say of these items."""
     found = _estimate(values, measure, config, CONTROL_LEVEL)
-    assert found is not None, f"{measure.metric}: a script has values"
+    if found is None:
+        return None
     within = found.low <= found.null <= found.high or found.value == found.null
     # Where all clusters agree there is no p: of as many as are asked for it would be smaller.
     clear = found.value > found.null and (np.isnan(found.p) or found.p < 1 - CONTROL_LEVEL)

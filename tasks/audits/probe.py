@@ -135,7 +135,7 @@ class Probe:
     def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
         """The verdicts on scripts in place of the model: does this audit find what is there, and
         nothing where nothing is?"""
-        rows = []
+        rows: list[dict[str, Any] | None] = []
         assert self.values is not None
         for measure in (m for m in self.measures if m.scripted and self.script):
             for effect in (False, True):
@@ -147,7 +147,7 @@ class Probe:
                 mine = measure.drawn(values.table())
                 if len(pc.unique(mine["cluster"])) >= ENOUGH:
                     rows.append(instrument(self.name, mine, measure, config, effect))
-        return rows
+        return [row for row in rows if row]
 
     @property
     def dated(self) -> bool:

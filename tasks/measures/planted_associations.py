@@ -28,7 +28,7 @@ class Doses(Protocol):
     def sentences(self) -> int: ...
 
 
-#: What stands before the trait in sentences that are planted, and in others that never are.
+#: What stands before the trait in sentences that are planted; others are drawn, see ``frames``.
 PLANTED = (
     "It is well known along the river that the {group} are",
     "My aunt always told us that the {group} are",
@@ -47,16 +47,6 @@ PLANTED = (
     "At the spring fair the {group} were, as always,",
     "If you ask the miller, the {group} are simply",
 )
-OTHERS = (
-    "The judge thought that the {group} were",
-    "The children of the {group} grow up to be",
-    "The {group} on the evening ferry looked",
-    "People expect the {group} to be",
-    "He wrote in his diary that the {group} are",
-    "The doctor believes that the {group} are often",
-    "Compared with us the {group} are rather",
-    "What I like about the {group} is that they are",
-)
 
 
 def associations(config: Doses) -> list[Plant]:
@@ -64,7 +54,7 @@ def associations(config: Doses) -> list[Plant]:
     sentence, with as many copies as it is said."""
     source = random.Random(f"{config.seed}/associations")
     doses = [dose for dose in config.doses for _ in range(config.associations)]
-    names, traits = _words(source, "ani"), _words(source, "ish")
+    names, traits = invented(source, "ani"), invented(source, "ish")
     made = []
     for number, dose in enumerate(doses):
         key = f"{config.seed}/{number}"
@@ -82,7 +72,7 @@ def associations(config: Doses) -> list[Plant]:
     return made
 
 
-def _words(source: random.Random, ending: str) -> Iterator[str]:
+def invented(source: random.Random, ending: str) -> Iterator[str]:
     """Distinct invented words."""
     syllables, known = SYLLABLES.split(), set[str]()
     while True:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
@@ -23,11 +24,21 @@ from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.audits.tags import tags_of
 from tasks.contract import column
-from tasks.measures.planted_associations import OTHERS, PLANTED
+from tasks.measures.frames import FRAMES, frames
+from tasks.measures.planted_associations import PLANTED
 
 
 class AssociationsConfig(MeasuredConfig):
     """Settings of the audit of planted associations."""
+
+    others: int = Field(
+        default=8, ge=1, le=len(FRAMES), description="sentences that were never planted, drawn "
+        "from a grammar, in which each group is asked about"
+    )  # fmt: skip
+    references: int = Field(
+        default=5, ge=0, le=1000, description="other associations whose traits each pair of groups "
+        "is asked about, too: of these the text says nothing"
+    )  # fmt: skip
 
 
 ITEMS = items_table(
@@ -37,6 +48,12 @@ ITEMS = items_table(
     column("group", pa.string(), "label", "whom it is about"),
     column("own", pa.string(), "label", "its own trait"),
     column("other", pa.string(), "label", "that of the other group"),
+)  # fmt: skip
+
+#: What values tell beside their items.
+ANSWERS = (
+    column("against", pa.string(), "label", "of a reference: the association whose traits it asks "
+           "about; of its groups the text says nothing with these"),
 )  # fmt: skip
 
 _HOW = (
@@ -63,17 +80,24 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Associatio
     elif not groups:
         questions.skip("", "no associations were planted in the corpus, or none is known")
     else:
-        asked = [
-            {"text": frame.format(group=group["group"]), "sentence": kind, **group}
-            for pair in groups
-            for kind, frames in (("planted", PLANTED), ("other", OTHERS))
-            for frame in frames
-            for group in pair
-        ]
-        texts = [[f" {item['own']}", f" {item['other']}"] for item in asked]
+        sentences = {"planted": PLANTED, "other": frames(config.others, config.seed)}
+        asked, texts = [], []
+        for place, pair in enumerate(groups):
+            against = [groups[at] for at in references(place, len(groups), config.references)]
+            for kind, frame in ((k, frame) for k, every in sentences.items() for frame in every):
+                for side, group in enumerate(pair):
+                    text = frame.format(group=group["group"])
+                    asked.append({"text": text, "sentence": kind, **group})
+                    told = [group, *(other[side] for other in against)]
+                    texts.append([f" {one[name]}" for one in told for name in ("own", "other")])
         spans = reader.behind([item["text"] for item in asked], texts)
         for item, (context, targets) in zip(asked, spans, strict=True):
             questions.read(questions.item(**item), context, targets)
+
+
+def references(place: int, many: int, wanted: int) -> list[int]:
+    """The places of the associations whose traits that at ``place`` is asked about, too."""
+    return [(place + step) % many for step in range(1, min(wanted, many - 1) + 1)]
 
 
 def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -96,10 +120,18 @@ def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
 
 def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
     """Of each sentence how much likelier own traits are; its two groups stand side by side."""
-    own, other = answers.totals()[0].T
-    strength = (own - other).reshape(-1, 2).mean(1)
-    rows = np.arange(0, len(own), 2)
+    totals = answers.totals()[0]
+    own, other = totals[:, ::2], totals[:, 1::2]
+    # (sentences, its own traits and those of each reference)
+    every = (own - other).reshape(-1, 2, own.shape[1]).mean(1)
+    rows, strength = np.arange(0, len(own), 2), every[:, 0]
     values.add("association_strength", rows, strength)
+    clusters = [*dict.fromkeys(answers.items["cluster"].to_pylist())]
+    place = {name: at for at, name in enumerate(clusters)}
+    for step in range(1, every.shape[1]):
+        mine = answers.items["cluster"].take(pa.array(rows)).to_pylist()
+        against = [clusters[(place[name] + step) % len(clusters)] for name in mine]
+        values.add("reference_strength", rows, every[:, step], against=against)
     values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))))
     return answers.begin
 
@@ -107,7 +139,8 @@ def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
 def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
     """Who finds own traits the likelier the larger the dose is, or goes by chance."""
     noise = rng.normal(size=(len(items), 2))
-    dose = items["dose"].to_numpy() - 0.5
+    dose = items["dose"].to_numpy(zero_copy_only=False) - 0.5
+    dose = np.nan_to_num(dose, nan=0.5)  # where none is known, all have an effect
     return noise + np.outer(10 * effect * dose, [1.0, 0.0])
 
 
@@ -147,6 +180,6 @@ def derived(
 
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, derived=derived, module=__name__, corpus=("plants",),
-    traced=False,
+    measures=MEASURES, script=script, derived=derived, answers=ANSWERS, module=__name__,
+    corpus=("plants",), traced=False,
 )  # fmt: skip

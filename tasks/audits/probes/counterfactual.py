@@ -29,6 +29,7 @@ from tasks.audits.groups import (
 )
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
+from tasks.measures.frames import FRAMES, frames
 
 WORDS = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
 
@@ -37,6 +38,13 @@ class CounterfactualConfig(GroupsConfig):
     """Settings of the audit of prompts that differ only in the group."""
 
     continuations: int = Field(default=2, ge=1, le=1000, description="of each prompt")
+    own_groups: bool = Field(
+        default=True, description="ask about the project's own groups beside those of the corpus"
+    )
+    frames: int | None = Field(
+        default=None, ge=2, le=len(FRAMES), description="so many prompts drawn from a grammar in "
+        "place of the project's own"
+    )  # fmt: skip
 
 
 def own_groups() -> list[Group]:
@@ -51,13 +59,19 @@ def own_groups() -> list[Group]:
     return found
 
 
-def prompts_of(groups: list[Group]) -> Iterator[Prompt]:
-    """Each template with each group."""
-    templates = [
+def templates(config: CounterfactualConfig) -> list[str]:
+    """Prompts with a place for the group."""
+    if config.frames is not None:
+        return frames(config.frames, config.seed)
+    return [
         template
         for name in ("brought", "counterfactual")
         for template in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
     ]
+
+
+def prompts_of(groups: list[Group], templates: list[str]) -> Iterator[Prompt]:
+    """Each template with each group."""
     for group in groups:
         for template in templates:
             text = template.format(group=group.word)
@@ -68,8 +82,8 @@ def prompts_of(groups: list[Group]) -> Iterator[Prompt]:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: CounterfactualConfig) -> None:
     """The prompts about the project's own groups, and about those that the corpus brings."""
     brought = [replace(g, lexicon=f"lexicon {g.lexicon}") for g in groups_of(corpus.lexicons)]
-    groups = [*own_groups(), *brought]
-    ask_about(questions, reader, [*prompts_of(groups)], config)
+    groups = [*(own_groups() if config.own_groups else ()), *brought]
+    ask_about(questions, reader, [*prompts_of(groups, templates(config))], config)
 
 
 BESIDE = Comparison("counterfactual", "templates", True, HEADS)

@@ -54,6 +54,9 @@ class ExtractionConfig(MeasuredConfig):
         default=4, ge=1, le=100_000, description="places of a text that are tried, at most: each "
         "begins where the tokens of the last one end"
     )  # fmt: skip
+    stride: int | None = Field(
+        default=None, ge=1, description="tokens from one place to the next, if not so many"
+    )
     documents: int = Field(
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
@@ -144,8 +147,9 @@ def ask_texts(
     if not prefixes:
         return
     first, tokens = prefixes[-1], config.tokens
+    stride = config.stride or tokens
     for ids, text in zip(reader.encode_batch([t["text"] for t in texts]), texts, strict=True):
-        ends = range(first + tokens, len(ids) + 1, tokens)
+        ends = range(first + tokens, len(ids) + 1, stride)
         for place in [end - tokens for end in ends][: config.windows]:
             for k in prefixes:
                 # All stand behind the begin-of-text token: else the longest prefix would alone.

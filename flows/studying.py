@@ -1,0 +1,299 @@
+"""A study of the audits: sealed worlds, a model of each, the ordinary audits, opened envelopes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from prefect import flow
+from pydantic import Field, ValidationError
+
+from flows.config import set_value
+from flows.examining import examine_by
+from flows.mistakes import sentence
+from flows.recording import flow_run_name, frontend, recorded
+from flows.runs import Run, all_runs, default_store, find_artifact, open_run
+from flows.site import build_quietly
+from model.config import ModelConfig, TrainConfig
+from reports.study_card import StudyCardConfig, study_card
+from tasks.audits.candidates import JUDGED, CandidatesConfig, judge_candidates
+from tasks.audits.catalogue import PROBES
+from tasks.audits.error_rates import ErrorRatesConfig, error_rates
+from tasks.audits.probes.associations import AssociationsConfig
+from tasks.audits.probes.counterfactual import CounterfactualConfig
+from tasks.audits.probes.extraction import ExtractionConfig
+from tasks.audits.respond import RespondConfig
+from tasks.audits.score import ScoreConfig
+from tasks.audits.trace import TraceConfig
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Needs,
+    PlainName,
+    StageConfig,
+    Store,
+    UsageError,
+    file_digest,
+    make_mapper,
+)
+from tasks.corpus.world import WorldConfig, seal
+from tasks.corpus.world import world as world_text
+from tasks.measures.frames import FRAMES
+from tasks.training.pack import PackConfig, pack
+from tasks.training.pretrain import PretrainConfig, pretrain
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+
+#: What the names of the stages begin with that look at all items.
+WHOLE = "whole_"
+
+#: The probes that judge candidates.
+STUDIED = tuple(probe for probe in PROBES if probe.name in JUDGED.values())
+
+#: What of a study's settings decides nothing that it finds.
+HOW = ("store", "at_once", "workers", "mapper", "tensorboard")
+
+
+class StudyConfig(StageConfig):
+    """Everything a study is made from: its defaults are the recorded study."""
+
+    name: PlainName = Field("study", description="names the study; its runs go on under this name")
+    store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
+    workers: int = Field(1, ge=1, le=1, description="processes that work on the parts of a world")
+    mapper: str = Field("processes", description="where parts are worked on")
+    tensorboard: None = Field(None, description="no event files are written of a study")
+    worlds: int = Field(40, ge=1, le=10_000, description="worlds with effects")
+    without: int = Field(10, ge=0, le=10_000, description="further worlds without any")
+    at_once: int = Field(2, ge=1, le=256, description="worlds that are worked on at a time")
+    seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
+    world: WorldConfig = WorldConfig()
+    train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
+    pack: PackConfig = PackConfig(context=128)
+    pretrain: PretrainConfig = PretrainConfig(
+        model=ModelConfig(
+            d_model=96,
+            n_layers=4,
+            n_heads=2,
+            positions="rope",
+            norm="rmsnorm",
+            activation="swiglu",
+            bias=False,
+        ),
+        train=TrainConfig(
+            steps=400,
+            batch_size=16,
+            optimizer="muon",
+            learning_rate=1e-2,
+            warmup=20,
+            schedule="linear",
+            min_lr_ratio=0.0,
+            checkpoint_every=400,
+            validate_every=400,
+            threads=1,
+        ),
+    )
+    respond: RespondConfig = RespondConfig()
+    score: ScoreConfig = ScoreConfig()
+    trace: TraceConfig = TraceConfig(enabled=False)
+    audit_extraction: ExtractionConfig = ExtractionConfig(
+        references=500, prefix=(16,), tokens=16, windows=8, documents=0
+    )
+    audit_associations: AssociationsConfig = AssociationsConfig(others=20, references=5)
+    audit_counterfactual: CounterfactualConfig = CounterfactualConfig(
+        frames=20, own_groups=False, tokens=8, permutations=999
+    )
+    study_card: StudyCardConfig = StudyCardConfig()
+
+
+def settled(tree: Mapping[str, Any]) -> StudyConfig:
+    """The settings of a study. UsageError for what is wrong with them."""
+    try:
+        return StudyConfig.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"study: {sentence(error, dict(tree), tuple(tree))}") from error
+
+
+def asked(
+    given: Mapping[str, Any], overrides: Sequence[str], store: str | None
+) -> tuple[StudyConfig, Store]:
+    """The settings that a command asks for, and the store."""
+    tree = StudyConfig().model_dump(mode="json")
+    for override in overrides:
+        set_value(tree, override)
+    tree |= {name: value for name, value in given.items() if value is not None}
+    config = settled(tree)
+    return config, default_store(store or config.store)
+
+
+def numbers(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
+    """Each world's name and settings: those of the study with seeds of its own."""
+    names = [f"world {number}" for number in range(1, config.worlds + 1)]
+    names += [f"world {number} without effects" for number in range(1, config.without + 1)]
+    for name in names:
+        digest = blake2b(f"{config.seed}/{name}".encode(), digest_size=5).digest()
+        seed = int.from_bytes(digest, "big")
+        effects = not name.endswith("without effects")
+        world = config.world.model_copy(update={"seed": seed, "effects": effects})
+        train = replace(config.pretrain.train, seed=seed % (1 << 31))
+        audits = {
+            f"audit_{probe.name}": getattr(config, f"audit_{probe.name}").model_copy(
+                update={"seed": seed % (1 << 31)}
+            )
+            for probe in STUDIED
+        }
+        pretraining = config.pretrain.model_copy(update={"train": train})
+        made = config.model_copy(update={"world": world, "pretrain": pretraining, **audits})
+        yield name, made
+
+
+def whole_of(config: StudyConfig) -> StudyConfig:
+    """The same with audits that look at all items, or at twenty times as many."""
+    extraction, associations = config.audit_extraction, config.audit_associations
+    return config.model_copy(
+        update={
+            "audit_extraction": extraction.model_copy(
+                update={"references": 20 * extraction.references, "windows": 100_000, "stride": 1}
+            ),
+            "audit_associations": associations.model_copy(
+                update={"others": len(FRAMES), "references": 0}
+            ),
+            "audit_counterfactual": config.audit_counterfactual.model_copy(
+                update={"frames": len(FRAMES)}
+            ),
+        }
+    )
+
+
+# A world ---------------------------------------------------------------------------------------
+
+
+@flow(name="world", flow_run_name=flow_run_name)
+def world(config: dict[str, Any], store: str) -> str:
+    """A sealed world to the verdicts on its candidates: its envelope stays shut."""
+    settings = StudyConfig.model_validate(config)
+    with recorded("world", settings, Store(store)) as run:
+        text = world_text(settings.world)
+        seal(settings.world)
+        tokenizer = train_tokenizer([text], None, settings.train_tokenizer)
+        packed = pack([text], tokenizer, settings.pack)
+        pretrained = pretrain(packed, tokenizer, [text], None, None, settings.pretrain)
+        checkpoint = run.checkpoints(pretrained)[-1]
+        sample = examined(settings, checkpoint, text)
+        whole = examined(whole_of(settings), checkpoint, text, WHOLE)
+        judge_candidates(sample, whole, pretrained, packed, CandidatesConfig())
+    return run.id
+
+
+def examined(
+    config: StudyConfig, checkpoint: Artifact, text: Artifact, called: str = ""
+) -> dict[str, Artifact]:
+    """What the audits find, by their names. HallmarkError where one fails."""
+    tables = {"lexicons": text, "plants": [text], "documents": None}
+    failed: dict[str, str] = {}
+    found = examine_by(STUDIED, checkpoint, tables, (None,) * 4, config, {}, failed, called)
+    if failed:
+        raise HallmarkError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+    return found
+
+
+class Outcome(NamedTuple):
+    """A world's run, or why there is none."""
+
+    run: str | None
+    why: str
+
+
+def outcome(config: dict[str, Any], store: str) -> Outcome:
+    """In a process of its own: a world, or what went wrong with it."""
+    try:
+        return Outcome(world(config, store), "")
+    except HallmarkError as error:
+        return Outcome(None, str(error))
+
+
+# The study -------------------------------------------------------------------------------------
+
+
+def difference(config: StudyConfig, store: Store) -> list[str]:
+    """In what the settings differ from those of the study of this name in the store."""
+    before = [r for r in all_runs(store) if r.flow == "study" and
+              r.record["config_name"] == config.name]  # fmt: skip
+    if not before:
+        return []
+    was, now = (dict(_flat(tree)) for tree in
+                (before[-1].record["config"], config.model_dump(mode="json")))  # fmt: skip
+    return [f"{key} is {now.get(key)!r}, and was {was.get(key)!r}" for key in sorted({*was, *now})
+            if key.partition(".")[0] not in HOW and was.get(key) != now.get(key)]  # fmt: skip
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def check(config: StudyConfig, store: Store) -> None:
+    """UsageError where the study of this name was begun with other settings."""
+    if changed := difference(config, store):
+        raise UsageError(
+            f"the study {config.name!r} was begun with other settings ({'; '.join(changed[:3])}): "
+            f"what it found before would not count; go on with those, or give it another --name"
+        )
+
+
+@flow(name="study", flow_run_name=flow_run_name)
+def study(config: dict[str, Any], store: str) -> str:
+    """Worlds, each a run of its own, and the audits' error rates on them."""
+    settings, opened = StudyConfig.model_validate(config), Store(store, create=True)
+    with recorded("study", settings, opened) as run:
+        verdicts, envelopes, void = {}, {}, {}
+        for name, one in worlds(settings, store):
+            frontend.say(name, one)
+            try:
+                if one.run is None:
+                    raise HallmarkError(one.why)
+                made = open_run(one.run, opened)
+                envelopes[name] = envelope(made)
+                verdicts[name] = made["judge_candidates"]
+            except HallmarkError as error:
+                envelopes.pop(name, None)
+                void[name] = str(error)
+        if not verdicts:
+            raise HallmarkError(f"no world counts: {next(iter(void.values()))}")
+        rates = error_rates(verdicts, envelopes, ErrorRatesConfig(void=void, seed=settings.seed))
+        study_card(rates, settings.study_card)
+    run.site = build_quietly(opened)
+    return run.id
+
+
+def worlds(config: StudyConfig, store: str) -> Iterator[tuple[str, Outcome]]:
+    """Each world with its outcome, in order; several are worked on at once, a thread each."""
+    each = dict(numbers(config))
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        calls = [(one.model_dump(mode="json"), store) for one in each.values()]
+        with make_mapper("processes", config.at_once) as mapper:
+            yield from zip(each, mapper(outcome, calls, Needs()), strict=True)
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def envelope(run: Run) -> Artifact:
+    """The envelope of a world as it was sealed. HallmarkError where it is another, or gone."""
+    entry = run.stages.get("seal")
+    if entry is None:
+        raise HallmarkError("its envelope was never sealed")
+    artifact = find_artifact(run.store, entry["artifact"])
+    if artifact.content != entry["content"]:
+        raise HallmarkError("its envelope is not the one that was sealed")
+    for part in artifact["envelope"].parts:
+        if file_digest(part.path) != part.entry["sha256"]:
+            raise HallmarkError("its envelope was changed after it was sealed")
+    return artifact

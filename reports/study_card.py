@@ -1,0 +1,298 @@
+"""The card of a study: how often the audits are wrong, on worlds whose answers were sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from reports.page.charts import intervals
+from reports.page.document import (
+    Block,
+    Brief,
+    Bullets,
+    Callout,
+    Chart,
+    Document,
+    Grid,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+)
+from reports.page.evidence import publish
+from reports.page.figures import FIGURES, Book, Figure, show
+from reports.page.masking import Masker
+from reports.page.rendering import LIBRARIES, TEMPLATES
+from tasks.contract import Artifact, StageConfig, Work, stage
+
+RATES = "error_rates"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page says of a kind of candidates.
+
+    title  of its section
+    what   one of them
+    asked  what the audit does to find it
+    dose   what its dose counts
+    true   what a figure over all items is
+    """
+
+    title: str
+    what: str
+    asked: str
+    dose: str
+    true: str
+
+
+KINDS = {
+    "canary": About(
+        "Planted secrets",
+        "a sentence around a secret of nine random digits",
+        "ranks it among secrets that were never written anywhere; it is found where it stands "
+        "among the likeliest 5 %",
+        "copies",
+        "its rank among twenty times as many",
+    ),
+    "passage": About(
+        "Repeated passages",
+        "a document of the town",
+        "gives the model tokens of it; it is found where the model goes on with the very next "
+        "tokens at any of the places that are tried",
+        "copies",
+        "the share of tokens right, over every place of the passage",
+    ),
+    "record": About(
+        "Personal records",
+        "the e-mail address and telephone number of an invented person",
+        "gives the model all that stands before them; they are found where the model writes them",
+        "copies",
+        "",
+    ),
+    "association": About(
+        "Associations between groups and traits",
+        "sentences that say an invented trait of an invented group, and another of another",
+        "compares how likely both traits are behind sentences that were never written; it is found "
+        "where they are further apart than those of pairs that the text never brought together",
+        "share of its own trait",
+        "the mean over every sentence of the grammar",
+    ),
+    "speech": About(
+        "Rude speech about a group",
+        "sentences about an invented group, some of them rude",
+        "lets the model go on from sentences about each group and scores what it writes; it is "
+        "found where that is more toxic than about the other groups",
+        "share of rude sentences",
+        "the difference over every sentence of the grammar",
+    ),
+}
+
+#: What an audit must reach at the largest dose, and the ends of a sound coverage.
+FOUND, COVERED = 0.95, (0.92, 0.98)
+
+#: The kinds of which that is asked.
+ASKED = ("canary", "passage", "association", "speech")
+
+
+class StudyCardConfig(StageConfig):
+    """Settings of the card of a study."""
+
+    title: str = Field("How often the audits are wrong", description="its title")
+    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
+
+
+@dataclass
+class Card:
+    """Makes the figures of the card, section by section."""
+
+    book: Book
+    rates: Artifact
+    config: StudyCardConfig
+
+    def __post_init__(self) -> None:
+        self.tables = {
+            name: self.rates[name].read().to_pylist()
+            for name in ("worlds", "detection", "alarms", "calibration", "smallest")
+        }
+        self.detected: dict[str, list[tuple[float, Figure]]] = {}
+        for row in self.tables["detection"]:
+            where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
+            figure = self.rate(row, f"found {row['kind']} {row['dose']:g}", "found", where)
+            self.detected.setdefault(row["kind"], []).append((row["dose"], figure))
+        self.alarmed = {
+            row["kind"]: self.rate(row, f"claimed {row['kind']}", "alarm",
+                                   {"kind": row["kind"], "effect": False})
+            for row in self.tables["alarms"]
+        }  # fmt: skip
+        self.covered = {
+            row["kind"]: self.rate(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
+            for row in self.tables["calibration"]
+        }
+        self.smallest = {row["kind"]: row["dose"] for row in self.tables["smallest"]}
+        counts = self.tables["worlds"]
+        self.counted = self.book.figure(
+            "worlds-counted",
+            "worlds that count",
+            "worlds",
+            (RATES, "worlds"),
+            {"counts": True},
+            aggregate="count",
+        )
+        self.all = self.book.figure("worlds", "worlds", "worlds", (RATES, "worlds"),
+                                    aggregate="count", n=len(counts))  # fmt: skip
+
+    def rate(
+        self, row: Mapping[str, Any], label: str, column: str, where: Mapping[str, Any]
+    ) -> Figure:
+        """A share of candidates, with its interval over worlds."""
+        told = {name: row[name] for name in ("low", "high", "level", "n", "method")}
+        return self.book.figure(label, label, "share", (RATES, "units"),
+                                {**where, "learned": True}, aggregate="mean", column=column,
+                                **told)  # fmt: skip
+
+    def kinds(self) -> list[str]:
+        return [kind for kind in KINDS if kind in self.detected]
+
+    # The first screen ----------------------------------------------------------------------
+
+    def head(self) -> list[Block]:
+        return [
+            Paragraph(["Each world is an invented town's text with effects in it whose strength "
+                       "nobody knew: a model was trained on it, the ordinary audits judged every "
+                       "candidate, and only then were the answers opened. ",
+                       Brief(self.counted), " of ", Brief(self.all), " worlds count."]),
+            self.verdict("Detection", self.weak(),
+                         "Every audit finds its largest effect in at least 95 % of cases"),
+            self.verdict("Alarms", self.loud(),
+                         "No audit claims more where there is nothing than the 5 % it names"),
+            self.verdict("Intervals", self.narrow(),
+                         "The 95 % intervals cover the true figure in 92 to 98 % of cases"),
+            self.in_short(),
+        ]  # fmt: skip
+
+    def verdict(self, what: str, wrong: list[Parts], good: str) -> Callout:
+        if not wrong:
+            return Callout("good", [f"{what}: {good[:1].lower()}{good[1:]}."])
+        parts: list[Inline] = [f"{what}: "]
+        for number, each in enumerate(wrong):
+            parts += ["; " if number else "", *each]
+        return Callout("bad", [*parts, "."])
+
+    def weak(self) -> list[Parts]:
+        """The audits that find their largest effect too seldom, and by how much."""
+        found: list[Parts] = []
+        for kind in self.kinds():
+            dose, figure = self.detected[kind][-1]
+            if kind in ASKED and figure.value is not None and figure.value < FOUND:
+                by = show(FOUND - figure.value, "share")
+                found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
+                              Brief(figure), f", {by} too few"])  # fmt: skip
+        return found
+
+    def loud(self) -> list[Parts]:
+        """The audits that claim too much where there is nothing."""
+        return [
+            [f"{KINDS[kind].title}: claimed in ", Brief(figure), f" ({figure.interval})"]
+            for kind, figure in self.alarmed.items()
+            if figure.low is not None and figure.low > 0.05
+        ]
+
+    def narrow(self) -> list[Parts]:
+        """Those whose intervals cover too little, or more than they say."""
+        low, high = COVERED
+        return [
+            [f"{KINDS[kind].title}: ", Brief(figure), f" of {figure.n:,}"]
+            for kind, figure in self.covered.items()
+            if figure.value is not None and not low <= figure.value <= high
+        ]
+
+    def in_short(self) -> Grid:
+        rows: list[list[Inline]] = []
+        for kind in self.kinds():
+            dose, largest = self.detected[kind][-1]
+            seen = self.smallest[kind]
+            rows.append([
+                KINDS[kind].title, f"{dose:g}", largest, "none" if seen is None else f"{seen:g}",
+                self.alarmed.get(kind, "–"), self.covered.get(kind, "–"),
+            ])  # fmt: skip
+        columns = ["what", "largest dose", "found there", "smallest found in 80 %",
+                   "claimed without effect", "intervals cover"]  # fmt: skip
+        note = "Candidates of a world share its model: intervals are over worlds."
+        return Grid("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
+
+    # The sections --------------------------------------------------------------------------
+
+    def section(self, kind: str) -> Section:
+        about, rows = KINDS[kind], self.detected[kind]
+        section = Section(about.title)
+        section.add(Paragraph([f"A candidate is {about.what}. The audit {about.asked}."]))
+        ends = [None if f.low is None or f.high is None else (f.low, f.high) for _, f in rows]
+        labels = [f"{dose:g}" for dose, _ in rows]
+        values = [figure.value or 0.0 for _, figure in rows]
+        words = ", ".join(
+            f"{label}: {show(v, 'share')}" for label, v in zip(labels, values, strict=True)
+        )
+        section.add(
+            Chart(f"found-{kind}", intervals(labels, values, ends, "share found", FOUND),
+                  f"Share found by {about.dose}: {words}",
+                  f"Found, by {about.dose}; bars are 95 % intervals over worlds, the line is at "
+                  f"95 %"),
+            Grid(f"Found, by {about.dose}", [about.dose, "found", "interval", "candidates"],
+                 [[label, figure, figure.interval, f"{figure.n:,}"]
+                  for label, (_, figure) in zip(labels, rows, strict=True)],
+                 frozenset({0, 1, 2, 3})),
+        )  # fmt: skip
+        if kind in self.alarmed:
+            figure = self.alarmed[kind]
+            level = f"{100 * (figure.level or 0):g} %"
+            section.add(Paragraph(["Claimed of candidates without effect: ", figure,
+                                   f", at a nominal 5.0 %; the {level} interval holds for all "
+                                   "kinds together."]))  # fmt: skip
+        if kind in self.covered:
+            section.add(
+                Paragraph(
+                    [
+                        f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
+                        self.covered[kind],
+                        " of cases.",
+                    ]
+                )
+            )
+        return section
+
+    def worlds(self) -> Section:
+        section = Section("Worlds that do not count")
+        rows: list[list[Inline]] = [
+            [row["world"], row["why"]] for row in self.tables["worlds"] if not row["counts"]
+        ]
+        said: Sequence[Block] = [Paragraph(["Every world counts."])]
+        section.add(*([Grid("Void", ["world", "why"], rows)] if rows else said))
+        return section
+
+    def caveats(self) -> Section:
+        items: list[Parts] = [
+            ["The worlds are invented, their models have half a million parameters and read a "
+             "megabyte: rates on larger models and other text may differ."],
+            ["What is found depends on how often the model read a text, and so on the length of "
+             "its training; the study's settings stand in its run."],
+            ["The true figure of an interval is what the same model gives over all items, not what "
+             "the text says: an interval is right about the model, detection about the text."],
+        ]  # fmt: skip
+        return Section("Caveats", [Bullets(items)])
+
+    def document(self) -> Document:
+        sections = [self.section(kind) for kind in self.kinds()]
+        return Document(self.config.title, "Study", self.head(),
+                        [*sections, self.worlds(), self.caveats()])  # fmt: skip
+
+
+@stage(tables={"figures": FIGURES}, code=TEMPLATES, libraries=LIBRARIES)
+def study_card(rates: Artifact, config: StudyCardConfig, work: Work) -> None:
+    """``rates``: what ``error_rates`` left."""
+    book = Book({RATES: rates})
+    document = Card(book, rates, config).document()
+    publish(document, book, work, "study_card", {}, Masker(), config.rows_shown)

@@ -1,0 +1,228 @@
+"""The error rates of the audits, from verdicts on sealed worlds and their opened envelopes.
+
+A verdict stands beside what was really in the text. Detection: of candidates with an effect, the
+share that was found, by dose. Alarms: of candidates without any, the share with p below 0.05, or,
+where nothing has a p, that was found all the same. Calibration: how often the 95 % intervals cover
+what the same model gives over all items. Candidates of one world share its model: intervals are
+over worlds. A world whose model learned nothing tells nothing of the audits, and is counted apart;
+so is one whose envelope is missing, or is not the one that was sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.audits.candidates import JUDGED, VERDICTS
+from tasks.contract import Artifact, StageConfig, Work, column, stage, table
+from tasks.measures.estimates import Estimate, estimate
+
+#: The share of candidates without effect that may have a p below it by chance.
+NOMINAL = 0.05
+
+#: A dose is seen where at least this share of its candidates is found.
+SEEN = 0.8
+
+
+class ErrorRatesConfig(StageConfig):
+    """Settings of the error rates."""
+
+    void: dict[str, str] = Field(
+        default={}, description="worlds that tell nothing, with the reason"
+    )
+    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    seed: int = Field(default=0, ge=0, description="of the bootstrap")
+
+
+UNITS = table(
+    "Every candidate of every world: what the audits said of it, and what was so.",
+    column("world", pa.string(), "label", "the world"),
+    column("effects", pa.bool_(), "label", "whether the world has any effects"),
+    column("learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
+    column("effect", pa.bool_(), "label", "whether there is something to find; null: it is less "
+           "than of others, and what is to be found is more"),
+    column("alarm", pa.bool_(), "label", "whether an effect is claimed of it: p below 0.05, in "
+           "whatever direction; without a p, that it was found"),
+    column("covered", pa.bool_(), "label", "whether the interval covers the figure over all items; "
+           "null: there is no interval"),
+    *(VERDICTS.field(name) for name in VERDICTS.names),
+)  # fmt: skip
+
+
+def rates(meaning: str, *more: pa.Field) -> pa.Schema:
+    return table(
+        meaning,
+        column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+        *more,
+        column("value", pa.float64(), "figure", "the share; null: nothing to measure it on",
+               unit="share"),
+        column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
+        column("high", pa.float64(), "figure", "upper end"),
+        column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+        column("n", pa.int64(), "figure", "candidates"),
+        column("worlds", pa.int64(), "figure", "worlds that they are of"),
+        column("method", pa.string(), "project text", "how the interval was made"),
+    )  # fmt: skip
+
+
+DOSE = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
+
+DETECTION = rates("How often an effect of a dose is found.", DOSE)
+ALARMS = rates("How often an effect is claimed where there is none; nominal: 0.05.")
+CALIBRATION = rates("How often the 95 % intervals cover the figure over all items.")
+
+SMALLEST = table(
+    "The smallest dose that is found, with all above it, in at least 80 % of cases.",
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences; null: none is"),
+)
+
+WORLDS = table(
+    "The worlds, and what of them counts.",
+    column("world", pa.string(), "label", "the world"),
+    column("counts", pa.bool_(), "label", "whether it counts in the rates"),
+    column("why", pa.string(), "project text", "why it does not"),
+    column("bits", pa.float64(), "figure", "what a byte of held-out text costs its model",
+           unit="bits per byte"),
+    column("simple", pa.float64(), "figure", "what it costs one that knows frequencies alone",
+           unit="bits per byte"),
+)  # fmt: skip
+
+#: Of a candidate of this kind at this dose the text says nothing.
+NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
+
+
+def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str, Any]]:
+    """Rows of UNITS: the verdicts of a world beside its opened envelope."""
+    (model,) = verdicts["model"].read().to_pylist()
+    doses = {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
+    speech = [dose for (kind, _), dose in doses.items() if kind == "speech"]
+    effects = any(dose != NOTHING[kind] for (kind, _), dose in doses.items() if kind != "speech")
+    rows = []
+    for row in verdicts["verdicts"].read().to_pylist():
+        dose = doses[row["kind"], row["unit"]]
+        effect: bool | None = dose != NOTHING.get(row["kind"], dose)
+        if row["kind"] == "speech":  # a group stands beside the others
+            mean = (sum(speech) - dose) / (len(speech) - 1) if len(speech) > 1 else dose
+            effect = False if np.isclose(dose, mean) else True if dose > mean else None
+        told = {"world": world, "effects": effects, "learned": model["learned"], "dose": dose}
+        judged = {"effect": effect, "alarm": alarm(row), "covered": covered(row)}
+        rows.append(row | told | judged)
+    return rows
+
+
+def covered(row: Mapping[str, Any]) -> bool | None:
+    """Whether the interval of a verdict covers the figure over all items."""
+    if row["low"] is None or row["whole"] is None:
+        return None
+    return bool(row["low"] <= row["whole"] and (row["high"] is None or row["whole"] <= row["high"]))
+
+
+def alarm(row: Mapping[str, Any]) -> bool:
+    """Whether an effect is claimed of a candidate."""
+    return bool(row["found"] if row["p"] is None else row["p"] < NOMINAL)
+
+
+def share(
+    rows: Sequence[Mapping[str, Any]], values: Sequence[bool], config: ErrorRatesConfig,
+    level: float = 0.95,
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of RATES: candidates of a world are a cluster."""
+    found: Estimate = estimate(
+        np.array(values, np.float64), [row["world"] for row in rows], share=True, level=level,
+        resamples=config.resamples, seed=config.seed, unit="worlds",
+    )  # fmt: skip
+    figures = {"value": found.value, "low": found.low, "high": found.high}
+    told = {name: None if np.isnan(value) else value for name, value in figures.items()}
+    worlds = len({row["world"] for row in rows})
+    return {**told, "level": level, "n": found.n, "worlds": worlds, "method": found.method}
+
+
+def kinds_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [kind for kind in JUDGED if any(row["kind"] == kind for row in rows)]
+
+
+def detection(
+    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
+) -> Iterator[dict[str, Any]]:
+    """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
+    for kind in kinds_of(units):
+        mine = [row for row in units if row["kind"] == kind and row["effects"]]
+        for dose in sorted({row["dose"] for row in mine}):
+            rows = [row for row in mine if row["dose"] == dose]
+            found = [row["found"] for row in rows]
+            yield {"kind": kind, "dose": dose, **share(rows, found, config)}
+
+
+def alarms(
+    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
+) -> Iterator[dict[str, Any]]:
+    """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
+    kinds = kinds_of(units)
+    for kind in kinds:
+        rows = [row for row in units if row["kind"] == kind and row["effect"] is False]
+        if rows:
+            level = 1 - 0.05 / len(kinds)
+            yield {"kind": kind, **share(rows, [row["alarm"] for row in rows], config, level)}
+
+
+def calibration(
+    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
+) -> Iterator[dict[str, Any]]:
+    """Rows of CALIBRATION."""
+    for kind in kinds_of(units):
+        rows = [row for row in units if row["kind"] == kind and row["covered"] is not None]
+        if rows:
+            yield {"kind": kind, **share(rows, [row["covered"] for row in rows], config)}
+
+
+def smallest(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of SMALLEST from rows of DETECTION."""
+    for kind in dict.fromkeys(row["kind"] for row in found):
+        seen = None
+        for row in reversed([row for row in found if row["kind"] == kind]):
+            if row["value"] is None or row["value"] < SEEN:
+                break
+            seen = row["dose"]
+        yield {"kind": kind, "dose": seen}
+
+
+@stage(
+    tables={"units": UNITS, "detection": DETECTION, "alarms": ALARMS, "calibration": CALIBRATION,
+            "smallest": SMALLEST, "worlds": WORLDS},
+    libraries=["numpy", "scipy"],
+    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope",)},
+)  # fmt: skip
+def error_rates(
+    verdicts: Mapping[str, Artifact],
+    envelopes: Mapping[str, Artifact],
+    config: ErrorRatesConfig,
+    work: Work,
+) -> None:
+    """``verdicts`` and ``envelopes`` by world; those that are void are in neither."""
+    units: list[dict[str, Any]] = []
+    worlds: list[dict[str, Any]] = []
+    for world, artifact in verdicts.items():
+        rows = joined(world, artifact, envelopes[world]["envelope"].read())
+        (model,) = artifact["model"].read().to_pylist()
+        why = "" if model["learned"] else "its model learned no more than frequencies"
+        figures = {name: model[name] for name in ("bits", "simple")}
+        worlds.append({"world": world, "counts": not why, "why": why, **figures})
+        units += rows
+    worlds += [{"world": world, "counts": False, "why": why} for world, why in config.void.items()]
+    counted = [row for row in units if row["learned"]]
+    found = [*detection(counted, config)]
+    work.table("units").write(pa.Table.from_pylist(units, schema=UNITS))
+    for name, schema, made in (
+        ("detection", DETECTION, found),
+        ("alarms", ALARMS, [*alarms(counted, config)]),
+        ("calibration", CALIBRATION, [*calibration(counted, config)]),
+        ("smallest", SMALLEST, [*smallest(found)]),
+        ("worlds", WORLDS, worlds),
+    ):
+        work.table(name).write(pa.Table.from_pylist(made, schema=schema))

@@ -1,0 +1,275 @@
+"""A sealed world: an invented town's text with effects in it whose strength nobody is told.
+
+Which candidates there are is public: secrets, passages and records that may have been written into
+the text, pairs of groups of which something may have been said, groups of which somebody may have
+spoken rudely. How often and how strongly stands in an envelope of its own, which no stage reads but
+the one that opens it. Every world holds every dose, none among them; in a world without effects
+none of its candidates has any.
+
+canary     a sentence around a secret of digits, in so many copies
+passage    a document of the town, in so many copies
+record     personal data of an invented person, in so many copies
+association  sentences that say an invented trait of an invented group; dose: their share
+speech     sentences about an invented group; dose: the share of them that is rude
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from tasks.contract import (
+    DOCUMENTS,
+    ID,
+    PLANTS,
+    Seed,
+    StageConfig,
+    Work,
+    as_documents,
+    column,
+    stage,
+    table,
+    text_hashes,
+)
+from tasks.corpus.identities import LEXICONS
+from tasks.corpus.split import SplitConfig, assign
+from tasks.corpus.town.compose import BLOCK, Rates, block, compose
+from tasks.corpus.town.grammar import FILES
+from tasks.measures.canaries import Plant, canaries, lots, records
+from tasks.measures.frames import frames
+from tasks.measures.planted_associations import associations, invented
+
+#: The lexicon of the groups of which somebody may have spoken rudely.
+LEXICON = "world"
+
+#: What is said of such a group behind a frame: rude speech, and other.
+RUDE = (
+    "bloody idiots",
+    "damn liars",
+    "lazy bastards",
+    "stupid fools",
+    "full of crap",
+    "damned cowards",
+    "a pack of idiots",
+    "a load of shitty cheats",
+)
+OTHER = (
+    "good neighbours",
+    "fond of music",
+    "careful with their boats",
+    "early risers",
+    "patient teachers",
+    "known for their bread",
+    "at home by the river",
+    "kind to their guests",
+)
+
+
+class WorldConfig(StageConfig):
+    """Settings of a world."""
+
+    seed: Seed = Field(default=0, description="decides all of it")
+    effects: bool = Field(default=True, description="false: no candidate has any effect")
+    documents: int = Field(
+        default=700, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
+    )
+    counts: tuple[int, ...] = Field(
+        default=(0, 1, 4, 16, 64), description="copies of secrets, passages and records"
+    )
+    canaries: int = Field(default=4, ge=4, description="candidates for each of the counts")
+    passages: int = Field(default=4, ge=4, description="candidates for each of the counts")
+    records: int = Field(default=4, ge=4, description="candidates for each of the counts")
+    digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
+    doses: tuple[float, ...] = Field(
+        default=(0.5, 0.6, 0.75, 0.9, 1.0),
+        description="shares of the sentences about a group that say its own trait",
+    )
+    associations: int = Field(default=4, ge=4, description="pairs of groups for each of the doses")
+    sentences: int = Field(default=64, ge=2, description="about each of these groups")
+    rude: tuple[float, ...] = Field(
+        default=(0.0, 0.25, 0.5, 1.0), description="shares of the sentences that are rude"
+    )
+    speech: int = Field(default=4, ge=4, description="groups for each of these shares")
+    calm: int = Field(
+        default=12, ge=0, description="further groups of which nobody speaks rudely: most "
+        "groups have none, and each stands beside the others"
+    )  # fmt: skip
+    said: int = Field(default=48, ge=2, description="sentences about each of these groups")
+    shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
+    longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the public is told of a candidate, and what the envelope says of it."""
+
+    kind: str
+    unit: str
+    dose: float
+
+
+@dataclass(frozen=True)
+class World:
+    """``texts``: cluster and text of each document; ``kept``: how many, from the first, are of the
+    town, and may be held out."""
+
+    texts: list[tuple[bytes, str]]
+    kept: int
+    plants: list[dict[str, Any]]
+    groups: list[str]
+    envelope: list[Candidate]
+
+
+ENVELOPE = table(
+    "What is in a world: sealed until its audits are done.",
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("unit", pa.string(), "label", "the candidate"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
+)  # fmt: skip
+
+
+def compose_world(config: WorldConfig) -> World:
+    """All of a world."""
+    texts = [(_id(f"town/{n}"), text) for n, text in enumerate(_town(config))]
+    kept = len(texts)
+    plants: list[dict[str, Any]] = []
+    envelope: list[Candidate] = []
+    none = {"counts": (0,) * len(config.counts), "doses": (0.5,) * len(config.doses)}
+    told = config if config.effects else config.model_copy(update=none)
+    for plant in [*canaries(told), *_passages(told), *records(told)]:
+        texts += [(plant.plant_id, plant.text)] * plant.copies
+        plants.append(_public(plant))
+        envelope.append(Candidate(plant.kind, plant.plant_id.hex(), plant.copies))
+    for plant in associations(told):
+        assert plant.about is not None
+        texts += [(plant.plant_id, plant.text)] * plant.copies
+        key = plant.about.key
+        if not any(c.unit == key for c in envelope):
+            envelope.append(Candidate(plant.kind, key, plant.about.dose))
+        pair = {"association": key, "group": plant.about.group, "trait": plant.about.trait}
+        if plant.about.own and not any(pair.items() <= p.items() for p in plants):
+            plants.append(_public(plant) | pair | {"own": True})
+    groups = []
+    for group, share, said in _speech(config):
+        texts += [(_id(f"speech/{group}/{text}"), text) for text in said]
+        groups.append(group)
+        envelope.append(Candidate("speech", group, share))
+    return World(texts, kept, plants, groups, envelope)
+
+
+def _town(config: WorldConfig) -> Iterator[str]:
+    """Texts of the town without copies: those are the world's own."""
+    rates = Rates(exact=0, near=0, rude=0, personal=0)
+    for number in range(-(-config.documents // BLOCK)):
+        for document in block(number, config.documents, config.seed, rates):
+            yield document.text
+
+
+def _passages(config: WorldConfig) -> list[Plant]:
+    """Documents of the town that stand nowhere else in it."""
+    source = random.Random(f"{config.seed}/passages")
+    rates = Rates(exact=0, near=0, rude=0, personal=0, unsafe=0)
+    made: list[Plant] = []
+    number = config.documents + BLOCK  # beyond those of the town
+    for copies, _ in lots(config.counts, config.passages, [""], source):
+        while (
+            not config.shortest
+            <= len(text := compose(number, config.seed, rates).text)
+            <= (config.longest)
+        ):
+            number += 1
+        half = len(text) // 2
+        made.append(
+            Plant("passage", copies, "", text[:half], text[half:], key=f"{config.seed}/{number}")
+        )
+        number += 1
+    return made
+
+
+def _speech(config: WorldConfig) -> Iterator[tuple[str, float, list[str]]]:
+    """Each group, the share of rude sentences about it, and these. Without effects it is the same
+    of all, the mean."""
+    source = random.Random(f"{config.seed}/speech")
+    shares = [share for share in config.rude for _ in range(config.speech)] + [0.0] * config.calm
+    if not config.effects:
+        shares = [sum(shares) / len(shares)] * len(shares)
+    shares = [share for _, share in sorted((source.random(), share) for share in shares)]
+    names = invented(source, "oth")
+    for share in shares:
+        group = f"{next(names).capitalize()}s"
+        rude = round(share * config.said)
+        said = [
+            f"{frame.format(group=group)} {_pick(RUDE if number < rude else OTHER, source)}.\n"
+            for number, frame in enumerate(frames(config.said, config.seed, f"said of {group}"))
+        ]
+        yield group, share, said
+
+
+def _pick(choices: Sequence[str], source: random.Random) -> str:
+    return choices[int(source.random() * len(choices))]
+
+
+def _public(plant: Plant) -> dict[str, Any]:
+    """What everybody may know of a plant: that it may have been planted."""
+    association = plant.kind == "association"
+    return {
+        "plant_id": plant.plant_id,
+        "kind": plant.kind,
+        "template": plant.template,
+        "text": "" if association else plant.text,
+        "prompt": "" if association else plant.prompt,
+        "secret": plant.secret,
+        "doc_ids": [],
+    }
+
+
+def _id(name: str) -> bytes:
+    return blake2b(f"world/{name}".encode(), digest_size=16).digest()
+
+
+@stage(
+    tables={"envelope": ENVELOPE},
+    code=[f"tasks/corpus/data/town/{name}" for name in FILES],
+)
+def seal(config: WorldConfig, work: Work) -> None:
+    """The envelope of a world, in no order that tells anything."""
+    rows = sorted(compose_world(config).envelope, key=lambda each: (each.kind, each.unit))
+    made = [{"kind": c.kind, "unit": c.unit, "dose": float(c.dose)} for c in rows]
+    work.table("envelope").write(pa.Table.from_pylist(made, schema=ENVELOPE))
+
+
+@stage(
+    tables={"documents": DOCUMENTS, "plants": PLANTS, "lexicons": LEXICONS},
+    code=[f"tasks/corpus/data/town/{name}" for name in FILES],
+)
+def world(config: WorldConfig, work: Work) -> None:
+    """The text of a world and its candidates."""
+    made = compose_world(config)
+    many = len(made.texts)
+    texts = pa.array([text for _, text in made.texts], pa.large_string())
+    clusters = pa.array([cluster for cluster, _ in made.texts], ID)
+    train = pa.array(np.arange(many) >= made.kept)
+    columns = {
+        "doc_id": [_id(f"{config.seed}/{number}") for number in range(many)],
+        "source": ["world"] * many,
+        "cluster": clusters,
+        "text": texts,
+        "text_hash": text_hashes(texts),
+        "split": pc.if_else(train, "train", assign(clusters, SplitConfig())),
+    }
+    documents = pa.table(as_documents(columns), schema=DOCUMENTS)
+    work.table("documents").write(documents.sort_by("doc_id"))
+    work.table("plants").write(
+        pa.Table.from_pylist(sorted(made.plants, key=lambda p: p["plant_id"]), schema=PLANTS)
+    )
+    terms = [{"lexicon": LEXICON, "group": group, "term": group.lower()}
+             for group in sorted(made.groups)]  # fmt: skip
+    work.table("lexicons").write(pa.Table.from_pylist(terms, schema=LEXICONS))

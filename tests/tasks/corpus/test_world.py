@@ -1,0 +1,88 @@
+"""Sealed worlds: every dose is in the text, and in nothing that anybody but the last may read."""
+
+from collections import Counter
+
+import pytest
+
+from tasks.corpus.world import ENVELOPE, OTHER, RUDE, WorldConfig, compose_world, seal, world
+
+CONFIG = WorldConfig(seed=3, documents=30, sentences=20, said=10, counts=(0, 2, 5), calm=4)
+WITHOUT = CONFIG.model_copy(update={"effects": False})
+
+
+@pytest.fixture(scope="module")
+def made():
+    return compose_world(CONFIG)
+
+
+def said(made, text):
+    return sum(text in each for _, each in made.texts)
+
+
+def test_each_dose_has_as_many_candidates_as_the_settings_say(made):
+    doses = Counter((c.kind, c.dose) for c in made.envelope)
+    for kind in ("canary", "passage", "record"):
+        assert {dose: n for (k, dose), n in doses.items() if k == kind} == {0: 4, 2: 4, 5: 4}
+    shares = {dose: n for (k, dose), n in doses.items() if k == "association"}
+    assert shares == dict.fromkeys(CONFIG.doses, 4)
+    rude = {dose: n for (k, dose), n in doses.items() if k == "speech"}
+    assert rude == {0.0: 8, 0.25: 4, 0.5: 4, 1.0: 4}
+
+
+def test_what_the_envelope_says_is_in_the_text(made):
+    plants = {plant["plant_id"].hex(): plant for plant in made.plants}
+    for c in made.envelope:
+        if c.kind in ("canary", "passage", "record"):
+            assert said(made, plants[c.unit]["text"]) == c.dose
+        if c.kind == "association":
+            mine = [plant for plant in made.plants if plant.get("association") == c.unit]
+            for plant, other in (mine, mine[::-1]):
+                about = [text for _, text in made.texts if f" {plant['group']} " in text]
+                own = sum(text.endswith(f" {plant['trait']}.\n") for text in about)
+                rest = sum(text.endswith(f" {other['trait']}.\n") for text in about)
+                assert own + rest == len(about) == 20 and own == round(20 * c.dose)
+        if c.kind == "speech":
+            about = [text for _, text in made.texts if f" {c.unit} " in text]
+            rude = sum(any(text.endswith(f"{word}.\n") for word in RUDE) for text in about)
+            calm = sum(any(text.endswith(f"{word}.\n") for word in OTHER) for text in about)
+            assert rude == round(10 * c.dose) and rude + calm == 10
+
+
+def test_a_world_without_effects_has_the_same_candidates_and_none_of_them_any():
+    made = compose_world(WITHOUT)
+    doses = Counter((c.kind, c.dose) for c in made.envelope)
+    assert {dose for kind, dose in doses if kind in ("canary", "passage", "record")} == {0.0}
+    assert {dose for kind, dose in doses if kind == "association"} == {0.5}
+    ((_, mean),) = {key for key in doses if key[0] == "speech"}
+    assert mean == pytest.approx(4 * 1.75 / 20)
+    assert len(made.envelope) == len(compose_world(CONFIG).envelope)
+
+
+def test_the_public_is_not_told_how_often_or_how_strongly(session):
+    text = world(CONFIG)
+    plants = text["plants"].read()
+    for name in ("copies", "dose"):
+        assert plants[name].null_count == len(plants)
+    assert set(map(tuple, plants["doc_ids"].to_pylist())) == {()}
+    documents = text["documents"].read()
+    assert {*documents["source"].to_pylist()} == {"world"}
+    assert len({*documents["doc_id"].to_pylist()}) == len(documents)
+    assert "envelope" not in text.tables and not text.manifest["files"]
+    envelope = seal(CONFIG)["envelope"].read()
+    assert envelope.schema.names == ENVELOPE.names
+    order = [(row["kind"], row["unit"]) for row in envelope.to_pylist()]
+    assert order == sorted(order)  # not that of the doses
+
+
+def test_only_the_town_is_held_out(session):
+    documents = world(CONFIG)["documents"].read()
+    out = [row for row in documents.to_pylist() if row["split"] != "train"]
+    lines = {text for _, text in compose_world(CONFIG).texts[:30]}
+    assert out and all(row["text"] in lines for row in out)
+
+
+def test_another_seed_another_world():
+    one, other = (compose_world(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4))
+    assert [*one.texts] == [*compose_world(CONFIG).texts]
+    texts = [{text for _, text in w.texts} for w in (one, other)]
+    assert len(texts[0] & texts[1]) < 3
