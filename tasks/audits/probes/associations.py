@@ -51,7 +51,7 @@ ITEMS = items_table(
 )  # fmt: skip
 
 #: What values tell beside their items.
-ANSWERS = (
+TOLD = (
     column("against", pa.string(), "label", "of a reference: the association whose traits it asks "
            "about; of its groups the text says nothing with these"),
 )  # fmt: skip
@@ -180,6 +180,6 @@ def derived(
 
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, derived=derived, answers=ANSWERS, module=__name__,
+    measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
     corpus=("plants",), traced=False,
 )  # fmt: skip
