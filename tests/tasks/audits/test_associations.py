@@ -82,7 +82,7 @@ def test_a_model_that_learned_nothing_has_no_smallest_dose(plants, own_folder):
     assert found["smallest_dose_seen", ""]["value"] is None
     assert "not measured: none has" in found["smallest_dose_seen", ""]["method"]
     slope = found["strength_by_dose", ""]
-    assert slope["low"] < 0 < slope["high"]
+    assert slope["value"] == pytest.approx(0, abs=1e-6)  # answers are of single precision
     assert found["association_strength", "planted chance"]["verdict"] == "pass"
 
 
