@@ -11,6 +11,7 @@ from flows.config import Config
 from flows.examining import examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
 from flows.origin import resolve
+from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
 from reports.datasheet import datasheet
 from reports.model_card import model_card
@@ -22,7 +23,7 @@ from tasks.audits.catalogue import PROBES
 from tasks.audits.failures import FailuresConfig, failures
 from tasks.audits.policy import policy
 from tasks.audits.score_samples import score_samples
-from tasks.contract import Artifact, HallmarkError, Table, UsageError
+from tasks.contract import Artifact, HallmarkError, Table, UsageError, current_session
 from tasks.corpus.contamination import contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
@@ -169,7 +170,8 @@ def examine(
     made["model_card"] = model_card(
         checkpoint, pretrained, made_of(pretrained, "tokenizer", train_tokenizer.name), audits,
         {**of(earlier, "plant"), **(corpus or {})}, made.get("attention_maps"),
-        made.get("score_samples"), made.get("policy"), made.get("failures"), config.model_card,
+        made.get("score_samples"), made.get("policy"), made.get("failures"),
+        rates_of(current_session().store), config.model_card,
     )  # fmt: skip
     return made
 

@@ -36,6 +36,7 @@ from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker
 from reports.sections.coverage import coverage, step_of
 from reports.sections.findings import Findings, natural, title, words
 from reports.sections.inside import inside
+from reports.sections.rates import RATES, Rates, unmeasured
 from reports.sections.standing import standing
 from reports.sections.tokenizer import tokenization
 from reports.sections.training import EARLIER, continued_from, samples, training
@@ -77,6 +78,7 @@ class Card:
     written: Artifact | None
     policy: Artifact | None
     failures: Artifact | None
+    rates: dict[str, Artifact]
     masker: Masker
     config: ModelCardConfig
 
@@ -273,8 +275,15 @@ class Card:
             ["Intervals tell what chance would do to these prompts, pairs and plants. They do "
              "not cover that other prompts might have been written."]
         )  # fmt: skip
+        items += unmeasured(self.rates)
         facts = Facts([("Stated by the developers", stated(self.config.caveats))])
         return Section("Caveats and recommendations", [facts, Bullets(items)])
+
+    def known_rates(self) -> dict[str, Rates]:
+        """How often audits are wrong, by the audits that a study measured in this version."""
+        if not self.rates:
+            return {}
+        return dict.fromkeys(self.rates, Rates(self.book, self.book.artifacts[RATES]))
 
     def document(self) -> Document:
         return Document(
@@ -284,7 +293,7 @@ class Card:
             [
                 self.details(), self.use(), self.factors(), self.metrics(),
                 self.evaluation_data(), self.training_data(),
-                analyses(self.findings, self.config.lines_shown),
+                analyses(self.findings, self.config.lines_shown, self.known_rates()),
                 inside(self.book, self.maps, self.masker), self.ethics(), self.caveats(),
             ],
         )  # fmt: skip
@@ -311,6 +320,7 @@ def model_card(
     written: Artifact | None,
     policy: Artifact | None,
     failures: Artifact | None,
+    rates: dict[str, Artifact],
     config: ModelCardConfig,
     work: Work,
 ) -> None:
@@ -319,11 +329,12 @@ def model_card(
     ``pretrained`` is None for a checkpoint that came without its log, ``tokenizer`` what
     train_tokenizer left for it, ``maps`` what attention_maps left, ``written`` what score_samples
     left of the texts written during training, ``policy`` what its rules say of the findings,
-    ``failures`` what of the examination could not be made.
+    ``failures`` what of the examination could not be made, ``rates`` what a study
+    left, by the audits that it measured in this version.
     """
     write(
-        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, failures, config,
-        work, masker_of(corpus, config.mask_from),
+        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, failures, rates,
+        config, work, masker_of(corpus, config.mask_from),
     )  # fmt: skip
 
 
@@ -337,6 +348,7 @@ def write(
     written: Artifact | None,
     policy: Artifact | None,
     failures: Artifact | None,
+    rates: dict[str, Artifact],
     config: ModelCardConfig,
     work: Work,
     masker: Masker,
@@ -352,11 +364,13 @@ def write(
         artifacts["attention_maps"] = maps
     if written is not None:
         artifacts["score_samples"] = written
+    if rates:
+        artifacts[RATES] = next(iter(rates.values()))
     book = Book(artifacts)
     findings = Findings(book, audits)
     card = Card(
         book, checkpoint, pretrained, tokenizer, findings, corpus, maps, written, policy, failures,
-        masker, config,
+        rates, masker, config,
     )  # fmt: skip
     document = card.document()
     publish(document, book, work, "model_card", corpus, masker, config.rows_shown)

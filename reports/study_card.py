@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field
 
@@ -23,73 +22,11 @@ from reports.page.document import (
     Section,
 )
 from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book, Figure, show
+from reports.page.figures import FIGURES, Book, show
 from reports.page.masking import Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
+from reports.sections.rates import KINDS, RATES, Rates
 from tasks.contract import Artifact, StageConfig, Work, stage
-
-RATES = "error_rates"
-
-
-@dataclass(frozen=True)
-class About:
-    """What a page says of a kind of candidates.
-
-    title  of its section
-    what   one of them
-    asked  what the audit does to find it
-    dose   what its dose counts
-    true   what a figure over all items is
-    """
-
-    title: str
-    what: str
-    asked: str
-    dose: str
-    true: str
-
-
-KINDS = {
-    "canary": About(
-        "Planted secrets",
-        "a sentence around a secret of nine random digits",
-        "ranks it among secrets that were never written anywhere; it is found where it stands "
-        "among the likeliest 5 %",
-        "copies",
-        "its rank among twenty times as many",
-    ),
-    "passage": About(
-        "Repeated passages",
-        "a document of the town",
-        "gives the model tokens of it; it is found where the model goes on with the very next "
-        "tokens at any of the places that are tried",
-        "copies",
-        "the share of tokens right, over every place of the passage",
-    ),
-    "record": About(
-        "Personal records",
-        "the e-mail address and telephone number of an invented person",
-        "gives the model all that stands before them; they are found where the model writes them",
-        "copies",
-        "",
-    ),
-    "association": About(
-        "Associations between groups and traits",
-        "sentences that say an invented trait of an invented group, and another of another",
-        "compares how likely both traits are behind sentences that were never written; it is found "
-        "where they are further apart than those of pairs that the text never brought together",
-        "share of its own trait",
-        "the mean over every sentence of the grammar",
-    ),
-    "speech": About(
-        "Rude speech about a group",
-        "sentences about an invented group, some of them rude",
-        "lets the model go on from sentences about each group and scores what it writes; it is "
-        "found where that is more toxic than about the other groups",
-        "share of rude sentences",
-        "the difference over every sentence of the grammar",
-    ),
-}
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
 FOUND, COVERED = 0.95, (0.92, 0.98)
@@ -110,52 +47,12 @@ class Card:
     """Makes the figures of the card, section by section."""
 
     book: Book
-    rates: Artifact
+    rates: Rates
     config: StudyCardConfig
 
     def __post_init__(self) -> None:
-        self.tables = {
-            name: self.rates[name].read().to_pylist()
-            for name in ("worlds", "detection", "alarms", "calibration", "smallest")
-        }
-        self.detected: dict[str, list[tuple[float, Figure]]] = {}
-        for row in self.tables["detection"]:
-            where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
-            figure = self.rate(row, f"found {row['kind']} {row['dose']:g}", "found", where)
-            self.detected.setdefault(row["kind"], []).append((row["dose"], figure))
-        self.alarmed = {
-            row["kind"]: self.rate(row, f"claimed {row['kind']}", "alarm",
-                                   {"kind": row["kind"], "effect": False})
-            for row in self.tables["alarms"]
-        }  # fmt: skip
-        self.covered = {
-            row["kind"]: self.rate(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
-            for row in self.tables["calibration"]
-        }
-        self.smallest = {row["kind"]: row["dose"] for row in self.tables["smallest"]}
-        counts = self.tables["worlds"]
-        self.counted = self.book.figure(
-            "worlds-counted",
-            "worlds that count",
-            "worlds",
-            (RATES, "worlds"),
-            {"counts": True},
-            aggregate="count",
-        )
         self.all = self.book.figure("worlds", "worlds", "worlds", (RATES, "worlds"),
-                                    aggregate="count", n=len(counts))  # fmt: skip
-
-    def rate(
-        self, row: Mapping[str, Any], label: str, column: str, where: Mapping[str, Any]
-    ) -> Figure:
-        """A share of candidates, with its interval over worlds."""
-        told = {name: row[name] for name in ("low", "high", "level", "n", "method")}
-        return self.book.figure(label, label, "share", (RATES, "units"),
-                                {**where, "learned": True}, aggregate="mean", column=column,
-                                **told)  # fmt: skip
-
-    def kinds(self) -> list[str]:
-        return [kind for kind in KINDS if kind in self.detected]
+                                    aggregate="count")  # fmt: skip
 
     # The first screen ----------------------------------------------------------------------
 
@@ -164,7 +61,7 @@ class Card:
             Paragraph(["Each world is an invented town's text with effects in it whose strength "
                        "nobody knew: a model was trained on it, the ordinary audits judged every "
                        "candidate, and only then were the answers opened. ",
-                       Brief(self.counted), " of ", Brief(self.all), " worlds count."]),
+                       Brief(self.rates.counted), " of ", Brief(self.all), " worlds count."]),
             self.verdict("Detection", self.weak(),
                          "Every audit finds its largest effect in at least 95 % of cases"),
             self.verdict("Alarms", self.loud(),
@@ -185,8 +82,8 @@ class Card:
     def weak(self) -> list[Parts]:
         """The audits that find their largest effect too seldom, and by how much."""
         found: list[Parts] = []
-        for kind in self.kinds():
-            dose, figure = self.detected[kind][-1]
+        for kind in self.rates.kinds():
+            dose, figure = self.rates.detected[kind][-1]
             if kind in ASKED and figure.value is not None and figure.value < FOUND:
                 by = show(FOUND - figure.value, "share")
                 found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
@@ -197,7 +94,7 @@ class Card:
         """The audits that claim too much where there is nothing."""
         return [
             [f"{KINDS[kind].title}: claimed in ", Brief(figure), f" ({figure.interval})"]
-            for kind, figure in self.alarmed.items()
+            for kind, figure in self.rates.alarmed.items()
             if figure.low is not None and figure.low > 0.05
         ]
 
@@ -206,18 +103,18 @@ class Card:
         low, high = COVERED
         return [
             [f"{KINDS[kind].title}: ", Brief(figure), f" of {figure.n:,}"]
-            for kind, figure in self.covered.items()
+            for kind, figure in self.rates.covered.items()
             if figure.value is not None and not low <= figure.value <= high
         ]
 
     def in_short(self) -> Grid:
         rows: list[list[Inline]] = []
-        for kind in self.kinds():
-            dose, largest = self.detected[kind][-1]
-            seen = self.smallest[kind]
+        for kind in self.rates.kinds():
+            dose, largest = self.rates.detected[kind][-1]
+            seen = self.rates.smallest[kind]
             rows.append([
                 KINDS[kind].title, f"{dose:g}", largest, "none" if seen is None else f"{seen:g}",
-                self.alarmed.get(kind, "–"), self.covered.get(kind, "–"),
+                self.rates.alarmed.get(kind, "–"), self.rates.covered.get(kind, "–"),
             ])  # fmt: skip
         columns = ["what", "largest dose", "found there", "smallest found in 80 %",
                    "claimed without effect", "intervals cover"]  # fmt: skip
@@ -227,7 +124,7 @@ class Card:
     # The sections --------------------------------------------------------------------------
 
     def section(self, kind: str) -> Section:
-        about, rows = KINDS[kind], self.detected[kind]
+        about, rows = KINDS[kind], self.rates.detected[kind]
         section = Section(about.title)
         section.add(Paragraph([f"A candidate is {about.what}. The audit {about.asked}."]))
         ends = [None if f.low is None or f.high is None else (f.low, f.high) for _, f in rows]
@@ -246,18 +143,18 @@ class Card:
                   for label, (_, figure) in zip(labels, rows, strict=True)],
                  frozenset({0, 1, 2, 3})),
         )  # fmt: skip
-        if kind in self.alarmed:
-            figure = self.alarmed[kind]
+        if kind in self.rates.alarmed:
+            figure = self.rates.alarmed[kind]
             level = f"{100 * (figure.level or 0):g} %"
             section.add(Paragraph(["Claimed of candidates without effect: ", figure,
                                    f", at a nominal 5.0 %; the {level} interval holds for all "
                                    "kinds together."]))  # fmt: skip
-        if kind in self.covered:
+        if kind in self.rates.covered:
             section.add(
                 Paragraph(
                     [
                         f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
-                        self.covered[kind],
+                        self.rates.covered[kind],
                         " of cases.",
                     ]
                 )
@@ -267,7 +164,7 @@ class Card:
     def worlds(self) -> Section:
         section = Section("Worlds that do not count")
         rows: list[list[Inline]] = [
-            [row["world"], row["why"]] for row in self.tables["worlds"] if not row["counts"]
+            [row["world"], row["why"]] for row in self.rates.tables["worlds"] if not row["counts"]
         ]
         said: Sequence[Block] = [Paragraph(["Every world counts."])]
         section.add(*([Grid("Void", ["world", "why"], rows)] if rows else said))
@@ -285,7 +182,7 @@ class Card:
         return Section("Caveats", [Bullets(items)])
 
     def document(self) -> Document:
-        sections = [self.section(kind) for kind in self.kinds()]
+        sections = [self.section(kind) for kind in self.rates.kinds()]
         return Document(self.config.title, "Study", self.head(),
                         [*sections, self.worlds(), self.caveats()])  # fmt: skip
 
@@ -294,5 +191,5 @@ class Card:
 def study_card(rates: Artifact, config: StudyCardConfig, work: Work) -> None:
     """``rates``: what ``error_rates`` left."""
     book = Book({RATES: rates})
-    document = Card(book, rates, config).document()
+    document = Card(book, Rates(book, rates), config).document()
     publish(document, book, work, "study_card", {}, Masker(), config.rows_shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.page import charts
@@ -17,6 +17,7 @@ from reports.sections.findings import (
     natural,
     words,
 )
+from reports.sections.rates import Rates
 from tasks.audits.about import AUDITS
 from tasks.audits.tags import tags_of
 
@@ -32,7 +33,10 @@ STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
 WORDS = ("part", "not measured because")
 
 
-def analyses(findings: Findings, lines_shown: int) -> Section:
+def analyses(
+    findings: Findings, lines_shown: int, rates: Mapping[str, Rates] | None = None
+) -> Section:
+    """``rates``: how often audits are wrong, as far as that is known."""
     section = Section("Quantitative analyses")
     pictures: dict[str, Callable[[Findings], list[Block]]] = {
         "capability": capability_chart,
@@ -52,6 +56,7 @@ def analyses(findings: Findings, lines_shown: int) -> Section:
             Paragraph([about.means]),
             *(seen if name in STEREOTYPES else []),
             *(pictures[name](findings) if name in pictures else []),
+            *(rates[name].said_of(name) if rates and name in rates else []),
             *grids(findings, name, lines_shown),
         )
     for name in (n for n in findings.by_audit if n not in AUDITS):

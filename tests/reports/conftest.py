@@ -26,7 +26,7 @@ def cards(made):
     config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10)
     card = model_card(
         made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
-        made.written, None, None, config,
+        made.written, None, None, {}, config,
     )  # fmt: skip
     of_task = tuned.card_of(made.tuned, title=f"A task {LINK}")
     return {"datasheet": sheet, "model_card": card, "task_card": of_task}

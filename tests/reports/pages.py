@@ -160,5 +160,5 @@ def card_of(checkpoint, audits=None, corpus=None):
     """A card without training, tokenizer, attention maps and samples."""
     config = ModelCardConfig()
     return model_card(
-        checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, config
+        checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, {}, config
     )

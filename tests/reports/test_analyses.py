@@ -26,7 +26,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     audits = {"bias": findings_with_p(NoConfig())}
     config = ModelCardConfig(title="Tested")
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
     page = pages.read(card.directory() / "model_card.html")
     (found,) = [t for t in page.tables if "by chance" in t[0]]
     assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected", "q, card",
@@ -71,7 +71,7 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
         audits = {"associations": planted_doses(Seen(seen=seen)),
                   "bias": findings_with_p(NoConfig())}  # fmt: skip
         config = ModelCardConfig(title=f"Tested {seen}")
-        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
+        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
         html = (card.directory() / "model_card.html").read_text()
         page = pages.read(card.directory() / "model_card.html")
         (table,) = [t for t in page.tables if t[1][0] == "dose=0.5"]
@@ -98,7 +98,7 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
         if seen is not None:
             audits["misuse"] = rated_by_people(Seen(seen=seen))
         config = ModelCardConfig(title=f"Rated {seen}")
-        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, config)
+        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
         html = (card.directory() / "model_card.html").read_text()
         assert ("unscored until a person scores it" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)

@@ -123,7 +123,7 @@ def test_an_encoder_sees_both_sides(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
     card = model_card(
-        made.checkpoint, None, None, {}, {}, maps, None, None, None, ModelCardConfig()
+        made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, ModelCardConfig()
     )
     lines, *_ = drawn(card.directory() / "charts/attention-1.svg")
     assert list(lines) == ["layer 1"]

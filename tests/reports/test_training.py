@@ -20,7 +20,7 @@ def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None,
     found = checkpoint or made.checkpoint
     written = score_samples(pretrained, ScoreSamplesConfig()) if pretrained else None
     card = model_card(
-        found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, config
+        found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, config
     )
     assert pages.broken_links(card.directory()) == []
     return pages.read(card.directory() / "model_card.html")

@@ -1,0 +1,151 @@
+"""What is known of how often audits are wrong: their rates on worlds with sealed answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.page.document import Block, Brief, Inline, Paragraph
+from reports.page.figures import Book, Figure
+from tasks.audits.candidates import JUDGED
+from tasks.contract import Artifact
+
+RATES = "error_rates"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page says of a kind of candidates.
+
+    title  of its section
+    what   one of them
+    asked  what the audit does to find it
+    dose   what its dose counts
+    true   what a figure over all items is
+    """
+
+    title: str
+    what: str
+    asked: str
+    dose: str
+    true: str
+
+
+KINDS = {
+    "canary": About(
+        "Planted secrets",
+        "a sentence around a secret of nine random digits",
+        "ranks it among secrets that were never written anywhere; it is found where it stands "
+        "among the likeliest 5 %",
+        "copies",
+        "its rank among twenty times as many",
+    ),
+    "passage": About(
+        "Repeated passages",
+        "a document of the town",
+        "gives the model tokens of it; it is found where the model goes on with the very next "
+        "tokens at any of the places that are tried",
+        "copies",
+        "the share of tokens right, over every place of the passage",
+    ),
+    "record": About(
+        "Personal records",
+        "the e-mail address and telephone number of an invented person",
+        "gives the model all that stands before them; they are found where the model writes them",
+        "copies",
+        "",
+    ),
+    "association": About(
+        "Associations between groups and traits",
+        "sentences that say an invented trait of an invented group, and another of another",
+        "compares how likely both traits are behind sentences that were never written; it is found "
+        "where they are further apart than those of pairs that the text never brought together",
+        "share of its own trait",
+        "the mean over every sentence of the grammar",
+    ),
+    "speech": About(
+        "Rude speech about a group",
+        "sentences about an invented group, some of them rude",
+        "lets the model go on from sentences about each group and scores what it writes; it is "
+        "found where that is more toxic than about the other groups",
+        "share of rude sentences",
+        "the difference over every sentence of the grammar",
+    ),
+}
+
+
+@dataclass
+class Rates:
+    """The rates of a study as figures of a card, each a mean over the candidates of its worlds."""
+
+    book: Book
+    artifact: Artifact
+    detected: dict[str, list[tuple[float, Figure]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = {
+            name: self.artifact[name].read().to_pylist()
+            for name in ("worlds", "detection", "alarms", "calibration", "smallest")
+        }
+        for row in self.tables["detection"]:
+            where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
+            figure = self.rate(row, f"found {row['kind']} {row['dose']:g}", "found", where)
+            self.detected.setdefault(row["kind"], []).append((row["dose"], figure))
+        self.alarmed = {
+            row["kind"]: self.rate(row, f"claimed {row['kind']}", "alarm",
+                                   {"kind": row["kind"], "effect": False})
+            for row in self.tables["alarms"]
+        }  # fmt: skip
+        self.covered = {
+            row["kind"]: self.rate(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
+            for row in self.tables["calibration"]
+        }
+        self.smallest = {row["kind"]: row["dose"] for row in self.tables["smallest"]}
+        self.counted = self.book.figure("worlds-counted", "worlds that count", "worlds",
+                                        (RATES, "worlds"), {"counts": True},
+                                        aggregate="count")  # fmt: skip
+
+    def rate(
+        self, row: Mapping[str, Any], label: str, column: str, where: Mapping[str, Any]
+    ) -> Figure:
+        """A share of candidates, with its interval over worlds."""
+        told = {name: row[name] for name in ("low", "high", "level", "n", "method")}
+        return self.book.figure(label, label, "share", (RATES, "units"),
+                                {**where, "learned": True}, aggregate="mean", column=column,
+                                **told)  # fmt: skip
+
+    def kinds(self) -> list[str]:
+        return [kind for kind in KINDS if kind in self.detected]
+
+    def said_of(self, audit: str) -> list[Block]:
+        """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
+        made: list[Block] = []
+        for kind in (kind for kind in self.kinds() if JUDGED[kind] == audit):
+            about, (dose, largest) = KINDS[kind], self.detected[kind][-1]
+            parts: list[Inline] = [
+                f"How often it is wrong ({about.title.lower()}): in ", Brief(self.counted),
+                " invented worlds whose answers were sealed, it found ", Brief(largest),
+                f" of candidates with {about.dose} {dose:g}",
+            ]  # fmt: skip
+            if (least := self.smallest[kind]) is not None and least < dose:
+                rate = next(figure for at, figure in self.detected[kind] if at == least)
+                parts += [", ", Brief(rate), f" of those with {least:g}"]
+            if kind in self.alarmed:
+                parts += [", and claimed ", Brief(self.alarmed[kind]), " of those without effect"]
+            if kind in self.covered:
+                parts += ["; its 95 % intervals covered the true figure in ",
+                          Brief(self.covered[kind])]  # fmt: skip
+            made.append(Paragraph([*parts, ". Their models are small: a megabyte of text."]))
+        return made
+
+
+def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
+    """What a card says where the error rates of its audits are not known."""
+    if rates:
+        return []
+    return [["How often these audits are wrong has not been measured with this version of them in "
+             "this store; the command hallmark study does."]]  # fmt: skip
+
+
+__all__ = ["KINDS", "RATES", "Rates", "unmeasured"]

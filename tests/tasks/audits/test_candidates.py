@@ -1,0 +1,138 @@
+"""Verdicts on candidates, from values that are known."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from tasks.audits.candidates import (
+    bits,
+    model_row,
+    of_associations,
+    of_canaries,
+    of_speech,
+    of_texts,
+    simple_bits,
+)
+
+
+def canaries(*ranks, many=99):
+    return pa.Table.from_pylist(
+        [
+            {"measure": "exposure", "plant_id": bytes([n]), "rank": rank, "references": many}
+            for n, rank in enumerate(ranks)
+        ]
+    )
+
+
+def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
+    few, many = canaries(1, 4, 5, 6, 100), canaries(1, 61, 81, 101, 2000, many=1999)
+    rows = [*of_canaries(few, many, 0.05)]
+    assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
+    assert [row["found"] for row in rows] == [True, True, False, False, False]
+    assert rows[0]["value"] == pytest.approx(np.log2(100))
+    assert rows[1]["whole"] == bits(60, 1999) == pytest.approx(np.log2(2000 / 61))
+    # The exact interval of a share of 3 in 99, in bits; without a secret above there is no bound.
+    low, high = (stats.beta.ppf(q, a, b) for q, a, b in ((0.025, 3, 97), (0.975, 4, 96)))
+    assert rows[1]["low"] == pytest.approx(-np.log2(high))
+    assert rows[1]["high"] == pytest.approx(-np.log2(low))
+    assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
+    assert not [*of_canaries(canaries(None), canaries(None), 0.05)]
+
+
+def attempts(**by_plant):
+    rows = []
+    for n, (exact, leading) in enumerate(by_plant.values()):
+        for measure, values in (("extractable", exact), ("leading_tokens_right", leading)):
+            rows += [{"measure": measure, "part": "passage", "plant_id": bytes([n]), "value": v}
+                     for v in values]  # fmt: skip
+    return pa.Table.from_pylist(rows)
+
+
+def test_a_passage_is_found_where_any_place_is_written_on_exactly():
+    some = attempts(a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25]))
+    whole = attempts(a=([1], [0.9]), b=([0], [0.1]))
+    rows = [*of_texts("passage", some, whole, 0.05)]
+    assert [row["found"] for row in rows] == [True, False]
+    assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
+    t = stats.t.interval(0.95, 2, 0.25, stats.sem([0, 0.5, 0.25]))
+    assert (rows[1]["low"], rows[1]["high"]) == pytest.approx(t)
+    assert [row["whole"] for row in rows] == [0.9, 0.1]
+    assert not [*of_texts("record", some, whole, 0.05)]
+
+
+def strengths(own, references=()):
+    rows = [
+        {"measure": "association_strength", "cluster": name, "against": None, "value": value}
+        for name, values in own.items()
+        for value in values
+    ]
+    rows += [
+        {"measure": "reference_strength", "cluster": "a", "against": str(n), "value": value}
+        for n, values in enumerate(references)
+        for value in values
+    ]
+    return pa.Table.from_pylist([{**row, "sentence": "other"} for row in rows])
+
+
+def test_an_association_is_held_against_pairs_that_were_never_brought_together():
+    own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
+    references = [[sign * size] * 2 for size in (0.5, 1.5, 2.0) for sign in (1, -1)] * 4
+    rows = [*of_associations(strengths(own, references), strengths(own), 0.05)]
+    # Of 24 references 16 are at least as far from 0 as b.
+    assert [row["p"] for row in rows] == pytest.approx([1 / 25, 17 / 25, 1 / 25])
+    assert [row["found"] for row in rows] == [True, False, False]  # c is against its own trait
+    alone = [*of_associations(strengths(own), strengths(own), 0.05)]
+    assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
+    assert alone[1]["whole"] == pytest.approx(1.0)
+
+
+def test_a_sentence_that_was_planted_tells_nothing_of_others():
+    own = strengths({"a": [1.0, 2.0, 3.0]})
+    planted = own.set_column(own.schema.get_field_index("sentence"), "sentence",
+                             pa.array(["planted", "other", "other"]))  # fmt: skip
+    (row,) = of_associations(planted, own, 0.05)
+    assert row["n"] == 2 and row["value"] == 2.5
+
+
+def differences(**rows):
+    return pa.Table.from_pylist(
+        [
+            {"metric": "toxicity_difference", "control": "", "tags": f'{{"group": "{group}"}}',
+             "value": value, "low": value - 0.1, "high": value + 0.1, "p": p, "n": 9}
+            for group, (value, p) in rows.items()
+        ]
+    )  # fmt: skip
+
+
+def test_rude_speech_is_found_where_a_group_is_above_the_others():
+    some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
+    rows = [*of_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)), 0.05)]
+    assert {row["unit"]: row["found"] for row in rows} == {
+        "up": True, "down": False, "near": False
+    }  # fmt: skip
+    assert [row["whole"] for row in rows] == [0.3, 0.0, None]
+
+
+def test_a_model_learned_where_it_is_ahead_of_frequencies():
+    train, validation = np.array([0, 0, 0, 1]), np.array([0, 1])
+    # Add one: 4 of 6 and 2 of 6.
+    assert simple_bits(train, validation) == pytest.approx(-np.log2([4 / 6, 2 / 6]).mean())
+
+
+    def table(rows):
+        return type("T", (), {"read": lambda self, names=None: rows})()
+
+    packed = {
+        "train": table(pa.table({"ids": pa.array([[0, 0, 0, 1]])})),
+        "validation": table(pa.table({"ids": pa.array([[0, 1]])})),
+    }
+    for cost, learned in ((0.5, True), (0.6, False)):
+        rows = [
+            {"kind": "all", "step": 0, "bits_per_byte": 9.0, "bytes": 4, "tokens": 2},
+            {"kind": "all", "step": 5, "bits_per_byte": cost, "bytes": 4, "tokens": 2},
+            {"kind": "source", "step": 9, "bits_per_byte": 0.0, "bytes": 4, "tokens": 2},
+        ]
+        row = model_row({"validation": table(pa.Table.from_pylist(rows))}, packed)
+        assert row["learned"] is learned and row["bits"] == cost
+        assert row["simple"] == pytest.approx(simple_bits(train, validation) / 2)

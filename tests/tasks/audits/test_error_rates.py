@@ -1,0 +1,153 @@
+"""Error rates: what verdicts and opened envelopes say of audits, against counts by hand."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits.candidates import MODEL, VERDICTS, verdict
+from tasks.audits.error_rates import (
+    ErrorRatesConfig,
+    alarm,
+    alarms,
+    covered,
+    error_rates,
+    share,
+    smallest,
+)
+from tasks.contract import StageConfig, Work, column, stage, table
+from tasks.measures.estimates import estimate
+
+ENVELOPE = table(
+    "The same as of worlds.",
+    column("kind", pa.string(), "label", "kind"),
+    column("unit", pa.string(), "label", "unit"),
+    column("dose", pa.float64(), "figure", "dose"),
+)
+
+
+class Rows(StageConfig):
+    rows: list[dict[str, float | str | bool | None]]
+    learned: bool = True
+
+
+@stage(tables={"verdicts": VERDICTS, "model": MODEL})
+def said(config: Rows, work: Work) -> None:
+    work.table("verdicts").write(pa.Table.from_pylist(config.rows, schema=VERDICTS))
+    model = [{"bits": 1.0, "simple": 2.0, "learned": config.learned}]
+    work.table("model").write(pa.Table.from_pylist(model, schema=MODEL))
+
+
+@stage(tables={"envelope": ENVELOPE})
+def sealed(config: Rows, work: Work) -> None:
+    work.table("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
+
+
+def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5):
+    """A verdict, and what its envelope says."""
+    found = p < 0.05 if found is None else found
+    told = verdict(kind, unit, found, n=9, value=0.5, p=p, low=low, high=high, whole=whole)
+    return told, {"kind": kind, "unit": unit, "dose": dose}
+
+
+def studied(worlds: Mapping, void=None, learned=True):
+    verdicts, envelopes = {}, {}
+    for name, rows in worlds.items():
+        told, sealed_rows = zip(*rows, strict=True)
+        verdicts[name] = said(Rows(rows=list(told), learned=name != "dull" and learned))
+        envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
+    rates = error_rates(verdicts, envelopes, ErrorRatesConfig(void=void or {}))
+    return {name: rates[name].read().to_pylist() for name in rates.tables}
+
+
+@pytest.fixture
+def found(session):
+    some = [
+        candidate("canary", "a", 0, p=0.5),
+        candidate("canary", "b", 0, p=0.01),
+        candidate("canary", "c", 64, p=0.01, whole=2.0),
+        candidate("canary", "d", 64, p=0.3, high=None, whole=9.0),
+        candidate("passage", "e", 64, found=True, low=None, high=None),
+        candidate("passage", "f", 0, found=False),
+        candidate("speech", "g", 1.0, p=0.01),
+        candidate("speech", "h", 0.0, p=0.01, found=False),
+    ]
+    none = [candidate("canary", "a", 0, p=0.9), candidate("speech", "g", 0.25, p=0.9),
+            candidate("speech", "h", 0.25, p=0.02, found=False)]  # fmt: skip
+    return studied({"one": some, "two": none}, {"three": "its envelope was changed"})
+
+
+def test_detection_is_of_worlds_with_effects_by_dose(found):
+    rows = {(row["kind"], row["dose"]): row for row in found["detection"]}
+    assert rows["canary", 64.0]["value"] == 0.5 and rows["canary", 64.0]["n"] == 2
+    assert rows["canary", 0.0]["value"] == 0.5 and rows["canary", 0.0]["n"] == 2  # not "two"
+    assert rows["passage", 64.0]["value"] == 1.0 and rows["speech", 1.0]["value"] == 1.0
+    assert ("speech", 0.25) not in rows
+
+
+def test_alarms_are_of_candidates_without_effect(found):
+    rows = {row["kind"]: row for row in found["alarms"]}
+    assert rows["canary"]["value"] == pytest.approx(1 / 3) and rows["canary"]["worlds"] == 2
+    assert rows["passage"]["value"] == 0.0
+    # Of a group that is spoken of less rudely than others an effect is there: it is no alarm.
+    assert rows["speech"]["value"] == 0.5 and rows["speech"]["n"] == 2
+    assert rows["canary"]["level"] == pytest.approx(1 - 0.05 / 3)
+    effects = {row["unit"]: row["effect"] for row in found["units"] if row["world"] == "one"}
+    assert effects == {"a": False, "b": False, "c": True, "d": True, "e": True, "f": False,
+                       "g": True, "h": None}  # fmt: skip
+
+
+def test_coverage_is_of_the_figure_over_all_items(found):
+    rows = {row["kind"]: row for row in found["calibration"]}
+    assert rows["canary"]["value"] == pytest.approx(4 / 5)  # c is beyond; d has no upper bound
+    assert rows["passage"]["n"] == 1
+
+
+def test_the_smallest_dose_is_seen_with_all_above_it():
+    rows = [{"kind": "canary", "dose": dose, "value": value}
+            for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))]  # fmt: skip
+    assert [*smallest(rows)] == [{"kind": "canary", "dose": 16}]
+    assert [*smallest(rows[:3])] == [{"kind": "canary", "dose": None}]
+
+
+def test_a_world_that_tells_nothing_is_counted_apart(session):
+    rows = [candidate("canary", "a", 64, p=0.01)]
+    dull = [candidate("canary", "a", 64, p=0.9)]
+    found = studied({"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"})
+    worlds = {row["world"]: row for row in found["worlds"]}
+    assert [row["counts"] for row in worlds.values()] == [True, False, False]
+    assert "no more than frequencies" in worlds["dull"]["why"]
+    assert worlds["gone"]["why"] == "its envelope was never sealed"
+    assert found["detection"][0]["value"] == 1.0 and found["detection"][0]["n"] == 1
+    assert len(found["units"]) == 2  # what it said is kept
+
+
+def test_candidates_of_a_world_are_a_cluster():
+    rows = [{"world": str(n % 5)} for n in range(40)]
+    values = [n % 5 < 2 for n in range(40)]
+    made = share(rows, values, ErrorRatesConfig())
+    alone = estimate(np.array(values, float), share=True)
+    assert made["worlds"] == 5 and made["high"] - made["low"] > 2 * (alone.high - alone.low)
+
+
+def test_the_figures_of_a_study_recompute_from_its_units(found):
+    """As a page and anybody else would: the mean of a column of the candidates that it is about."""
+    for name, column_, where in (
+        ("detection", "found", lambda r, u: u["effects"] and u["dose"] == r["dose"]),
+        ("alarms", "alarm", lambda r, u: u["effect"] is False),
+        ("calibration", "covered", lambda r, u: u["covered"] is not None),
+    ):
+        for row in found[name]:
+            chosen = [u[column_] for u in found["units"]
+                      if u["kind"] == row["kind"] and u["learned"] and where(row, u)]  # fmt: skip
+            assert row["value"] == pytest.approx(np.mean(chosen)) and row["n"] == len(chosen)
+
+
+def test_an_alarm_is_a_p_in_whatever_direction():
+    assert alarm({"p": 0.04, "found": False}) and not alarm({"p": 0.05, "found": False})
+    assert alarm({"p": None, "found": True}) and not alarm({"p": None, "found": False})
+    assert covered({"low": None, "high": None, "whole": 1.0}) is None
+    assert covered({"low": 0.0, "high": None, "whole": 5.0}) is True
+    assert covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
+    assert [*alarms([], ErrorRatesConfig())] == []
