@@ -56,6 +56,14 @@ STUDIED = tuple(probe for probe in PROBES if probe.name in JUDGED.values())
 HOW = ("store", "at_once", "workers", "mapper", "tensorboard")
 
 
+class WholeConfig(StageConfig):
+    """What the audits look at once more, for the figure that an interval should cover."""
+
+    frames: int = Field(len(FRAMES), ge=2, le=len(FRAMES), description="sentences of the grammar")
+    references: int = Field(20, ge=1, le=1000, description="times as many references")
+    stride: int = Field(1, ge=1, description="tokens from one place of a passage to the next")
+
+
 class StudyConfig(StageConfig):
     """Everything a study is made from: its defaults are the recorded study."""
 
@@ -98,12 +106,13 @@ class StudyConfig(StageConfig):
     score: ScoreConfig = ScoreConfig()
     trace: TraceConfig = TraceConfig(enabled=False)
     audit_extraction: ExtractionConfig = ExtractionConfig(
-        references=500, prefix=(16,), tokens=16, windows=8, documents=0
+        references=300, prefix=(16,), tokens=16, windows=8, documents=0
     )
     audit_associations: AssociationsConfig = AssociationsConfig(others=20, references=5)
     audit_counterfactual: CounterfactualConfig = CounterfactualConfig(
         frames=20, own_groups=False, tokens=8, permutations=999
     )
+    whole: WholeConfig = WholeConfig()
     study_card: StudyCardConfig = StudyCardConfig()
 
 
@@ -149,18 +158,23 @@ def numbers(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
 
 
 def whole_of(config: StudyConfig) -> StudyConfig:
-    """The same with audits that look at all items, or at twenty times as many."""
+    """The same with audits that look at all items, or at many times as many."""
     extraction, associations = config.audit_extraction, config.audit_associations
+    whole = config.whole
     return config.model_copy(
         update={
             "audit_extraction": extraction.model_copy(
-                update={"references": 20 * extraction.references, "windows": 100_000, "stride": 1}
+                update={
+                    "references": whole.references * extraction.references,
+                    "windows": 100_000,
+                    "stride": whole.stride,
+                }
             ),
             "audit_associations": associations.model_copy(
-                update={"others": len(FRAMES), "references": 0}
+                update={"others": whole.frames, "references": 0}
             ),
             "audit_counterfactual": config.audit_counterfactual.model_copy(
-                update={"frames": len(FRAMES)}
+                update={"frames": whole.frames}
             ),
         }
     )

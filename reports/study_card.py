@@ -57,6 +57,9 @@ class Card:
     # The first screen ----------------------------------------------------------------------
 
     def head(self) -> list[Block]:
+        if not self.rates.kinds():
+            return [Callout("bad", ["No world counts, so nothing was measured: ",
+                                    Brief(self.all), " were made."])]  # fmt: skip
         return [
             Paragraph(["Each world is an invented town's text with effects in it whose strength "
                        "nobody knew: a model was trained on it, the ordinary audits judged every "

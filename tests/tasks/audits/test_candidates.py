@@ -119,7 +119,6 @@ def test_a_model_learned_where_it_is_ahead_of_frequencies():
     # Add one: 4 of 6 and 2 of 6.
     assert simple_bits(train, validation) == pytest.approx(-np.log2([4 / 6, 2 / 6]).mean())
 
-
     def table(rows):
         return type("T", (), {"read": lambda self, names=None: rows})()
 

@@ -1,0 +1,172 @@
+"""A study from its worlds to its card, and what of it nobody may read before the end."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows import open_run
+from flows.rates import rates_of
+from flows.runs import Run, find_artifact, run_ids
+from flows.studying import StudyConfig, envelope, numbers, settled, whole_of
+from tasks.contract import HallmarkError, Store
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+#: Two worlds of a thimble of text; their models learn next to nothing.
+SMALL = {
+    "world.documents": 40, "world.sentences": 4, "world.said": 4, "world.calm": 0,
+    "world.counts": [0, 8], "world.doses": [0.5, 1.0], "world.rude": [0.0, 1.0],
+    "train_tokenizer.vocab_size": 400, "pretrain.train.steps": 60, "pretrain.train.warmup": 2,
+    "pretrain.train.checkpoint_every": 60, "pretrain.train.validate_every": 60,
+    "pretrain.model.d_model": 32, "pretrain.model.n_layers": 1, "audit_extraction.references": 100,
+    "audit_extraction.windows": 2, "audit_associations.others": 2,
+    "audit_associations.references": 1, "audit_counterfactual.frames": 2,
+    "audit_counterfactual.continuations": 1, "audit_counterfactual.tokens": 2,
+    "audit_counterfactual.permutations": 99, "whole.frames": 3, "whole.references": 2,
+    "whole.stride": 16,
+}  # fmt: skip
+SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL.items()]
+STUDY = ("study", "--name", "tiny", "--worlds", "1", "--without", "1", *SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def studied(smoke, tmp_path_factory):
+    """A store with a study and nothing else."""
+    hallmark = replace(smoke, store=tmp_path_factory.mktemp("study") / "store")
+    return hallmark, hallmark.json(*STUDY)
+
+
+def worlds(hallmark):
+    store = Store(str(hallmark.store))
+    runs = [Run(store, json.loads(store.get(f"runs/{i}/run.json"))) for i in run_ids(store)]
+    return [run for run in runs if run.flow == "world"]
+
+
+def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
+    hallmark, report = studied
+    assert [row["world"] for row in report["worlds"]] == ["world 1", "world 1 without effects"]
+    made = worlds(hallmark)
+    assert len(made) == 2 and {run.status for run in made} == {"completed"}
+    verdicts = made[0]["judge_candidates"]["verdicts"].read().to_pylist()
+    kinds = {row["kind"] for row in verdicts}
+    assert kinds == {"canary", "passage", "record", "association", "speech"}
+    sealed = made[0]["seal"]["envelope"].read().to_pylist()
+    assert {(r["kind"], r["unit"]) for r in verdicts} <= {(r["kind"], r["unit"]) for r in sealed}
+    # The newest run is the study: its worlds are many, and nobody means one without its name.
+    assert open_run("latest", str(hallmark.store)).flow == "study"
+    units = open_run("latest", str(hallmark.store))["error_rates"]["units"].read().to_pylist()
+    assert {(row["world"], row["effects"]) for row in units} == {
+        ("world 1", True), ("world 1 without effects", False)
+    }  # fmt: skip
+
+
+def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
+    """The envelope is in the lineage of nothing, and all is as it was without it."""
+    hallmark, _ = studied
+    for run in worlds(hallmark):
+        for label, artifact in run.artifacts.items():
+            assert "seal/" not in json.dumps(artifact.manifest["lineage"]), label
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(hallmark)[0]
+    store = Store(str(copy))
+    sealed = find_artifact(store, run.stages["seal"]["artifact"])
+    for path in Path(copy).rglob("*"):
+        if path.is_file() and sealed.fingerprint[:16] in str(path):
+            path.chmod(0o600)
+            path.unlink()
+    one = Run(store, run.record)
+    with pytest.raises(HallmarkError):
+        envelope(one)
+    assert one["judge_candidates"].content == run["judge_candidates"].content
+
+
+def test_a_changed_envelope_makes_its_world_void(studied, tmp_path):
+    hallmark, before = studied
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(hallmark)[0]
+    sealed = find_artifact(Store(str(copy)), run.stages["seal"]["artifact"])
+    path = sealed["envelope"].parts[0].path
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-8] + b"changed!")
+    after = replace(hallmark, store=copy).json(*STUDY)
+    (void,) = [row for row in after["worlds"] if not row["counts"] and "envelope" in row["why"]]
+    assert void["why"] == "its envelope was changed after it was sealed"
+    assert len(after["worlds"]) == len(before["worlds"])
+
+
+def test_a_study_that_is_done_runs_nothing_again(studied):
+    hallmark, before = studied
+    again = hallmark.json(*STUDY)
+    run = open_run(again["run"], str(hallmark.store))
+    assert run["error_rates"].name == open_run(before["run"], str(hallmark.store))[
+        "error_rates"].name  # fmt: skip
+    newest = worlds(hallmark)[-1]
+    assert all(entry["cached"] for entry in newest.record["stages"])
+
+
+def test_another_setting_is_refused_with_the_difference(studied):
+    hallmark, _ = studied
+    said = hallmark(*STUDY, "--set=world.sentences=6", code=2).stderr
+    assert "begun with other settings (world.sentences is 6, and was 4)" in said
+    assert "another --name" in said
+    assert "worlds" in hallmark("study", "--worlds", "0", code=2).stderr
+    said = hallmark("study", "--set=world.counts=3", code=2).stderr
+    assert said.startswith("hallmark: study: world.counts") and len(said.splitlines()) == 1
+
+
+def test_the_card_says_what_the_tables_say(studied):
+    hallmark, report = studied
+    run = open_run(report["run"], str(hallmark.store))
+    card = run["study_card"]
+    page = pages.read(card.directory() / "study_card.html")
+    assert pages.broken_links(card.directory()) == []
+    figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
+    for row in report["detection"]:
+        name = f"found-{row['kind']}-{row['dose']:g}".replace(".", "-")
+        assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["rows"]
+    for title in ("Planted secrets", "Rude speech about a group", "Caveats", "In short"):
+        assert title in page.text
+    site = (hallmark.store / "site" / "index.html").read_text()
+    assert "study_card" in site and worlds(hallmark)[0].id not in site
+
+
+def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, monkeypatch):
+    hallmark, report = studied
+    store = Store(str(hallmark.store))
+    found = rates_of(store)
+    assert {*found} == {"extraction", "associations", "counterfactual"}
+    rates = open_run(report["run"], store)["error_rates"]
+    assert {each.content for each in found.values()} == {rates.content}
+    from flows import rates as module
+
+    class Other:
+        def code_digests(self):
+            return {"tasks.audits.probes.extraction": "of another version"}
+
+    monkeypatch.setitem(module.JUDGE, "extraction", Other())
+    assert {*rates_of(store)} == {"associations", "counterfactual"}
+
+
+def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
+    few, many = (dict(numbers(StudyConfig(worlds=n, without=2))) for n in (2, 5))
+    assert few["world 2"].world == many["world 2"].world
+    assert few["world 1 without effects"].world == many["world 1 without effects"].world
+    assert not few["world 1 without effects"].world.effects
+    seeds = {each.world.seed for each in many.values()}
+    assert len(seeds) == 7 == len({each.audit_associations.seed for each in many.values()})
+    assert len({each.pretrain.train.seed for each in many.values()}) == 7
+
+
+def test_all_items_are_those_that_a_sample_is_drawn_from():
+    config = settled({"worlds": 1})
+    whole = whole_of(config)
+    assert whole.audit_associations.others == whole.audit_counterfactual.frames == 240
+    assert whole.audit_extraction.references == 20 * config.audit_extraction.references
+    assert whole.audit_extraction.stride == 1 and whole.audit_associations.references == 0
+    assert whole.audit_extraction.seed == config.audit_extraction.seed
