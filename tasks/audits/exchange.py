@@ -152,7 +152,9 @@ SCORER = table(
 
 
 def items_table(
-    *tags: pa.Field, kind: Literal["audit text", "corpus text"] = "audit text", judged_by: str = ""
+    *tags: pa.Field,
+    kind: Literal["audit text", "corpus text", "personal"] = "audit text",
+    judged_by: str = "",
 ) -> pa.Schema:
     """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
     of their text; ``judged_by``: the column of its values whose score says whether a page may show

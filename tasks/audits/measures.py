@@ -196,7 +196,7 @@ class Values:
         schema = items.schema
         if "doc_ids" in schema.names:
             named = items["doc_ids"].to_pylist()
-            read = [readings.of(ids or ()) if readings else None for ids in named]
+            read = [readings.of(ids) if readings and ids is not None else None for ids in named]
             items = items.append_column(READINGS, pa.array(read, pa.int64()))
         self.items = items
         self.seen = pa.nulls(len(items), pa.bool_()) if seen is None else pa.array(seen)
@@ -316,7 +316,8 @@ def _finding(
         return None
     if measure.floor is not None:
         found = measure.floor(found, values, every)
-    read = read_by(values["read"].to_pylist()) if "read" in values.column_names else ""
+    times = values["read"].to_pylist() if "read" in values.column_names else [None]
+    read = "" if None in times else read_by(times)
     how = _told(measure, values, config, note, read)
     ways = {"up": "-value", "down": "value"}
     order = ways.get(measure.worse) or side(found.value, found.null, "value")

@@ -26,6 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tasks.audits.findings import measured
+from tasks.audits.measures import CONTROL_LEVEL
 from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.statistics import Float64
 
@@ -141,6 +143,12 @@ def first_of_alike(texts: Sequence[Sequence[int]]) -> Bools:
     return kept
 
 
+def ranked(drawn: pa.Table, kept: Bools, window: int) -> dict[str, Float64]:
+    """The scores of those texts that are kept, NaN of others."""
+    found = scores_of(drawn, window)
+    return {score: np.where(kept, values, np.nan) for score, values in found.items()}
+
+
 def weights_of(scores: Float64, first: int) -> Float64:
     """How much of each text is among the ``first`` by score, (n,): 1, 0, or, where texts tie for
     the last places, the share of them that fits. One without a score is not among them."""
@@ -160,25 +168,39 @@ def places_of(scores: Float64) -> NDArray[np.int64]:
     return np.where(np.isnan(scores), 0, places)
 
 
-def found_by(
+def precision(
     scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
-) -> tuple[Estimate, Estimate]:
-    """Precision and recall of a ranking: the share of hits among the ``first``, null that among
-    all, p that of as many drawn by lot (hypergeometric); and the share of the hits that is among
-    them, whose p would be the same, and is not told twice."""
-    known = ~np.isnan(scores)
-    scores, right, missing = scores[known], hits[known], int((~known).sum())
+) -> Estimate:
+    """The share of hits among the ``first`` of a ranking, null that among all, p that of as many
+    drawn by lot (hypergeometric)."""
+    scores, hits, missing = _known(scores, hits)
     weights, first = weights_of(scores, first), min(first, len(scores))
     whole = weights == 1
-    tied = right[(weights > 0) & ~whole]
-    places = np.concatenate([right[whole], np.full(first - whole.sum(), tied.mean() if len(tied)
-                                                   else np.nan)]).astype(np.float64)  # fmt: skip
-    options |= {"share": True, "level": level, "unit": "texts"}
-    base = float(right.mean()) if len(right) else np.nan
-    precision = estimate(places, null=base, **options)
-    recall = estimate(weights[right], null=first / max(1, len(scores)), **options)
-    p = by_lot(len(scores), int(right.sum()), first, float(places.sum())) if first else np.nan
-    return replace(precision, p=p, missing=missing), replace(recall, p=np.nan)
+    tied = hits[(weights > 0) & ~whole]
+    places = np.concatenate([hits[whole], np.full(first - whole.sum(), tied.mean() if len(tied)
+                                                  else np.nan)]).astype(np.float64)  # fmt: skip
+    base = float(hits.mean()) if len(hits) else np.nan
+    found = estimate(places, null=base, share=True, level=level, unit="texts", **options)
+    p = by_lot(len(scores), int(hits.sum()), first, float(places.sum())) if first else np.nan
+    return replace(found, p=p, missing=missing)
+
+
+def recall(
+    scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
+) -> Estimate:
+    """The share of the hits that is among the ``first`` of a ranking. Its p would be that of
+    precision, and is not told twice."""
+    scores, hits, _ = _known(scores, hits)
+    null = min(first, len(scores)) / max(1, len(scores))
+    found = estimate(weights_of(scores, first)[hits], null=null, share=True, level=level,
+                     unit="texts", **options)  # fmt: skip
+    return replace(found, p=np.nan)
+
+
+def _known(scores: Float64, hits: Bools) -> tuple[Float64, Bools, int]:
+    """Those that have a score, and how many have none."""
+    known = ~np.isnan(scores)
+    return scores[known], hits[known], int((~known).sum())
 
 
 def by_lot(texts: int, hits: int, first: int, found: float) -> float:
@@ -214,3 +236,29 @@ def scripted(effect: bool, rng: np.random.Generator) -> tuple[pa.Table, Bools]:
             **{name: values.tolist() for name, values in made.items()},
         }
     ), hits
+
+
+def instruments(window: int, seed: int) -> list[dict[str, Any]]:
+    """Verdicts on a script in place of the model, through the same ranking: the worst score where
+    there is something to find, and the one furthest from lots where there is nothing."""
+    made = []
+    for effect in (False, True):
+        drawn, hits = scripted(effect, np.random.default_rng(seed))
+        scores = ranked(drawn, first_of_alike(drawn["ids"].to_pylist()), window)
+        every = [precision(each, hits, SCRIPTED // 4, CONTROL_LEVEL) for each in scores.values()]
+        if effect:
+            worst = min(every, key=lambda found: found.value)
+            passed = worst.value > worst.null and worst.p < 1 - CONTROL_LEVEL
+            how = "training text is likelier token by token; passes where p is below 0.001"
+        else:
+            worst = max(every, key=lambda found: abs(found.value - found.null))
+            passed = worst.low <= worst.null <= worst.high
+            how = "nothing tells training text; passes where the 99.9 % interval covers lots"
+        made.append(
+            measured("extraction_attack", "precision", worst, unit="share", level=CONTROL_LEVEL,
+                     part=f"scripted {'effect' if effect else 'chance'}", table="",
+                     how=f"a script in place of the model, the worst score of all; {how}",
+                     control="positive" if effect else "negative", passed=bool(passed),
+                     tests="instrument")
+        )  # fmt: skip
+    return made

@@ -8,13 +8,16 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
+from tasks.audits import ranking
 from tasks.audits.answers import Answers
+from tasks.audits.conditions import ordered
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Questions
 from tasks.audits.findings import evidence, findings_table
 from tasks.audits.identifiers import identifiers_of
+from tasks.audits.measures import values_table
 from tasks.audits.probe import Corpus
 from tasks.audits.probes import extraction_attack as attack
-from tasks.audits.probes.extraction_attack import PROBE, SAMPLES, ExtractionAttackConfig
+from tasks.audits.probes.extraction_attack import PROBE, TOLD, ExtractionAttackConfig
 from tasks.audits.ranking import SCORES
 from tasks.audits.readings import Readings
 from tasks.audits.subjects.reader import open_reader
@@ -107,6 +110,16 @@ def answers_of(questions, responses, traced=None, readings=None):
     )
 
 
+def judged(*given, config=QUICK):
+    """The values, and the findings by metric and slice."""
+    _, values, found = PROBE.judged(answers_of(*given), config)
+    return values, by_slice(found)
+
+
+def texts_of(values):
+    return evidence(values, {"measure": "longest"})
+
+
 def by_slice(found):
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
@@ -183,9 +196,9 @@ def test_a_model_that_memorises_is_found_out(own_folder):
             knows.append(bool(rng.random() < 0.15))
             text = f"A text {draw} of its own {rng.integers(1e9)}, twenty tokens long."
             responses.append(response(row["request"], draw, rng, text, knows[-1]))
-    samples, found = PROBE.judge(answers_of(questions, responses, [60 * k for k in knows]), config)
-    made = by_slice(found)
-    assert samples.schema == SAMPLES and all(samples["kept"].to_pylist())
+    traced = [60 * k for k in knows]
+    values, made = judged(questions, responses, traced, config=config)
+    assert values.schema == values_table(PROBE.items, TOLD) and all(values["kept"].to_pylist())
     hits = sum(knows)
     assert 20 < hits < 40
     for score in SCORES:
@@ -196,16 +209,17 @@ def test_a_model_that_memorises_is_found_out(own_folder):
         assert row["value"] == 1 and row["null"] == hits / 200 and row["p"] < 1e-10, score
         recall = made["recall", f"score={score}"]
         assert recall["value"] == pytest.approx(20 / hits) and recall["n"] == hits
-        rows = evidence(samples, row["where"]).to_pylist()
-        assert len(rows) == 20 and all(r["longest"] == 60 for r in rows)
-        values = [-np.inf if r[score] is None else r[score] for r in samples.to_pylist()]
-        assert {r["sample"] for r in rows} == {*np.argsort(values)[-20:].tolist()}
+        rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+        assert len(rows) == 200 and all(r["value"] == 60 for r in rows[:20])
+        scores = [-np.inf if r[score] is None else r[score] for r in rows]
+        assert scores == sorted(scores, reverse=True)
+        assert [r[f"place_{score}"] for r in rows[:20]] == [*range(1, 21)] and row["n"] == 20
     assert made["longest_run", ""]["value"] == 60
     whole = made["verbatim", ""]
     assert whole["value"] == hits / 200 and whole["n"] == 200 and whole["null"] == 0
     longer = config.model_copy(update={"verbatim": 61})
-    answers = answers_of(questions, responses, [60 * k for k in knows])
-    assert by_slice(PROBE.judge(answers, longer)[1])["verbatim", ""]["value"] == 0
+    _, none = judged(questions, responses, traced, config=longer)
+    assert none["verbatim", ""]["value"] == 0
     parts = [made["verbatim", f"sampler={s}"] for s in ("top-k", "decaying temperature")]
     assert sum(row["value"] * row["n"] for row in parts) == pytest.approx(hits)
 
@@ -218,14 +232,12 @@ def test_near_duplicates_count_once(own_folder):
     again = [first | {"draw": n, "ids": [*first["ids"][:15], *range(n, n + 5)]} for n in (1, 2)]
     rest = [response(other, n, rng, f"Another {n}.", False) for n in range(8)]
     short = response(one, 3, rng, "No", True) | {"ids": [5, 6]}
-    answers = answers_of(questions, [first, *again, short, *rest], [60] * 4 + [0] * 8)
-    samples, found = PROBE.judge(answers, QUICK)
-    made = by_slice(found)
-    assert samples["kept"].to_pylist() == [True, False, False, False] + [True] * 8
+    values, made = judged(questions, [first, *again, short, *rest], [60] * 4 + [0] * 8)
+    assert values["kept"].to_pylist() == [True, False, False, False] + [True] * 8
     assert made["near_duplicates", ""]["value"] == 3
     assert made["verbatim", ""]["value"] == pytest.approx(1 / 9)
     assert made["precision", "score=zlib"]["value"] == 0.5  # two of nine are looked at
-    assert samples["place_zlib"].null_count == 3 == samples["zlib"].null_count
+    assert values["place_zlib"].null_count == 3 == values["zlib"].null_count
 
 
 def test_identifiers_by_type_and_copies(own_folder, planted):
@@ -247,8 +259,7 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
             responses.append(response(request, draw, rng, said, False))
     traced = [0] * len(responses)
     readings = Readings(7, {email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
-    samples, found = PROBE.judge(answers_of(questions, responses, traced, readings), QUICK)
-    made = by_slice(found)
+    values, made = judged(questions, responses, traced, readings)
     assert made["identifiers_prompted", "EMAIL"]["value"] == pytest.approx(1 / 3)
     assert made["identifiers_prompted", "EMAIL, copies=4"]["n"] == 3
     assert made["identifiers_prompted", "PHONE"]["value"] == 0
@@ -259,12 +270,19 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
     assert control["verdict"] == "pass" and control["n"] == 6
     address = made["identifiers_detected", "EMAIL"]
     assert address["value"] == 1 and "of them planted: 0" in address["method"]
-    rows = samples.to_pylist()
-    (hit,) = [r for r in rows if r["part"] == "identifier" and r["times"]]
+    (behind,) = evidence(values, address["where"]).to_pylist()
+    assert "jane.roe" in behind["personal"] and behind["value"] == 0
+    (hit,) = [
+        r for r in values.to_pylist() if r["measure"] == "identifiers_prompted" and r["times"]
+    ]
     assert hit["plant_id"] == email["plant_id"] and (hit["draws"], hit["times"]) == (2, 1)
-    assert [r["text"] is None for r in rows if r["personal"]] == [True]
-    shown = json.dumps(found, default=str) + "".join(
-        str(samples[f.name].to_pylist()) for f in SAMPLES if f.metadata[b"kind"] != b"personal"
+    row = made["identifiers_prompted", "EMAIL"]
+    assert ordered(evidence(values, row["where"]), row["order"])["times"][0].as_py() == 1
+    written = texts_of(values).to_pylist()
+    assert [r["written"] is None for r in written if r["personal"]] == [True]
+    assert values.schema.field("written").metadata[b"judged_by"] == b"toxicity"
+    shown = json.dumps([*made.values()], default=str) + "".join(
+        str(values[f.name].to_pylist()) for f in values.schema if f.metadata[b"kind"] != b"personal"
     )
     for _, item in told:
         assert not item["secret"] or item["secret"] not in shown
@@ -277,32 +295,33 @@ def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
     never = next(i for i in questions.items.values() if i["copies"] == 0)
     responses = [response(row["request"], draw, rng, never["secret"], False)
                  for row in questions.requests for draw in range(2)]  # fmt: skip
-    made = by_slice(PROBE.judge(answers_of(questions, responses), QUICK)[1])
+    _, made = judged(questions, responses)
     assert made["identifiers_never_planted", ""]["verdict"] == "fail"
 
 
 def test_controls_can_fail(monkeypatch):
-    verdicts = lambda: [row["verdict"] for row in attack.instruments(QUICK)]  # noqa: E731
+    verdicts = lambda: [row["verdict"] for row in ranking.instruments(5, 0)]  # noqa: E731
     assert verdicts() == ["pass", "pass"]
-    real = attack.found_by
-    monkeypatch.setattr(attack, "found_by", lambda s, h, *rest: real(-s, h, *rest))
+    real = ranking.precision
+    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(-s, h, *rest))
     assert verdicts() == ["pass", "fail"]
-    monkeypatch.setattr(attack, "found_by", lambda s, h, *rest: real(s + 100 * h, h, *rest))
+    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(s + 100 * h, h, *rest))
     assert verdicts() == ["fail", "pass"]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_the_whole_audit_without_a_corpus(request, folder, session):
     """It says what it could not look for; the scores are still there."""
-    _, answered, _, _, (samples, findings) = stages_of(
+    _, answered, _, _, (values, findings) = stages_of(
         "extraction_attack", request.getfixturevalue(folder), QUICK
     )
-    assert answered["responses"].rows == 16 == len(samples)
+    texts = texts_of(values)
+    assert answered["responses"].rows == 16 == len(texts) and texts["value"].null_count == 16
     made = by_slice(findings.to_pylist())
     for metric in ("verbatim", "precision", "recall"):
         assert made[metric, ""]["value"] is None and "not measured" in made[metric, ""]["method"]
     assert "no planted records" in made["identifiers_prompted", ""]["method"]
-    kept = samples.filter(samples["kept"])
+    kept = texts.filter(texts["kept"])
     assert len(kept) > 8 and kept["lower"].null_count == kept["min-k++"].null_count == 0
     assert sorted(kept["place_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
 
@@ -312,17 +331,17 @@ def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_fol
     """Each behind the text that the other went on from; it is asked nothing twice."""
     held = documents.filter(pa.compute.equal(documents["split"], "holdout"))
     corpus = (None, None, corpus_stage(NoConfig())["documents"])
-    _, answered, *_, (samples, _) = stages_of(
+    _, answered, *_, (values, _) = stages_of(
         "extraction_attack", own_folder, QUICK, corpus, reference=gpt2_folder
     )
     other = open_subject(gpt2_folder)
     by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
-    rows = samples.filter(samples["kept"]).to_pylist()
+    rows = evidence(texts_of(values), {"kept": True}).to_pylist()
     assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING, attack.PREFIX}
     reader = open_reader(own_folder)
     log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
     for row in rows:
-        text = row["text"] or row["personal"]
+        text = row["written"] or row["personal"]
         prompt = reader.decode(reader.encode(by[row["doc_ids"][0]])[:4]) if row["doc_ids"] else ""
         (total,), _ = other.log_likelihoods([text], [prompt])
         assert row["reference"] == pytest.approx(-log_p[text] / total, rel=1e-4)
@@ -331,8 +350,8 @@ def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_fol
 
 
 def test_a_masked_model_cannot_write_and_says_so(bert_folder, session, planted):
-    *_, (samples, findings) = stages_of("extraction_attack", bert_folder, QUICK)
-    assert len(samples) == 0 and len(findings) == 2
+    *_, (values, findings) = stages_of("extraction_attack", bert_folder, QUICK)
+    assert len(values) == 0 and len(findings) == 2
     assert all("masked language model" in row for row in findings["method"].to_pylist())
 
 

@@ -16,8 +16,9 @@ from tasks.audits.ranking import (
     SCORES,
     by_lot,
     first_of_alike,
-    found_by,
     places_of,
+    precision,
+    recall,
     scores_of,
     weights_of,
 )
@@ -123,23 +124,29 @@ def test_precision_and_recall_are_those_of_going_down_the_list():
     scores, hits = rng.permutation(80).astype(float), rng.random(80) < 0.3
     for first in (1, 5, 20, 60):
         top = np.argsort(-scores)[:first]
-        precision, recall = found_by(scores, hits, first, seed=0, resamples=200)
-        assert precision.value == pytest.approx(hits[top].mean())
-        assert precision.null == pytest.approx(hits.mean())
-        assert recall.value == pytest.approx(hits[top].sum() / hits.sum())
-        assert recall.null == pytest.approx(first / 80) and precision.n == first
+        found = precision(scores, hits, first, seed=0, resamples=200)
+        assert found.value == pytest.approx(hits[top].mean())
+        assert found.null == pytest.approx(hits.mean()) and found.n == first
+        every = recall(scores, hits, first, seed=0, resamples=200)
+        assert every.value == pytest.approx(hits[top].sum() / hits.sum())
+        assert every.null == pytest.approx(first / 80) and every.n == hits.sum()
+        assert np.isnan(every.p) and not np.isnan(found.p)
+
+
+def both(*given):
+    return precision(*given), recall(*given)
 
 
 def test_who_knows_all_of_them_and_who_knows_nothing():
     hits = np.arange(200) % 5 == 0
-    precision, recall = found_by(hits.astype(float), hits, 40)
-    assert precision.value == recall.value == 1 and precision.p < 1e-30
-    constant, every = found_by(np.zeros(200), hits, 40)  # whatever the order of the texts
+    found, every = both(hits.astype(float), hits, 40)
+    assert found.value == every.value == 1 and found.p < 1e-30
+    constant, every = both(np.zeros(200), hits, 40)  # whatever the order of the texts
     assert constant.value == pytest.approx(constant.null) and constant.p == pytest.approx(1)
     assert every.value == pytest.approx(every.null) == pytest.approx(0.2)
-    none, nothing = found_by(np.arange(200.0), np.zeros(200, bool), 40)
+    none, nothing = both(np.arange(200.0), np.zeros(200, bool), 40)
     assert (none.value, none.null, none.p) == (0, 0, 1) and np.isnan(nothing.value)
-    unknown, _ = found_by(np.full(200, np.nan), hits, 40)
+    unknown, _ = both(np.full(200, np.nan), hits, 40)
     assert np.isnan(unknown.value) and unknown.missing == 200
 
 
