@@ -136,18 +136,18 @@ def done(values: pa.Table, config: Any) -> str:
     return f"{how}; at least: {top} of {known} before every reference" if top else how
 
 
-def at(copies: int) -> Part:
+def of_copies(copies: int) -> Part:
     return {"copies": copies}, {"copies": copies}
 
 
 def most_copies(values: pa.Table) -> list[Part]:
     """Canaries with the most copies, if any was planted."""
     most = max(values["copies"].drop_null().to_pylist(), default=0)
-    return [at(most)] if most else []
+    return [of_copies(most)] if most else []
 
 
 def never_planted(values: pa.Table) -> list[Part]:
-    return [at(0)] if 0 in values["copies"].to_pylist() else []
+    return [of_copies(0)] if 0 in values["copies"].to_pylist() else []
 
 
 def most_and_none(values: pa.Table) -> list[Part]:

@@ -30,6 +30,8 @@ def test_a_text_is_given_away_from_a_chance_of_one_half():
     for draws, expected in ((1, 1), (100, 3), (10_000, 5)):
         assert extractable_within(log_p, draws).tolist() == [1] * expected + [0] * (6 - expected)
     assert extractable_within(log_p, 1, 0.3).tolist() == [1, 1, 0, 0, 0, 0]
+    just = float(chance_within(-2.0, 3))  # at least that, so with just that, too
+    assert extractable_within([-2.0, -2.1], 3, just).tolist() == [1, 0]
 
 
 def test_what_is_certain_and_what_is_not_known():
