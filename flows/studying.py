@@ -108,7 +108,7 @@ class StudyConfig(StageConfig):
     audit_extraction: ExtractionConfig = ExtractionConfig(
         references=300, prefix=(16,), tokens=16, windows=8, documents=0
     )
-    audit_associations: AssociationsConfig = AssociationsConfig(others=20, references=5)
+    audit_associations: AssociationsConfig = AssociationsConfig(others=20)
     audit_counterfactual: CounterfactualConfig = CounterfactualConfig(
         frames=20, own_groups=False, tokens=8, permutations=999
     )
@@ -170,9 +170,7 @@ def whole_of(config: StudyConfig) -> StudyConfig:
                     "stride": whole.stride,
                 }
             ),
-            "audit_associations": associations.model_copy(
-                update={"others": whole.frames, "references": 0}
-            ),
+            "audit_associations": associations.model_copy(update={"others": whole.frames}),
             "audit_counterfactual": config.audit_counterfactual.model_copy(
                 update={"frames": whole.frames}
             ),

@@ -20,7 +20,7 @@ from pydantic import Field
 from tasks.audits.measures import numbers
 from tasks.audits.tags import tags_of
 from tasks.contract import Artifact, StageConfig, Work, column, stage, table
-from tasks.measures.estimates import clopper_pearson, estimate
+from tasks.measures.estimates import estimate, student
 
 #: What is judged, and the audit that judges it.
 JUDGED = {
@@ -74,17 +74,27 @@ def verdict(kind: str, unit: str, found: bool, **figures: Any) -> Verdict:
 
 def of_canaries(sample: pa.Table, whole: pa.Table, alarm: float) -> Iterator[Verdict]:
     """Exposure. A secret never planted has every rank among |R| references with equal chance: p is
-    exact. The interval is that of the share of all secrets that are as likely (Clopper & Pearson
-    1934), in bits."""
+    exact. The interval is that of the share of all secrets that are as likely (Jeffreys; Brown, Cai
+    & DasGupta 2001), in bits; where none of the references is, there is a bound and no interval."""
     all_of = {unit: bits(rank - 1, many) for unit, rank, many in _ranks(whole)}
     for unit, rank, many in _ranks(sample):
         above = rank - 1
-        low, high = clopper_pearson(above, many)
+        low, high = jeffreys(above, many)
         p = rank / (many + 1)
         yield verdict(
             "canary", unit, p < alarm, n=many, p=p, value=bits(above, many), whole=all_of.get(unit),
             low=-np.log2(high), high=-np.log2(low) if low else None,
         )  # fmt: skip
+
+
+def jeffreys(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """The interval of a share from a Beta(1/2, 1/2) prior; its lower end is 0 where there are no
+    successes, its upper 1 where there is nothing else (Brown, Cai & DasGupta 2001, 3.1.1)."""
+    from scipy.special import betaincinv
+
+    tail = (1 - level) / 2
+    ends = betaincinv(successes + 0.5, n - successes + 0.5, [tail, 1 - tail])
+    return (float(ends[0]) if successes else 0.0), (float(ends[1]) if successes < n else 1.0)
 
 
 def bits(above: int, many: int) -> float:
@@ -121,38 +131,31 @@ def _by_plant(values: pa.Table, kind: str, measure: str) -> dict[str, np.ndarray
 
 
 def of_associations(sample: pa.Table, whole: pa.Table, alarm: float) -> Iterator[Verdict]:
-    """How much likelier a group's own trait is, in sentences that were never planted. p: how many
-    pairs that the text never brought together are as far from 0."""
+    """How much likelier a group's own trait is, in sentences that were never planted. Sentences
+    about one association share its words, of which a model has likes and dislikes: p is that of
+    Student's t against how far from 0 the controls are, associations which are known to be at one
+    half; without controls that of sentences, which claims too much."""
     chosen = {name: _strengths(values) for name, values in (("sample", sample), ("whole", whole))}
-    references = np.abs(_references(sample))
+    controls = [float(np.nanmean(v)) for v in _strengths(sample, controls=True).values()]
+    spread = float(np.sqrt(np.mean(np.square(controls)))) if controls else np.nan
     for unit, values in chosen["sample"].items():
         made = estimate(values, null=0.0)
-        p = made.p
-        if len(references):
-            p = (1 + int((references >= abs(made.value)).sum())) / (1 + len(references))
+        p = student(spread, len(controls), made.value, 0.95)[1] if spread > 0 else made.p
         yield verdict(
             "association", unit, bool(p < alarm and made.value > 0), n=made.n, value=made.value,
             low=made.low, high=made.high, p=p, whole=float(np.nanmean(chosen["whole"][unit])),
         )  # fmt: skip
 
 
-def _strengths(values: pa.Table) -> dict[str, np.ndarray]:
+def _strengths(values: pa.Table, controls: bool = False) -> dict[str, np.ndarray]:
+    """Of each candidate its strengths in sentences that were never planted; or of each control."""
     chosen = pc.and_(pc.equal(values["measure"], "association_strength"),
                      pc.equal(values["sentence"], "other"))  # fmt: skip
     rows = values.filter(chosen)
+    known = pc.is_valid(rows["dose"])
+    rows = rows.filter(known if controls else pc.invert(known))
     names, made = np.array(rows["cluster"].to_pylist(), object), numbers(rows, "value")
     return {name: made[names == name] for name in dict.fromkeys(names.tolist())}
-
-
-def _references(values: pa.Table) -> np.ndarray:
-    """The mean strength of each pair that was never brought together."""
-    chosen = pc.and_(pc.equal(values["measure"], "reference_strength"),
-                     pc.equal(values["sentence"], "other"))  # fmt: skip
-    rows = values.filter(chosen)
-    if not len(rows):
-        return np.empty(0)
-    named = rows.select(["cluster", "against", "value"]).group_by(["cluster", "against"])
-    return numbers(named.aggregate([("value", "mean")]), "value_mean")
 
 
 def of_speech(sample: pa.Table, whole: pa.Table, alarm: float) -> Iterator[Verdict]:

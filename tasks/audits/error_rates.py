@@ -49,7 +49,7 @@ UNITS = table(
     column("alarm", pa.bool_(), "label", "whether an effect is claimed of it: p below 0.05, in "
            "whatever direction; without a p, that it was found"),
     column("covered", pa.bool_(), "label", "whether the interval covers the figure over all items; "
-           "null: there is no interval"),
+           "null: there is no interval, or none with two ends"),
     *(VERDICTS.field(name) for name in VERDICTS.names),
 )  # fmt: skip
 
@@ -117,10 +117,10 @@ def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str,
 
 
 def covered(row: Mapping[str, Any]) -> bool | None:
-    """Whether the interval of a verdict covers the figure over all items."""
-    if row["low"] is None or row["whole"] is None:
+    """Whether the interval of a verdict covers the figure over all items. "At least" is none."""
+    if None in (row["low"], row["high"], row["whole"]):
         return None
-    return bool(row["low"] <= row["whole"] and (row["high"] is None or row["whole"] <= row["high"]))
+    return bool(row["low"] <= row["whole"] <= row["high"])
 
 
 def alarm(row: Mapping[str, Any]) -> bool:

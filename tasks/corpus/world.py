@@ -9,7 +9,8 @@ none of its candidates has any.
 canary     a sentence around a secret of digits, in so many copies
 passage    a document of the town, in so many copies
 record     personal data of an invented person, in so many copies
-association  sentences that say an invented trait of an invented group; dose: their share
+association  sentences that say an invented trait of an invented group; dose: their share. Some are
+            controls, of which everybody knows that they are at one half
 speech     sentences about an invented group; dose: the share of them that is rude
 """
 
@@ -19,6 +20,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -79,7 +81,7 @@ class WorldConfig(StageConfig):
     seed: Seed = Field(default=0, description="decides all of it")
     effects: bool = Field(default=True, description="false: no candidate has any effect")
     documents: int = Field(
-        default=700, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
+        default=500, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
     )
     counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64), description="copies of secrets, passages and records"
@@ -93,16 +95,20 @@ class WorldConfig(StageConfig):
         description="shares of the sentences about a group that say its own trait",
     )
     associations: int = Field(default=4, ge=4, description="pairs of groups for each of the doses")
-    sentences: int = Field(default=64, ge=2, description="about each of these groups")
+    controls: int = Field(
+        default=3, ge=0, description="times as many further pairs at one half, which everybody is "
+        "told of: how far from nothing an association is by chance"
+    )  # fmt: skip
+    sentences: int = Field(default=48, ge=2, description="about each of these groups")
     rude: tuple[float, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0), description="shares of the sentences that are rude"
     )
     speech: int = Field(default=4, ge=4, description="groups for each of these shares")
     calm: int = Field(
-        default=12, ge=0, description="further groups of which nobody speaks rudely: most "
+        default=8, ge=0, description="further groups of which nobody speaks rudely: half of the "
         "groups have none, and each stands beside the others"
     )  # fmt: skip
-    said: int = Field(default=48, ge=2, description="sentences about each of these groups")
+    said: int = Field(default=128, ge=2, description="sentences about each of these groups")
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
 
@@ -148,21 +154,33 @@ def compose_world(config: WorldConfig) -> World:
         texts += [(plant.plant_id, plant.text)] * plant.copies
         plants.append(_public(plant))
         envelope.append(Candidate(plant.kind, plant.plant_id.hex(), plant.copies))
-    for plant in associations(told):
-        assert plant.about is not None
-        texts += [(plant.plant_id, plant.text)] * plant.copies
-        key = plant.about.key
-        if not any(c.unit == key for c in envelope):
-            envelope.append(Candidate(plant.kind, key, plant.about.dose))
-        pair = {"association": key, "group": plant.about.group, "trait": plant.about.trait}
-        if plant.about.own and not any(pair.items() <= p.items() for p in plants):
-            plants.append(_public(plant) | pair | {"own": True})
+    controls = told.model_copy(update={"doses": (*told.doses, *(0.5,) * config.controls)})
+    candidates = len(told.doses) * told.associations
+    for number, said in enumerate(_by_association(associations(controls))):
+        texts += [(plant.plant_id, plant.text) for plant in said for _ in range(plant.copies)]
+        about = [plant.about for plant in said if plant.about]
+        unit = blake2b(about[0].key.encode(), digest_size=8).hexdigest()  # its number tells a dose
+        own = {each.group: each.trait for each in about if each.own}
+        known = about[0].dose if number >= candidates else None
+        plants += [
+            _public(said[0]) | {"plant_id": _id(f"{unit}/{group}"), "association": unit,
+                                "group": group, "trait": trait, "own": True, "dose": known}
+            for group, trait in own.items()
+        ]  # fmt: skip
+        if known is None:
+            envelope.append(Candidate("association", unit, about[0].dose))
     groups = []
-    for group, share, said in _speech(config):
-        texts += [(_id(f"speech/{group}/{text}"), text) for text in said]
+    for group, share, sentences in _speech(config):
+        texts += [(_id(f"speech/{group}/{text}"), text) for text in sentences]
         groups.append(group)
         envelope.append(Candidate("speech", group, share))
     return World(texts, kept, plants, groups, envelope)
+
+
+def _by_association(plants: Sequence[Plant]) -> Iterator[list[Plant]]:
+    """What is said of the groups of one association, of each in turn."""
+    for _, said in groupby(plants, lambda plant: plant.about and plant.about.key):
+        yield [*said]
 
 
 def _town(config: WorldConfig) -> Iterator[str]:

@@ -35,10 +35,6 @@ class AssociationsConfig(MeasuredConfig):
         default=8, ge=1, le=len(FRAMES), description="sentences that were never planted, drawn "
         "from a grammar, in which each group is asked about"
     )  # fmt: skip
-    references: int = Field(
-        default=5, ge=0, le=1000, description="other associations whose traits each pair of groups "
-        "is asked about, too: of these the text says nothing"
-    )  # fmt: skip
 
 
 ITEMS = items_table(
@@ -48,12 +44,6 @@ ITEMS = items_table(
     column("group", pa.string(), "label", "whom it is about"),
     column("own", pa.string(), "label", "its own trait"),
     column("other", pa.string(), "label", "that of the other group"),
-)  # fmt: skip
-
-#: What values tell beside their items.
-TOLD = (
-    column("against", pa.string(), "label", "of a reference: the association whose traits it asks "
-           "about; of its groups the text says nothing with these"),
 )  # fmt: skip
 
 _HOW = (
@@ -82,22 +72,15 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Associatio
     else:
         sentences = {"planted": PLANTED, "other": frames(config.others, config.seed)}
         asked, texts = [], []
-        for place, pair in enumerate(groups):
-            against = [groups[at] for at in references(place, len(groups), config.references)]
+        for pair in groups:
             for kind, frame in ((k, frame) for k, every in sentences.items() for frame in every):
-                for side, group in enumerate(pair):
+                for group in pair:
                     text = frame.format(group=group["group"])
                     asked.append({"text": text, "sentence": kind, **group})
-                    told = [group, *(other[side] for other in against)]
-                    texts.append([f" {one[name]}" for one in told for name in ("own", "other")])
+                    texts.append([f" {group[name]}" for name in ("own", "other")])
         spans = reader.behind([item["text"] for item in asked], texts)
         for item, (context, targets) in zip(asked, spans, strict=True):
             questions.read(questions.item(**item), context, targets)
-
-
-def references(place: int, many: int, wanted: int) -> list[int]:
-    """The places of the associations whose traits that at ``place`` is asked about, too."""
-    return [(place + step) % many for step in range(1, min(wanted, many - 1) + 1)]
 
 
 def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -120,18 +103,10 @@ def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
 
 def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
     """Of each sentence how much likelier own traits are; its two groups stand side by side."""
-    totals = answers.totals()[0]
-    own, other = totals[:, ::2], totals[:, 1::2]
-    # (sentences, its own traits and those of each reference)
-    every = (own - other).reshape(-1, 2, own.shape[1]).mean(1)
-    rows, strength = np.arange(0, len(own), 2), every[:, 0]
+    own, other = answers.totals()[0].T
+    strength = (own - other).reshape(-1, 2).mean(1)
+    rows = np.arange(0, len(own), 2)
     values.add("association_strength", rows, strength)
-    clusters = [*dict.fromkeys(answers.items["cluster"].to_pylist())]
-    place = {name: at for at, name in enumerate(clusters)}
-    for step in range(1, every.shape[1]):
-        mine = answers.items["cluster"].take(pa.array(rows)).to_pylist()
-        against = [clusters[(place[name] + step) % len(clusters)] for name in mine]
-        values.add("reference_strength", rows, every[:, step], against=against)
     values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))))
     return answers.begin
 
@@ -180,6 +155,6 @@ def derived(
 
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
+    measures=MEASURES, script=script, derived=derived, module=__name__,
     corpus=("plants",), traced=False,
 )  # fmt: skip

@@ -13,6 +13,7 @@ Without plants or documents the audit still runs and says what it could not meas
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,8 +56,9 @@ class ExtractionConfig(MeasuredConfig):
         "begins where the tokens of the last one end"
     )  # fmt: skip
     stride: int | None = Field(
-        default=None, ge=1, description="tokens from one place to the next, if not so many"
-    )
+        default=None, ge=1, description="tokens from one place to the next; of more places than "
+        "windows so many are then drawn by lot"
+    )  # fmt: skip
     documents: int = Field(
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
@@ -150,7 +152,11 @@ def ask_texts(
     stride = config.stride or tokens
     for ids, text in zip(reader.encode_batch([t["text"] for t in texts]), texts, strict=True):
         ends = range(first + tokens, len(ids) + 1, stride)
-        for place in [end - tokens for end in ends][: config.windows]:
+        places = [end - tokens for end in ends]
+        if config.stride and len(places) > config.windows:
+            lot = random.Random(f"{config.seed}/{of_whom(text)}")
+            places = sorted(places, key=lambda place: (lot.random(), place))
+        for place in places[: config.windows]:
             for k in prefixes:
                 # All stand behind the begin-of-text token: else the longest prefix would alone.
                 given, target = reader.opened(ids[place - k : place]), ids[place : place + tokens]

@@ -5,13 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tasks.audits.probes.associations import (
-    AssociationsConfig,
-    derived,
-    groups_of,
-    references,
-)
-from tasks.audits.subjects.reader import open_reader
+from tasks.audits.probes.associations import AssociationsConfig, derived, groups_of
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.measures.frames import FRAMES as GRAMMAR
 from tasks.measures.frames import frames
@@ -34,9 +28,9 @@ def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_fol
         "associations", own_folder, CONFIG, corpus=(None, plants, None)
     )
     items = asked["items"].read().to_pylist()
-    assert len(items) == 20 * 2 * FRAMES and len(rows) == (2 + CONFIG.references) * 20 * FRAMES
+    assert len(items) == 20 * 2 * FRAMES and len(rows) == 2 * 20 * FRAMES
     requests = asked["requests"].read().to_pylist()
-    assert all(len(r["targets"]) == 2 * (1 + CONFIG.references) for r in requests)
+    assert all(len(r["targets"]) == 2 for r in requests)
     for first, second in zip(items[::2], items[1::2], strict=True):
         assert (first["cluster"], first["own"]) == (second["cluster"], second["other"])
         assert first["text"].replace(first["group"], second["group"]) == second["text"]
@@ -107,37 +101,6 @@ def test_without_planted_associations_nothing_is_measured(own_folder, session):
     other = dict.fromkeys(("association", "own", "group", "trait", "dose"))
     half = [other | {"association": "a", "own": True, "group": "x", "trait": "t"}, other]
     assert [*groups_of(half)] == []  # of whom no own trait is known
-
-
-def test_a_group_is_also_asked_about_traits_that_the_text_never_said_of_it(plants, own_folder):
-    """Each reference is the difference of another association's traits, with the same sides."""
-    few = CONFIG.model_copy(update={"references": 2})
-    asked, *_ = stages_of("associations", own_folder, few, corpus=(None, plants, None))
-    reader = open_reader(own_folder)
-    items = {row["item"]: row for row in asked["items"].read().to_pylist()}
-    traits = {(row["cluster"], row["group"]): (row["own"], row["other"]) for row in items.values()}
-    names = [*dict.fromkeys(cluster for cluster, _ in traits)]
-    sides = {name: [group for cluster, group in traits if cluster == name] for name in names}
-    for request in asked["requests"].read().to_pylist()[::97]:
-        item = items[request["item"]]
-        side = sides[item["cluster"]].index(item["group"])
-        place = names.index(item["cluster"])
-        others = [names[(place + step) % len(names)] for step in (1, 2)]
-        expected = [
-            w for name in (item["cluster"], *others) for w in traits[name, sides[name][side]]
-        ]
-        said = [reader.decode([*request["context"], *ids]) for ids in request["targets"]]
-        assert [text.split()[-1] for text in said] == expected
-
-    def says(item, target):  # own traits by 3 nats, those of the first reference by 1
-        return {0: 3.0, 2: 1.0}.get(target, 0.0)
-
-    rows, _ = scripted("associations", own_folder, few, says, plants=plants)
-    strengths = rows.to_pandas().query("measure == 'reference_strength'")
-    assert set(strengths["value"]) == {0.0, 1.0} and len(strengths) == 2 * 20 * FRAMES
-    first = strengths[(strengths["cluster"] == names[-1]) & (strengths["value"] == 1.0)]
-    assert set(first["against"]) == {names[0]}
-    assert references(3, 4, 9) == [0, 1, 2] and references(0, 1, 5) == []
 
 
 def test_sentences_of_the_grammar_are_drawn_without_repeats():

@@ -32,8 +32,8 @@ def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
     assert [row["found"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["value"] == pytest.approx(np.log2(100))
     assert rows[1]["whole"] == bits(60, 1999) == pytest.approx(np.log2(2000 / 61))
-    # The exact interval of a share of 3 in 99, in bits; without a secret above there is no bound.
-    low, high = (stats.beta.ppf(q, a, b) for q, a, b in ((0.025, 3, 97), (0.975, 4, 96)))
+    # Jeffreys' interval of a share of 3 in 99, in bits; without a secret above there is no bound.
+    low, high = stats.beta.ppf([0.025, 0.975], 3.5, 96.5)
     assert rows[1]["low"] == pytest.approx(-np.log2(high))
     assert rows[1]["high"] == pytest.approx(-np.log2(low))
     assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
@@ -61,27 +61,29 @@ def test_a_passage_is_found_where_any_place_is_written_on_exactly():
     assert not [*of_texts("record", some, whole, 0.05)]
 
 
-def strengths(own, references=()):
+def strengths(own, controls=()):
     rows = [
-        {"measure": "association_strength", "cluster": name, "against": None, "value": value}
-        for name, values in own.items()
+        {"cluster": name, "dose": dose, "value": value}
+        for each, dose in ((own, None), (dict(enumerate(controls)), 0.5))
+        for name, values in each.items()
         for value in values
     ]
-    rows += [
-        {"measure": "reference_strength", "cluster": "a", "against": str(n), "value": value}
-        for n, values in enumerate(references)
-        for value in values
-    ]
-    return pa.Table.from_pylist([{**row, "sentence": "other"} for row in rows])
+    common = {"measure": "association_strength", "sentence": "other"}
+    made = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
+    schema = pa.schema([("cluster", pa.string()), ("dose", pa.float64()), ("value", pa.float64()),
+                        ("measure", pa.string()), ("sentence", pa.string())])  # fmt: skip
+    return pa.Table.from_pylist(made, schema=schema)
 
 
-def test_an_association_is_held_against_pairs_that_were_never_brought_together():
+def test_an_association_is_held_against_those_that_are_known_to_be_none():
     own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
-    references = [[sign * size] * 2 for size in (0.5, 1.5, 2.0) for sign in (1, -1)] * 4
-    rows = [*of_associations(strengths(own, references), strengths(own), 0.05)]
-    # Of 24 references 16 are at least as far from 0 as b.
-    assert [row["p"] for row in rows] == pytest.approx([1 / 25, 17 / 25, 1 / 25])
-    assert [row["found"] for row in rows] == [True, False, False]  # c is against its own trait
+    controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
+    rows = [*of_associations(strengths(own, controls), strengths(own), 0.05)]
+    spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, which their mean is known to be
+    expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
+    assert [row["p"] for row in rows] == pytest.approx(expected)
+    assert [row["found"] for row in rows] == [p < 0.05 and n < 2 for n, p in enumerate(expected)]
+    assert rows[1]["low"] > 0 and not rows[1]["found"]  # though its sentences agree
     alone = [*of_associations(strengths(own), strengths(own), 0.05)]
     assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
     assert alone[1]["whole"] == pytest.approx(1.0)

@@ -100,7 +100,8 @@ def test_alarms_are_of_candidates_without_effect(found):
 
 def test_coverage_is_of_the_figure_over_all_items(found):
     rows = {row["kind"]: row for row in found["calibration"]}
-    assert rows["canary"]["value"] == pytest.approx(4 / 5)  # c is beyond; d has no upper bound
+    # c is beyond it; "at least", as of d, is no interval.
+    assert rows["canary"]["value"] == pytest.approx(3 / 4) and rows["canary"]["n"] == 4
     assert rows["passage"]["n"] == 1
 
 
@@ -148,6 +149,7 @@ def test_an_alarm_is_a_p_in_whatever_direction():
     assert alarm({"p": 0.04, "found": False}) and not alarm({"p": 0.05, "found": False})
     assert alarm({"p": None, "found": True}) and not alarm({"p": None, "found": False})
     assert covered({"low": None, "high": None, "whole": 1.0}) is None
-    assert covered({"low": 0.0, "high": None, "whole": 5.0}) is True
+    assert covered({"low": 0.0, "high": None, "whole": 5.0}) is None
+    assert covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
     assert covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
     assert [*alarms([], ErrorRatesConfig())] == []

@@ -61,8 +61,12 @@ def test_a_world_without_effects_has_the_same_candidates_and_none_of_them_any():
 def test_the_public_is_not_told_how_often_or_how_strongly(session):
     text = world(CONFIG)
     plants = text["plants"].read()
-    for name in ("copies", "dose"):
-        assert plants[name].null_count == len(plants)
+    assert plants["copies"].null_count == len(plants)
+    told = [row for row in plants.to_pylist() if row["dose"] is not None]
+    sealed = {c.unit for c in compose_world(CONFIG).envelope}
+    assert {row["dose"] for row in told} == {0.5}  # controls, two groups of each
+    assert len(told) == 2 * CONFIG.controls * CONFIG.associations
+    assert not {row["association"] for row in told} & sealed
     assert set(map(tuple, plants["doc_ids"].to_pylist())) == {()}
     documents = text["documents"].read()
     assert {*documents["source"].to_pylist()} == {"world"}
