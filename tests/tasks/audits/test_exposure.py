@@ -16,6 +16,7 @@ from tasks.audits.exposure import (
     expected_exposure,
     exposures,
     null_region,
+    null_spread,
 )
 from tasks.audits.findings import evidence
 from tasks.audits.measures import Values, measure_all
@@ -95,6 +96,9 @@ def test_the_null_region_holds_what_it_names():
     means = math.log2(1000) - np.log2(draws).mean(1)
     assert np.mean((means < low) | (means > high)) == pytest.approx(0.01, abs=0.004)
     assert low < expected_exposure(1000) < high
+    # Of two references there are three ranks.
+    assert null_region(2, 1, seed=0, level=0.99) == pytest.approx((1 - math.log2(3), 1))
+    assert null_spread(2) == pytest.approx(np.var([0, 1, math.log2(3)]))
 
 
 def findings_of(by_copies):
