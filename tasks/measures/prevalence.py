@@ -41,7 +41,8 @@ def prevalence(
     that is so. ``labelled``: what it says of texts whose ``labels`` are known, (m,) each.
 
     The interval is a percentile bootstrap over clusters of the texts and over labelled texts of
-    either label, all resampled together; value and interval are kept within 0 and 1.
+    either label, all resampled together; value and interval are kept within 0 and 1. Where all of
+    the interval would lie outside, the scorer errs otherwise here: then there is no figure.
     """
     said, known = np.asarray(labelled, np.float64), np.asarray(labels, bool)
     sides = [said[known], said[~known]]
@@ -66,7 +67,11 @@ def prevalence(
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = draws[1] - draws[2]
         shares = np.where(apart > 0, (draws[0] - draws[2]) / apart, np.nan)
-    low, high = np.clip(np.nanquantile(shares, ((1 - level) / 2, (1 + level) / 2)), 0, 1)
+    ends = np.nanquantile(shares, ((1 - level) / 2, (1 + level) / 2))
+    if ends[1] < 0 or ends[0] > 1:
+        why = f"not measured: a share flagged of {rates[0]:.3g} cannot be at {errs}"
+        return replace(made, method=f"{why}; the scorer errs otherwise than on labelled texts")
+    low, high = np.clip(ends, 0, 1)
     made = replace(made, value=float(np.clip(value, 0, 1)))
     if groups == 1:
         return replace(made, method=f"at {errs}; no interval: a single one of {unit}")

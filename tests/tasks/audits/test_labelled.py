@@ -37,7 +37,7 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     toxic = np.array([label for _, label in texts])
     se, sp = flags[toxic].mean(), 1 - flags[~toxic].mean()
     expected = (share["value"] + sp - 1) / (se + sp - 1)
-    assert corrected["value"] == pytest.approx(min(1, max(0, expected)))
+    assert expected < 0 and corrected["value"] is None  # it flags fewer here than by mistake there
     assert f"sensitivity {se:.3g} and specificity {sp:.3g}" in corrected["method"]
     assert "on 18 labelled texts" in corrected["method"] and share["n"] == corrected["n"]
     first, other = scored["scorer"].read()["scorer"].to_pylist()

@@ -59,3 +59,13 @@ def test_what_cannot_be_corrected_says_why():
     assert np.isnan(prevalence([np.nan], None, *labelled(5, 5, 5, 5)).value)
     few = prevalence([0, 0, np.nan], None, *labelled(8, 10, 9, 10))
     assert few.value == 0 and few.missing == 1  # (0 + 0.9 - 1) / 0.7 is kept within 0
+
+
+def test_fewer_flagged_than_by_mistake_is_no_certain_zero():
+    labels = [1] * 300 + [0] * 300
+    says = [1] * 270 + [0] * 30 + [1] * 60 + [0] * 240  # a fifth of the others by mistake
+    made = prevalence([1] * 10 + [0] * 990, None, says, labels)
+    assert np.isnan([made.value, made.low, made.high]).all()
+    assert made.method.startswith("not measured: a share flagged of 0.01 cannot be at ")
+    near = prevalence([1] * 190 + [0] * 810, None, says, labels)  # chance explains that
+    assert near.value == 0 == near.low < near.high
