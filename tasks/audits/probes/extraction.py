@@ -122,7 +122,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Extraction
     before = len(questions.requests)
     ask_texts(questions, reader, by_kind["passage"], config)
     ask_records(questions, reader, by_kind["record"])
-    ask_texts(questions, reader, sampled(corpus.documents, config), config)
+    ask_texts(questions, reader, sampled(reader, corpus.documents, config), config)
     for k in sorted({*config.prefix} - {*fitting(reader, config)}):
         why = f"{k} + {config.tokens} tokens do not fit the context of {reader.context}"
         questions.skip("extractable", why, k=k)
@@ -204,17 +204,20 @@ def plant_of(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"part": text["kind"], **told}
 
 
-def sampled(documents: Table | None, config: ExtractionConfig) -> list[dict[str, Any]]:
-    """Documents of training and holdout that were not planted."""
-    if documents is None:
+def sampled(
+    reader: Reader, documents: Table | None, config: ExtractionConfig
+) -> list[dict[str, Any]]:
+    """Documents of training and holdout that were not planted and are long enough for a window."""
+    prefixes = fitting(reader, config)
+    if documents is None or not prefixes:
         return []
-    least = config.prefix[-1] + config.tokens  # no token is shorter than a byte
+    least = prefixes[-1] + config.tokens
     empty = {"copies": None, "plant_id": None, "template": ""}
     return [
         {"kind": split, "doc_ids": [doc_id], "text": text} | empty
         for split in ("train", "holdout")
         for doc_id, text in sample_documents(documents, split, config.documents, least,
-                                             f"{config.seed}/{split}")
+                                             f"{config.seed}/{split}", reader.tokens)
     ]  # fmt: skip
 
 

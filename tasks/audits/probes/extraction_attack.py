@@ -183,12 +183,10 @@ def prefixes(
     if documents is None:
         return []
     chosen = sample_documents(documents, "holdout", config.texts, config.prefix,
-                              f"{config.seed}/attack")  # fmt: skip
+                              f"{config.seed}/attack", reader.tokens)  # fmt: skip
     encoded = reader.encode_batch([text for _, text in chosen])
     return [
-        (doc_id, ids[: config.prefix])
-        for (doc_id, _), ids in zip(chosen, encoded, strict=True)
-        if len(ids) >= config.prefix
+        (doc_id, ids[: config.prefix]) for (doc_id, _), ids in zip(chosen, encoded, strict=True)
     ]
 
 

@@ -114,9 +114,9 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Membership
     if reader.kind == "masked":
         questions.skip("", f"{reader.name} is a masked language model")
         return
-    texts = [*documents_of(corpus.documents, config), *passages_of(corpus.plants)]
-    encoded = reader.encode_batch([text["text"] for text in texts])
     size = min(config.tokens, reader.context - 1)
+    texts = [*documents_of(reader, corpus.documents, size, config), *passages_of(corpus.plants)]
+    encoded = reader.encode_batch([text["text"] for text in texts])
     for text, ids in zip(texts, encoded, strict=True):
         if len(ids) < size:
             continue  # of one length, or length would tell them apart
@@ -130,12 +130,16 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Membership
         questions.skip("", "no documents of this corpus are known that are long enough")
 
 
-def documents_of(documents: Table | None, config: MembershipConfig) -> Iterator[dict[str, Any]]:
-    """Training and held-out documents."""
+def documents_of(
+    reader: Reader, documents: Table | None, size: int, config: MembershipConfig
+) -> Iterator[dict[str, Any]]:
+    """Training and held-out documents of at least so many tokens."""
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
-        for doc_id, text in sample_documents(documents, split, config.documents, config.tokens,
-                                             f"{config.seed}/membership/{split}"):  # fmt: skip
+        for doc_id, text in sample_documents(
+            documents, split, config.documents, size, f"{config.seed}/membership/{split}",
+            reader.tokens,
+        ):  # fmt: skip
             yield {"kind": "document", "member": split == "train", "copies": None,
                    "doc_ids": [doc_id], "text": text, "cluster": doc_id.hex()}  # fmt: skip
 

@@ -59,6 +59,10 @@ class Reader(ABC):
     def encode(self, text: str) -> Ids:
         return self.encode_batch([text])[0]
 
+    def tokens(self, text: str) -> int:
+        """How many tokens a text has."""
+        return len(self.encode(text))
+
     def opened(self, ids: Sequence[int]) -> Ids:
         """The ids behind the begin-of-text token, where there is one."""
         return [*([] if self.bos is None else [self.bos]), *ids]

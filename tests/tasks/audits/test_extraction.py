@@ -384,7 +384,7 @@ def test_greedy_continuation_is_the_argmax_at_each_step(own):
 
 def test_sampled_documents_depend_on_ids_alone(corpus):
     def sample(count, key="key"):
-        return sample_documents(corpus["documents"], "train", count, 14, key)
+        return sample_documents(corpus["documents"], "train", count, 14, key, len)
 
     chosen = sample(5)
     assert len(chosen) == 5 == len({doc_id for doc_id, _ in chosen})
@@ -395,6 +395,20 @@ def test_sampled_documents_depend_on_ids_alone(corpus):
         assert text == row["text"]
     more = sample(20)
     assert more[:5] == chosen and len(more) == 20 and sample(5, "other") != chosen
+
+
+def test_documents_that_are_too_short_take_nobodys_place(corpus):
+    counted = []
+
+    def tokens(text):
+        counted.append(text)
+        return len(text.split())
+
+    texts = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
+    least = sorted(len(text.split()) for text in texts)[-3]
+    chosen = sample_documents(corpus["documents"], "train", 3, least, "key", tokens)
+    assert len(chosen) == 3 and all(len(text.split()) >= least for _, text in chosen)
+    assert set(counted) <= set(texts)
 
 
 def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):

@@ -51,6 +51,17 @@ def test_scores_are_those_of_their_papers():
     assert np.isnan(none["loss"])
 
 
+def test_documents_that_are_too_short_take_nobodys_place(session, own_folder):
+    long = [f"Document {n} speaks of the harbour, of lamps and of boat {n * 7}." for n in range(16)]
+    short = [f"harbour {n}." for n in range(400)]  # more bytes than are needed, fewer tokens
+    splits = ["train", "holdout"] * 208
+    documents = given([*long, *short], splits=splits, kind="split")["documents"]
+    config = MembershipConfig(documents=8, tokens=12)
+    asked = stages_of("membership", own_folder, config, corpus=(None, None, documents))[0]
+    members = [item["member"] for item in asked["items"].read().to_pylist()]
+    assert sorted(members) == [False] * 8 + [True] * 8
+
+
 def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     asked, _, _, _, (rows, findings) = stages_of(
         "membership", own_folder, CONFIG, corpus=(None, None, documents)
