@@ -20,7 +20,10 @@ from pydantic import Field
 from tasks.audits.findings import LEVEL, evidence, measured, side
 from tasks.audits.readings import Readings, read_by
 from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import Estimate, estimate, slope
+from tasks.measures.estimates import Estimate, estimate, scaled, slope
+
+#: What a share of all is, by unit.
+WHOLE = {"share": 1.0, "percent": 100.0}
 
 #: The column of items that names what they share beside their cluster, where they share two things.
 CROSSED = column(
@@ -65,11 +68,13 @@ def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
     if null == "own":
         null = float(np.mean(numbers(values, "null"))) if len(values) else np.nan
     crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
-    return estimate(
-        numbers(values, "value"), values["cluster"].to_pylist(), share=measure.unit == "share",
-        null=float(null), level=level, resamples=config.resamples, seed=config.seed,
-        unit=measure.shares, crossed=crossed,
+    whole = WHOLE.get(measure.unit, 1.0)
+    made = estimate(
+        numbers(values, "value") / whole, values["cluster"].to_pylist(),
+        share=measure.unit in WHOLE, null=float(null) / whole, level=level, unit=measure.shares,
+        crossed=crossed,
     )  # fmt: skip
+    return made if whole == 1 else scaled(made, whole)
 
 
 def untested(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:

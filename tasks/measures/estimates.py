@@ -1,31 +1,32 @@
 """Estimates: a mean or a share of items that share things, with all that a finding says of it.
 
-The interval is chosen by what there is to estimate it from: exact where units of yes or no are few,
-Student's t over clusters where these are few, a bootstrap over clusters else. Against a null there
-is a p, and the smallest effect that the same items would show, from the null and not from what was
-found: an effect by chance would make itself smaller. Of a share only how much clusters hold alike
-is taken from the values.
+One rule for few clusters and many. How far off a mean may be is a jackknife of its clusters, with
+Student's t of as many as would err alike if all had one weight. The interval of a share is Wilson's
+of as many independent units as would err so, and its p that of the same score; of few units of yes
+or no both are exact. Of a mean with a null, interval and p are those of t; without one it is more
+often skewed, and the interval is drawn where it is not. The smallest effect that the same items
+would show is that of the null: an effect by chance would make itself smaller. Of a share only how
+much clusters hold alike is taken from the values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.statistics import Float64, by_cluster, resampled_means, wilson
-
-#: Fewer clusters than this: Student's t; a bootstrap is too narrow there (Cameron et al. 2008).
-FEW = 50
+from tasks.measures.effects import area_effect, binomial_effect, reach, share_effect
+from tasks.measures.shares import binomial_p, clopper_pearson, score_p
+from tasks.measures.statistics import Float64, by_cluster, wilson
 
 #: Up to so many units of yes or no, each its own cluster: an exact interval.
 EXACT = 40
 
-POWER = 0.8
+#: From so many degrees of freedom on it is told how skewed a mean is.
+SKEWED = 10
 
 
 @dataclass(frozen=True)
@@ -53,171 +54,123 @@ def estimate(
     share: bool = False,
     null: float = np.nan,
     level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
     unit: str = "items",
     crossed: Sequence[Any] | None = None,
+    resamples: int = 0,
+    seed: int = 0,
 ) -> Estimate:
     """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
-    ``crossed``: clusters of another kind, where items share two things."""
-    if crossed is not None and clusters is not None:
-        return _crossed(values, clusters, crossed, share, null, level, unit)
+    ``crossed``: clusters of another kind, where items share two things. ``resamples`` and ``seed``
+    are of callers that still name them: nothing is drawn."""
     array = np.asarray(values, dtype=np.float64)
     known = array[~np.isnan(array)]
-    sums, counts = by_cluster(array, clusters)
-    groups, n = len(sums), len(known)
+    n, ways = len(known), [by_cluster(array, clusters)]
+    groups = len(ways[0][0])
     if not groups:
         return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null)
     value = float(known.mean())
     made = Estimate(value, np.nan, np.nan, n, groups, len(array) - n, "", null)
     if groups == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    binary = share and bool(np.isin(known, (0, 1)).all())
-    error = float(np.sqrt(((sums - value * counts) ** 2).sum() * groups / (groups - 1)) / n)
-    smallest = (share_effect(value, error, groups, null, level) if share
-                else smallest_effect(sums, counts, null, level))  # fmt: skip
-    if binary and groups == n and n < EXACT:
-        low, high = clopper_pearson(known.sum(), n, level)
-        how, p = "Clopper-Pearson interval", binomial_p(int(known.sum()), n, null)
-        smallest = binomial_effect(n, null, level)
-    elif error < 1e-12 * max(1.0, abs(value)):
-        how = "no interval: all have the same value"
-        low, high, p = np.nan, np.nan, np.nan
-        if share:  # units that agree within themselves: one value each
-            low, high = wilson(value * groups, groups, level)
-            if value in (0, 1):
-                low, high = clopper_pearson(value * groups, groups, level)
-                p = binomial_p(int(value * groups), groups, null)
-            how = f"interval of as many independent {unit} (no spread to estimate it from)"
-    else:
-        half, p = student(error, groups - 1, value - null, level)
-        low, high, how = value - half, value + half, "Student's t"
-        if groups >= FEW:
-            draws = resampled_means(sums, counts, resamples, seed)
-            low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
-            how = f"percentile bootstrap, {resamples} resamples,"
-        if share:
-            low, high = max(0.0, low), min(1.0, high)
-    method = how if how.startswith(("no ", "interval")) else f"{how} over {groups} {unit}"
-    return replace(made, low=float(low), high=float(high), p=float(p), smallest=smallest,
-                   method=method)  # fmt: skip
+    over = f"over {groups} {unit}"
+    if crossed is not None and clusters is not None:
+        other = by_cluster(array, crossed)
+        if len(other[0]) > 1:
+            ways += [other, by_cluster(array, [*zip(clusters, crossed, strict=True)])]
+            over = f"over two-way clusters: {groups} {unit}, and {len(other[0])} more"
+            made = replace(made, clusters=min(groups, len(other[0])))
+    spread = float(known.var())
+    alike = min(_alike(*way, value, spread) for way in ways[:2])
+    freedom = max(1, round(alike - 1))
+    if freedom + 1 < made.clusters:
+        over += f", which weigh as {freedom + 1}"
+    error = _two_way([_jackknifed(*way, value) for way in ways]) ** 0.5
+    if share:
+        return _share(made, error, freedom, over, known, level)
+    if error < 1e-12 * max(1.0, abs(value)):
+        return replace(made, method="no interval: all have the same value")
+    half, p = student(error, freedom, value - null, level)
+    low, high, how = value - half, value + half, "Student's t"
+    if np.isnan(null) and len(ways) == 1 and freedom >= SKEWED:
+        low, high = _unskewed(*ways[0], value, error, half / error)
+        how = "Student's t, skewness taken out,"
+    signs = _two_way([float(((sums - null * counts) ** 2).sum()) / n**2 for sums, counts in ways])
+    return replace(made, low=low, high=high, p=p, method=f"{how} {over}",
+                   smallest=float(reach(freedom, level, freedom + 1) * signs**0.5))  # fmt: skip
 
 
-def _crossed(
-    values: ArrayLike,
-    first: Sequence[Any],
-    second: Sequence[Any],
-    share: bool,
-    null: float,
-    level: float,
-    unit: str,
+def scaled(found: Estimate, by: float) -> Estimate:
+    """The same in a unit ``by`` times as small."""
+    return replace(found, value=found.value * by, low=found.low * by, high=found.high * by,
+                   null=found.null * by, smallest=found.smallest * by)  # fmt: skip
+
+
+def _share(
+    made: Estimate, error: float, freedom: int, over: str, known: Float64, level: float
 ) -> Estimate:
-    """The variance of two-way clusters: that of either less that of both together (Cameron, Gelbach
-    & Miller 2011), at least the larger of the two; Student's t over the fewer."""
-    array = np.asarray(values, dtype=np.float64)
-    whole = estimate(array, first, share=share, null=null, level=level, unit=unit)
-    ways = [
-        by_cluster(array, names) for names in (first, second, [*zip(first, second, strict=True)])
-    ]
-    fewest = min(len(sums) for sums, _ in ways[:2])
-    if fewest < 2 or whole.method.startswith("no "):
-        return whole
-    centred, under = ([_spread(way, at, whole.n) for way in ways] for at in (whole.value, null))
-    error, expected = (_two_way(spread) ** 0.5 for spread in (centred, under))
-    if error < 1e-12 * max(1.0, abs(whole.value)):
-        return whole
-    half, p = student(error, fewest - 1, whole.value - null, level)
-    smallest = reach(fewest - 1, level, fewest) * expected
-    if share:
-        smallest = share_effect(whole.value, error, fewest, null, level)
-    low, high = whole.value - half, whole.value + half
-    if share:
-        low, high = max(0.0, low), min(1.0, high)
-    how = f"Student's t over two-way clusters: {len(ways[0][0])} {unit}, and {len(ways[1][0])} more"
-    return replace(whole, low=low, high=high, p=p, smallest=float(smallest),
-                   clusters=fewest, method=how)  # fmt: skip
+    """``made``, with the interval, p and smallest effect of a share."""
+    value, null, groups = made.value, made.null, made.clusters
+    if groups == made.n < EXACT and bool(np.isin(known, (0, 1)).all()):
+        low, high = clopper_pearson(known.sum(), groups, level)
+        return replace(made, low=low, high=high, p=binomial_p(int(known.sum()), groups, null),
+                       smallest=binomial_effect(groups, null, level),
+                       method=f"Clopper-Pearson interval {over}")  # fmt: skip
+    if error < 1e-12:  # clusters agree: each counts once
+        low, high, p = *wilson(value * groups, groups, level), np.nan
+        if value in (0, 1):
+            low, high = clopper_pearson(value * groups, groups, level)
+            p = binomial_p(int(value * groups), groups, null)
+        return replace(made, low=low, high=high, p=p,
+                       smallest=share_effect(1 / groups, freedom, null, level),
+                       method=f"interval of clusters that agree, each once, {over}")  # fmt: skip
+    each = error**2 / (value * (1 - value))
+    low, high = wilson(value / each, 1 / each, level, freedom)
+    return replace(made, low=low, high=high, p=score_p(value, null, each, freedom),
+                   smallest=share_effect(each, freedom, null, level),
+                   method=f"Wilson's interval with Student's t {over}")  # fmt: skip
 
 
-def _spread(way: tuple[Float64, Float64], centre: float, n: int) -> float:
-    """The variance of a mean of n values whose clusters have these sums and counts."""
-    sums, counts = way
-    groups = len(sums)
-    return float(((sums - centre * counts) ** 2).sum() * groups / max(1, groups - 1) / n**2)
+def _jackknifed(sums: Float64, counts: Float64, mean: float) -> float:
+    """The variance of the mean: each cluster left out (CR3; MacKinnon, Nielsen & Webb 2023)."""
+    without = (sums.sum() - sums) / (counts.sum() - counts)
+    return float(((without - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
 
 
-def _two_way(spread: Sequence[float]) -> float:
-    first, second, both = spread
-    return max(first + second - both, first, second)
+def _two_way(variances: Sequence[float]) -> float:
+    """Of a mean the variance by its clusters; by two-way clusters that of either less that of both
+    together (Cameron, Gelbach & Miller 2011), at least the larger of the two."""
+    if len(variances) == 1:
+        return variances[0]
+    first, second, both = variances
+    return max(first, second, first + second - both)
 
 
-@cache
-def reach(freedom: int, level: float, stated: int = 0) -> float:
-    """How many standard errors an effect must be away for a two-sided t test to find it with power
-    0.8. ``stated``: the degrees of freedom from which the error is estimated that it is stated in,
-    0 where that is known; then the power is 0.8 on average over such estimates, which of few
-    clusters are often too small."""
-    from scipy.special import gammaincinv, ndtr, stdtrit
-
-    def errors(freedom: int) -> Float64:
-        """Quantiles of an estimated error over the true one."""
-        middle = (np.arange(400) + 0.5) / 400
-        return np.sqrt(gammaincinv(freedom / 2, middle) * 2 / freedom)
-
-    bound = float(stdtrit(freedom, (1 + level) / 2)) * errors(freedom)[:, None]
-    size = errors(stated) if stated else np.ones(1)
-    low, high = 0.0, 1e3
-    for _ in range(60):
-        many = (low + high) / 2
-        enough = ndtr(many * size - bound).mean() >= POWER
-        low, high = (low, many) if enough else (many, high)
-    return high
+def _alike(sums: Float64, counts: Float64, mean: float, spread: float) -> float:
+    """How many clusters of one weight would know the variance of their mean as well as these
+    (Satterthwaite 1946): as many as there are where sizes are alike, fewer where some are large and
+    hold alike. How much a cluster's values share is told from themselves (Imbens & Kolesár 2016);
+    ``spread``: the variance of a value."""
+    n = counts.sum()
+    pairs = float((counts**2).sum() - n)
+    shared = 0.0
+    if pairs and spread:
+        between = float(((sums - mean * counts) ** 2).sum()) / spread
+        shared = min(1.0, max(0.0, (between - n) / pairs))
+    variance = counts * (1 + (counts - 1) * shared)
+    return float(variance.sum() ** 2 / (variance**2).sum())
 
 
-def smallest_effect(sums: Float64, counts: Float64, null: float, level: float) -> float:
-    """The distance from the null that the mean of such clusters shows, NaN without a null. Under it
-    each cluster is as likely on either side of it: the variance is that of signs flipped."""
-    if np.isnan(null) or len(sums) < 2:
-        return np.nan
-    variance = ((sums - null * counts) ** 2).sum() / counts.sum() ** 2
-    return float(reach(len(sums) - 1, level, len(sums)) * np.sqrt(variance))
-
-
-def share_effect(value: float, error: float, groups: int, null: float, level: float) -> float:
-    """The same of a share: the larger of the distances to either side. Its error has the size of
-    p (1 - p) at the share p that is to be found, times what clusters that hold alike add to it
-    (the design effect, Kish 1965), as in the values themselves. Where these are all the same,
-    clusters count once."""
-    if np.isnan(null):
-        return np.nan
-    spread = value * (1 - value)
-    each = error**2 / spread if error > 0 and spread > 0 else 1 / groups
-    low = min(null, 1 - null)
-    square = reach(groups - 1, level, groups - 1) ** 2 * each
-    # s^2 = square (low + s) (1 - low - s)
-    middle = square * (1 - 2 * low)
-    root = np.sqrt(middle**2 + 4 * (1 + square) * square * low * (1 - low))
-    return float((middle + root) / (2 * (1 + square)))
-
-
-def binomial_effect(n: int, null: float, level: float) -> float:
-    """The same of the exact test: from it on at least 0.8 of all counts are too unlikely under the
-    null. NaN where none is: too few units."""
-    from scipy.special import gammaln, xlog1py, xlogy
-
-    if np.isnan(null):
-        return np.nan
-    low = min(null, 1 - null)
-    k = np.arange(n + 1)
-    found = np.array([binomial_p(int(count), n, low) for count in k]) < 1 - level
-    log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    nearest, furthest = low, 1.0
-    if not found[-1]:
-        return np.nan
-    for _ in range(40):
-        share = (nearest + furthest) / 2
-        power = np.exp(log + xlogy(k, share) + xlog1py(n - k, -share))[found].sum()
-        nearest, furthest = (nearest, share) if power >= POWER else (share, furthest)
-    return float(furthest - low)
+def _unskewed(
+    sums: Float64, counts: Float64, mean: float, error: float, bound: float
+) -> tuple[float, float]:
+    """The interval of a skewed mean whose t, with its skewness taken out, is within the bound:
+    Hall's transformation (1992, equation 2)."""
+    off = sums - mean * counts
+    a = float((off**3).sum() / (off**2).sum() ** 1.5)
+    if abs(a) < 1e-9:
+        return mean - bound * error, mean + bound * error
+    high, low = (3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1) for t in (bound, -bound))
+    return float(mean - high * error), float(mean - low * error)
 
 
 def student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
@@ -228,55 +181,41 @@ def student(error: float, freedom: float, distance: float, level: float) -> tupl
     return half, float(2 * stdtr(freedom, -abs(distance) / error))
 
 
-def clopper_pearson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share (Clopper & Pearson 1934)."""
-    from scipy.special import betaincinv
-
-    tail = (1 - level) / 2
-    low = 0.0 if successes == 0 else float(betaincinv(successes, n - successes + 1, tail))
-    high = 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 1 - tail))
-    return low, high
-
-
-def binomial_p(successes: int, n: int, null: float) -> float:
-    """Two-sided exact p: of all counts that are no likelier than this one."""
-    from scipy.special import gammaln, xlog1py, xlogy
-
-    if np.isnan(null):
-        return np.nan
-    k = np.arange(n + 1)
-    log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    chance = np.exp(log + xlogy(k, null) + xlog1py(n - k, -null))
-    return float(min(1.0, chance[chance <= chance[successes] * (1 + 1e-7)].sum()))
-
-
 def difference(
     left: ArrayLike,
     right: ArrayLike,
     *,
+    clusters: tuple[Sequence[Any], Sequence[Any]] | None = None,
     spread: float = np.nan,
     level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """mean(left) - mean(right) of two groups of independent items (Welch 1947). ``spread``: the
-    variance of an item where there is nothing to find."""
+    """mean(left) - mean(right) of two groups that share nothing (Welch 1947), each by its clusters.
+    ``spread``: the variance of an item where there is nothing to find, if that is known."""
     sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
     known = [side[~np.isnan(side)] for side in sides]
-    sizes = [len(side) for side in known]
-    n = sum(sizes)
-    made = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, sides)) - n, "", 0.0)
+    ways = [by_cluster(side, names)
+            for side, names in zip(sides, clusters or (None, None), strict=True)]  # fmt: skip
+    sizes = [len(sums) for sums, _ in ways]
+    n = sum(map(len, known))
+    made = Estimate(np.nan, np.nan, np.nan, n, sum(sizes), sum(map(len, sides)) - n, "", 0.0)
     if min(sizes) == 0:
         return replace(made, method=f"no {unit} in one of the groups")
-    made = replace(made, value=float(known[0].mean() - known[1].mean()))
+    means = [float(side.mean()) for side in known]
+    made = replace(made, value=means[0] - means[1])
     if min(sizes) == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    smallest = reach(n - 2, level) * np.sqrt(sum(spread / size for size in sizes))
-    made = replace(made, smallest=float(smallest))
-    parts = [float(side.var(ddof=1)) / size for side, size in zip(known, sizes, strict=True)]
-    error = sum(parts) ** 0.5
+    parts = [_jackknifed(*way, mean) for way, mean in zip(ways, means, strict=True)]
+    alike = [_alike(*way, mean, float(side.var()))
+             for way, mean, side in zip(ways, means, known, strict=True)]  # fmt: skip
+    error, expected = sum(parts) ** 0.5, sum(spread / len(side) for side in known) ** 0.5
+    made = replace(made, smallest=float(reach(n - 2, level) * expected))
     if error < 1e-12 * max(1.0, abs(made.value)):
         return replace(made, method=f"no interval: all {unit} of a group have the same value")
-    freedom = error**4 / sum(p * p / (s - 1) for p, s in zip(parts, sizes, strict=True))
+    freedom = error**4 / sum(p * p / max(1.0, g - 1) for p, g in zip(parts, alike, strict=True))
+    if np.isnan(spread):
+        whole = max(1, round(freedom))
+        made = replace(made, smallest=float(reach(whole, level, whole) * error))
     half, p = student(error, freedom, made.value, level)
     return replace(made, low=made.value - half, high=made.value + half, p=p,
                    method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}")  # fmt: skip
@@ -322,23 +261,6 @@ def slope(
     return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
 
 
-def _area_effect(m: int, n: int, bound: float) -> float:
-    """How far above one half the area must be for that of m and n to be above ``bound`` with power
-    0.8. The larger it is the less it varies (Hanley & McNeil 1982, equation 2)."""
-    from scipy.special import ndtri
-
-    low, high = 0.0, 0.5
-    for _ in range(40):
-        effect = (low + high) / 2
-        area = 0.5 + effect
-        own = (m - 1) * (area / (2 - area) - area**2)
-        other = (n - 1) * (2 * area**2 / (1 + area) - area**2)
-        error = ((area * (1 - area) + own + other) / (m * n)) ** 0.5
-        enough = effect >= bound + float(ndtri(POWER)) * error
-        low, high = (low, effect) if enough else (effect, high)
-    return high
-
-
 def auc(
     members: ArrayLike, others: ArrayLike, *, level: float = 0.95, unit: str = "items"
 ) -> Estimate:
@@ -362,7 +284,7 @@ def auc(
     value = float(below.mean())
     chance = (m + n + 1) / (12 * m * n)
     reach = float(ndtri((1 + level) / 2))
-    made = replace(made, value=value, smallest=_area_effect(m, n, reach * chance**0.5),
+    made = replace(made, value=value, smallest=area_effect(m, n, reach * chance**0.5),
                    p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip
     spread = [float(side.var(ddof=1)) / len(side) for side in (below, above) if len(side) > 1]
     if len(spread) < 2 or sum(spread) == 0 or value in (0, 1):

@@ -9,7 +9,8 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.estimates import POWER, Estimate
+from tasks.measures.effects import POWER
+from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 
 #: So many ways to part the values are all tried.

@@ -169,13 +169,17 @@ def _bca_tails(
     return float(low), float(high)
 
 
-def wilson(successes: float, n: float, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share (Wilson 1927)."""
+def wilson(
+    successes: float, n: float, level: float = 0.95, freedom: float = math.inf
+) -> tuple[float, float]:
+    """Wilson's score interval of a share (Wilson 1927). ``freedom``: of Student's t, where n is an
+    estimate: as many independent units as would err as clusters do (Dean & Pagano 2015)."""
     if n == 0:
         return np.nan, np.nan
-    from scipy.special import ndtri
+    from scipy.special import ndtri, stdtrit
 
-    z = float(ndtri((1 + level) / 2))
+    tail = (1 + level) / 2
+    z = float(ndtri(tail) if math.isinf(freedom) else stdtrit(freedom, tail))
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)

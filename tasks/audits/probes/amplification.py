@@ -36,10 +36,11 @@ from tasks.audits.measures import Drawn, Measure, MeasuredConfig, Values, number
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, binomial_p, clopper_pearson, estimate
+from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.identities import Lexicon, lexicon, mentioned_groups
 from tasks.measures.log_odds import log_odds, log_odds_ratio, log_odds_slope
 from tasks.measures.occupations import beside, occupations
+from tasks.measures.shares import binomial_p, clopper_pearson
 
 #: Behind these the person is spoken of. Articles, since some occupations are also names or verbs.
 PROMPTS = (

@@ -8,7 +8,7 @@ pairs whose stereotyping sentence is the more likely; ties stay in n and count a
 The project's own pairs, in nine categories, come from templates, each filled both ways round: for
 every attribute that stereotypes join to one group there is one that they join to the other. A model
 that just likes one of the groups' names prefers half of them. What pairs of a template share is why
-intervals resample templates.
+intervals are over templates.
 
 Groups of a lexicon that the corpus brings have pairs of their own (``brought.py``), and findings
 by group that are no part of the others.

@@ -190,25 +190,26 @@ def by_pairs(values, first, second):
 
 
 def test_two_way_clusters_by_pairs():
+    """Of one size each, as a jackknife has them, too."""
     rng = np.random.default_rng(2)
-    first, second = rng.integers(0, 9, 90).tolist(), rng.integers(0, 7, 90).tolist()
-    for values in (rng.normal(size=9)[first] + rng.normal(size=7)[second], rng.normal(size=90)):
+    first, second = (np.arange(108) % 9).tolist(), (np.arange(108) // 18).tolist()
+    for values in (rng.normal(size=9)[first] + rng.normal(size=6)[second], rng.normal(size=108)):
         found = estimate(values, first, crossed=second, null=0.3)
-        half = stats.t.ppf(0.975, 6) * by_pairs(values, first, second) ** 0.5
+        half = stats.t.ppf(0.975, 5) * by_pairs(values, first, second) ** 0.5
         assert (found.low, found.high) == pytest.approx(
             (values.mean() - half, values.mean() + half)
         )
-        assert found.clusters == 7 and "two-way clusters: 9 items, and 7 more" in found.method
+        assert found.clusters == 6 and "two-way clusters: 9 items, and 6 more" in found.method
         t = (values.mean() - 0.3) / by_pairs(values, first, second) ** 0.5
-        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 6))
+        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 5))
         assert found.smallest > 0
-    one = estimate(values, first, crossed=[0] * 90)
+    one = estimate(values, first, crossed=[0] * 108)
     assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
     schema = items_table(column("kind", pa.string(), "label", "its kind"), CROSSED)
-    made = Values(items(90, 9, schema, crossed=[f"d{i}" for i in second]))
-    made.add("x", np.arange(90), values)
+    made = Values(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
+    made.add("x", np.arange(108), values)
     (row,) = measure_all("audit", made.table(), [Measure("x", "", "nats")], CONFIG)
-    expected = estimate(values, [f"c{i % 9}" for i in range(90)], crossed=second)
+    expected = estimate(values, [f"c{i % 9}" for i in range(108)], crossed=second)
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tasks.measures.contrasts import contrasts, wasserstein
-from tasks.measures.estimates import reach
+from tasks.measures.effects import reach
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
@@ -86,30 +86,25 @@ def test_what_has_no_value_is_counted_and_left_out():
     assert "no items to measure" in row.method
 
 
-def test_the_interval_holds_the_differences_that_are_not_refused():
-    """Welch's t of all ways to deal the labels of ten values, by brute force."""
-    values = np.random.default_rng(2).exponential(size=10) + np.array([1, 1, 1, 1, *[0] * 6])
-    inside = np.arange(10) < 4
-
-    def differs(member):
-        left, right = values[member], values[~member]
-        error = np.sqrt(left.var() / len(left) + right.var() / len(right))
-        return left.mean() - right.mean(), error
-
-    every = [differs(np.isin(range(10), some)) for some in combinations(range(10), 4)]
-    ratios = np.array([value / error for value, error in every])
-    value, error = differs(inside)
-    found = contrasts(values, np.where(inside, "a", "b"), range(10), permutations=40_000, level=0.9)
-    row = found["a"].difference
-    low, high = value - error * np.quantile(ratios, [0.95, 0.05])
-    assert (row.value, row.null) == (pytest.approx(value), 0)
-    assert (row.low, row.high) == pytest.approx((low, high), abs=0.1)
-    tails = (ratios >= value / error - 1e-9).mean(), (ratios <= value / error + 1e-9).mean()
-    assert row.p == pytest.approx(2 * min(tails), abs=0.005)
-    spread = np.std([v for v, _ in every])
-    assert row.smallest == pytest.approx(reach(3, 0.9) * spread, rel=0.02)
-    other = found["b"].difference
-    assert (other.value, other.p) == (pytest.approx(-value), pytest.approx(row.p, abs=0.005))
+def test_a_difference_of_whole_blocks_is_welchs():
+    """Of blocks of one value, and of one size: that of their means."""
+    rng = np.random.default_rng(2)
+    for size in (1, 3):
+        values = rng.exponential(size=10 * size) + np.repeat([1] * 4 + [0] * 6, size)
+        blocks = np.repeat(np.arange(10), size)
+        groups = np.where(blocks < 4, "a", "b")
+        found = contrasts(values, groups, blocks, permutations=99, level=0.9)
+        means = values.reshape(10, size).mean(1)
+        peer = stats.ttest_ind(means[:4], means[4:], equal_var=False)
+        row = found["a"].difference
+        assert (row.value, row.null) == (pytest.approx(means[:4].mean() - means[4:].mean()), 0)
+        assert (row.low, row.high) == pytest.approx(tuple(peer.confidence_interval(0.9)))
+        assert row.p == pytest.approx(peer.pvalue)
+        freedom = round(peer.df)
+        error = (row.high - row.low) / 2 / stats.t.ppf(0.95, peer.df)
+        assert row.smallest == pytest.approx(reach(freedom, 0.9, freedom) * error)
+        other = found["b"].difference
+        assert (other.value, other.p) == (pytest.approx(-row.value), pytest.approx(row.p))
 
 
 def test_pairs_are_compared_within_their_stratum():
@@ -134,7 +129,7 @@ def test_a_side_of_one_block_has_no_interval():
     row = contrasts([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"].difference
     assert row.value == -2 and np.isnan([row.low, row.p]).all() and "a single one" in row.method
     alike = contrasts([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"].difference
-    assert alike.value == 0 and "no spread" in alike.method and np.isnan(alike.p)
+    assert alike.value == 0 and "the same value" in alike.method and np.isnan(alike.p)
 
 
 @pytest.mark.parametrize("kind", ["apart", "pairs", "unlike spreads"])
@@ -153,3 +148,19 @@ def test_intervals_cover_a_difference_in_95_of_100(kind):
                          permutations=299, seed=seed)["a"].difference  # fmt: skip
         covered += made.low <= 1 <= made.high
     assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_a_group_of_few_large_blocks_beside_many_small_ones(skewed):
+    """One person with 28 of 81 prompts, as BOLD has them, beside hundreds with three."""
+    sizes = [28, 20, 10, 8, 5, 4, 3, 3] + [3] * 150
+    block, rng = np.repeat(np.arange(len(sizes)), sizes), np.random.default_rng(5)
+    covered = 0
+    for seed in range(300):
+        shared = rng.normal(size=len(sizes))[block]
+        values = 0.45 * shared + 0.9 * rng.normal(size=len(block))
+        values = np.exp(0.5 * values) if skewed else values
+        groups = np.where(block < 8, "few", "many")
+        found = contrasts(values, groups, block, permutations=99, seed=seed)["few"].difference
+        covered += found.low <= 0 <= found.high
+    assert 0.925 <= covered / 300 <= 0.985

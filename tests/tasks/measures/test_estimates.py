@@ -5,16 +5,9 @@ import pytest
 from scipy import stats
 
 from tasks.audits.probes.bias import read_pairs
-from tasks.measures.estimates import (
-    EXACT,
-    FEW,
-    binomial_p,
-    clopper_pearson,
-    difference,
-    estimate,
-    reach,
-    slope,
-)
+from tasks.measures.effects import reach
+from tasks.measures.estimates import EXACT, difference, estimate, slope
+from tasks.measures.shares import binomial_p, clopper_pearson
 
 
 def test_exact_intervals_and_p_are_scipys():
@@ -45,28 +38,129 @@ def test_few_clusters_have_the_interval_of_students_t():
         assert found.method == f"Student's t over {groups} items"
 
 
+UNEQUAL = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], [*"aaabccd"]
+
+
+def jackknife(values, clusters):
+    """The standard error of the mean, each cluster left out by hand."""
+    array, names = np.array(values), np.array(clusters)
+    without = [array[names != name].mean() for name in {*clusters}]
+    groups = len(without)
+    return ((groups - 1) / groups * sum((w - array.mean()) ** 2 for w in without)) ** 0.5
+
+
 def test_clusters_of_unequal_sizes_by_hand():
-    values, clusters = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0], ["a", "a", "a", "b", "c", "c"]
-    found = estimate(values, clusters, share=True, null=0.5)
-    mean = 4 / 6
-    off = [2 - 3 * mean, 1 - mean, 1 - 2 * mean]
-    error = (sum(x * x for x in off) * 3 / 2) ** 0.5 / 6
-    half = stats.t.ppf(0.975, 2) * error
-    assert found.value == pytest.approx(mean)
-    assert (found.low, found.high) == (
-        pytest.approx(max(0, mean - half)),
-        pytest.approx(min(1, mean + half)),
-    )
+    values, clusters = UNEQUAL
+    found = estimate(values, clusters, null=0.5)
+    mean, error = 5 / 7, jackknife(values, clusters)
+    # What is off from the mean, squared, over what it is of single values, over pairs of them.
+    off = [2 - 3 * mean, 1 - mean, 1 - 2 * mean, 1 - mean]
+    shared = (sum(x * x for x in off) / np.var(values) - 7) / (3 * 2 + 2 * 1)
+    assert shared < 0  # so a cluster of 3 weighs as much as three of 1
+    weights = np.array([3, 1, 2, 1])
+    freedom = round(weights.sum() ** 2 / (weights**2).sum() - 1)
+    assert found.value == pytest.approx(mean) and freedom == 2 < 3
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 2, mean, error))
     assert found.p == pytest.approx(2 * stats.t.sf((mean - 0.5) / error, 2))
+    assert found.method == "Student's t over 4 items, which weigh as 3"
 
 
-def test_many_clusters_are_resampled():
-    values = np.random.default_rng(1).exponential(size=400)
-    found = estimate(values, null=1.0, seed=3)
-    assert "bootstrap, 2000 resamples, over 400 items" in found.method
-    low, high = stats.t.interval(0.95, 399, values.mean(), stats.sem(values))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.02)
-    assert found == estimate(values, null=1.0, seed=3) != estimate(values, null=1.0, seed=4)
+def test_a_share_has_wilsons_interval_of_as_many_units_as_would_err_alike():
+    """Where each cluster is a value it is scipy's; its ends are what the test refuses no more."""
+    values = np.arange(2000) % 5 == 0
+    found = estimate(values, share=True, null=0.2)
+    assert (found.low, found.high) == pytest.approx(
+        tuple(stats.binomtest(400, 2000).proportion_ci(method="wilson")), abs=1e-4
+    )
+    assert found.p == 1 and found.method == "Wilson's interval with Student's t over 2000 items"
+    for values, clusters in (UNEQUAL, (np.arange(120) % 7 == 0, np.arange(120) // 4)):
+        found = estimate(values, clusters, share=True)
+        for end in (found.low, found.high):
+            assert 0 < end < 1
+            assert estimate(values, clusters, share=True, null=end).p == pytest.approx(0.05)
+        assert found.high - found.value != pytest.approx(found.value - found.low)
+
+
+def test_where_some_clusters_are_large_as_few_as_they_are_count():
+    """Three of 40 beside seventeen of 3, which hold much alike: their t is that of about three."""
+    clusters = np.repeat(np.arange(20), [40] * 3 + [3] * 17)
+    rng = np.random.default_rng(0)
+
+    def draw(rng):
+        return rng.normal(size=20)[clusters] + 0.5 * rng.normal(size=len(clusters))
+
+    assert "over 20 items, which weigh as" in estimate(draw(rng), clusters).method
+    assert 0.925 <= coverage(clusters, draw, 0.0, null=0.0) <= 0.985
+    assert coverage(clusters, lambda rng: (draw(rng) < 0) * 1.0, 0.5, share=True) >= 0.925
+    # Of one size each counts.
+    equal = estimate(draw(rng)[:60], np.repeat(np.arange(20), 3))
+    assert equal.method.endswith("over 20 items")
+
+
+def test_the_interval_of_a_skewed_mean_is_one_of_its_transformed_t():
+    """Hall's transformation, its ends found by bisection."""
+    from scipy.optimize import brentq
+
+    values = np.random.default_rng(1).exponential(size=40)
+    error, off = stats.sem(values), values - values.mean()
+    skew = (off**3).mean() / off.std() ** 3
+    bound = stats.t.ppf(0.975, 39)
+
+    def beyond(mean, side):
+        t = (values.mean() - mean) / error
+        root = 40**0.5
+        return t + skew * (t**2 / 3 + 1 / 6) / root + skew**2 * t**3 / 27 / 40 - side * bound
+
+    found = estimate(values)
+    low, high = (brentq(beyond, values.mean() - 3, values.mean() + 3, (side,)) for side in (1, -1))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.high - found.value > found.value - found.low  # the longer tail
+    assert "skewness taken out, over 40 items" in found.method
+    few = estimate(values[:8])
+    assert (few.low, few.high) == pytest.approx(
+        stats.t.interval(0.95, 7, values[:8].mean(), stats.sem(values[:8]))
+    )
+    # With a null, interval and p are those of one test.
+    tested = estimate(values, null=1.0)
+    peer = stats.ttest_1samp(values, 1.0)
+    assert (tested.low, tested.high) == pytest.approx(tuple(peer.confidence_interval()))
+    assert tested.p == pytest.approx(peer.pvalue)
+
+
+@pytest.mark.parametrize("n", [12, 16, 60])
+def test_intervals_of_skewed_means_cover_them(n):
+    """As exposures of secrets, whose ranks are as good as drawn by lot: exponential."""
+    worlds = [*range(n)]
+    assert 0.925 <= coverage(worlds, lambda rng: rng.exponential(size=n), 1.0) <= 0.972
+    plain = coverage(worlds, lambda rng: rng.exponential(size=n), 1.0, null=1.0)
+    assert plain < 0.93 or n == 60
+
+
+def test_items_that_share_two_things_count_once_for_both():
+    """Values of a grid, of which rows and columns hold much alike."""
+    rng = np.random.default_rng(4)
+    rows, columns = (each.ravel().tolist() for each in np.indices((12, 15)))
+    hits = {"mean": 0, "share": 0, "rows": 0}
+    for _ in range(400):
+        common = rng.normal(size=12)[rows] + rng.normal(size=15)[columns]
+        values = common + rng.normal(size=180)
+        low = (values < 0) * 1.0
+        mean = estimate(values, rows, crossed=columns)
+        share = estimate(low, rows, crossed=columns, share=True, null=0.5)
+        alone = estimate(values, rows, null=0.0)
+        hits["mean"] += mean.low <= 0 <= mean.high
+        hits["share"] += share.low <= 0.5 <= share.high
+        hits["rows"] += alone.low <= 0 <= alone.high
+        assert share.low >= 0 and share.high <= 1 and mean.clusters == 12
+        assert (share.p < 0.05) == (not share.low <= 0.5 <= share.high)
+    assert min(hits["mean"], hits["share"]) >= 0.92 * 400
+    assert hits["rows"] < 0.9 * 400
+    # Of two ways of which one is the other, that one.
+    twice = estimate(values, rows, null=0.0, crossed=rows)
+    assert (twice.low, twice.high) == pytest.approx((alone.low, alone.high))
+    assert twice.method == "Student's t over two-way clusters: 12 items, and 12 more"
+    # A thing that all share tells nothing.
+    assert estimate(values, rows, crossed=["x"] * 180).clusters == 12
 
 
 def test_what_is_missing_is_counted_and_counts_for_nothing():
@@ -114,10 +208,8 @@ def coverage(clusters, draw, truth, **options):
     """Share of 1,000 worlds whose interval covers the truth."""
     rng = np.random.default_rng(len(clusters))
     hits = [
-        (found := estimate(draw(rng), clusters, seed=seed, resamples=300, **options)).low
-        <= truth
-        <= found.high
-        for seed in range(1000)
+        (found := estimate(draw(rng), clusters, **options)).low <= truth <= found.high
+        for _ in range(1000)
     ]
     return np.mean(hits)
 
@@ -150,7 +242,7 @@ def test_intervals_cover_differences_whose_signs_were_flipped(category):
 
 @pytest.mark.parametrize(("n", "truth"), [(16, 0.1), (30, 0.5), (39, 0.02), (17, 0.9)])
 def test_intervals_of_few_units_cover_at_least_what_they_say(n, truth):
-    assert n < EXACT < FEW
+    assert n < EXACT
     found = coverage([*range(n)], lambda rng: rng.binomial(1, truth, n).astype(float),
                      truth, share=True)  # fmt: skip
     assert found >= 0.925
@@ -166,14 +258,14 @@ def held_alike(rng, clusters, share, rho):
 @pytest.mark.parametrize(
     ("groups", "size", "rho", "null"),
     [(60, 1, 0.0, 1 / 3), (15, 4, 0.0, 0.5), (15, 4, 0.3, 0.6), (50, 20, 0.2, 0.5),
-     (4, 24, 0.2, 0.5)],
+     (8, 24, 0.2, 0.5)],
 )  # fmt: skip
 def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size, rho, null):
     """Simulated from the null moved by it: shares, of clusters that hold alike or do not; what is
     stated is drawn anew each time, too."""
     clusters = np.repeat(np.arange(groups), size)
     rng, found = np.random.default_rng(groups), []
-    options = {"share": True, "null": null, "resamples": 2}
+    options = {"share": True, "null": null}
     for _ in range(2000):
         under = estimate(held_alike(rng, clusters, null, rho), clusters, **options)
         at = null + under.smallest * (1 if null <= 0.5 else -1)
@@ -190,8 +282,8 @@ def test_the_smallest_difference_is_found_with_the_power_it_names(groups, size):
         return rng.normal(size=groups)[clusters] + rng.normal(size=len(clusters))
 
     for _ in range(2000):
-        smallest = estimate(drawn(), clusters, null=0.0, resamples=2).smallest
-        found.append(estimate(drawn() + smallest, clusters, null=0.0, resamples=2).p < 0.05)
+        smallest = estimate(drawn(), clusters, null=0.0).smallest
+        found.append(estimate(drawn() + smallest, clusters, null=0.0).p < 0.05)
     assert 0.76 <= np.mean(found) <= 0.84
 
 
@@ -228,12 +320,11 @@ def test_an_effect_does_not_make_itself_easy_to_find():
 
 def test_the_smallest_difference_comes_from_signs_that_were_flipped():
     """Of whole clusters, about a null that is not 0, by all flips there are."""
-    values, clusters = np.array([0.2, 1.4, -0.3, 2.0, 0.9, -1.1]), [0, 0, 1, 2, 2, 3]
+    values, clusters = np.array([0.2, 1.4, -0.3, 2.0, 0.9, -1.1, 0.1, 0.7]), np.arange(8) // 2
     null = 0.5
-    sums = np.array([values[np.array(clusters) == c].sum() for c in range(4)])
-    off = sums - null * np.array([2, 1, 2, 1])
+    off = values.reshape(4, 2).sum(1) - null * 2
     flips = 1 - 2 * (np.arange(16)[:, None] >> np.arange(4) & 1)
-    spread = ((flips @ off) / 6).std()
+    spread = ((flips @ off) / 8).std()
     expected = reach(3, 0.95, 4) * spread
     assert estimate(values, clusters, null=null).smallest == pytest.approx(expected)
 
