@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,20 @@ import pyarrow.compute as pc
 
 from tasks.audits.exchange import SETTINGS
 from tasks.audits.findings import evidence
+from tasks.audits.measures import WHOLE
 from tasks.contract import Artifact
 from tasks.measures.corrections import holm
-from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.estimates import estimate, scaled
 
 Row = dict[str, Any]
 
-#: A unit: what it shares with others, and its value.
-Unit = tuple[str, float]
+
+class Unit(NamedTuple):
+    """A unit: what it shares with others, its value, and what else it shares with others."""
+
+    cluster: str
+    value: float
+    crossed: str | None = None
 
 
 class Audited(Protocol):
@@ -101,7 +107,8 @@ def compared(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) ->
         if all(key in other for other in others):
             found = [first[key], *(other[key] for other in others)]
             sides = [unit.of(row) for unit, row in zip(units, found, strict=True)]
-            made.append(Compared(found, [paired(sides[i], sides[j]) for i, j in pairs]))
+            unit = first[key]["unit"]
+            made.append(Compared(found, [paired(sides[i], sides[j], unit) for i, j in pairs]))
     tested = [d for each in made for d in each.changes if d and d["p"] is not None]
     for change, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
         change["p_corrected"] = p
@@ -139,11 +146,11 @@ class Units:
         if not len(rows):
             return None
         rows = by_item(rows)
-        columns = (rows[name].to_pylist() for name in ("item", "cluster"))
+        items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
         values = pc.fill_null(rows["value"], float("nan")).to_pylist()
-        return {
-            item: (cluster, value) for item, cluster, value in zip(*columns, values, strict=True)
-        }
+        known = "crossed" in rows.column_names
+        crossed = rows["crossed"].to_pylist() if known else [None] * len(rows)
+        return dict(zip(items, map(Unit, clusters, values, crossed), strict=True))
 
 
 def by_item(values: pa.Table) -> pa.Table:
@@ -158,17 +165,28 @@ def by_item(values: pa.Table) -> pa.Table:
     return rows.set_column(place, values.schema.field(place), means["value_mean"])
 
 
-def paired(first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None) -> Row | None:
-    """What the second has more than the first, over the units of both."""
+def paired(
+    first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
+) -> Row | None:
+    """What the second has more than the first, over the units of both. Of shares no end of the
+    interval is beyond what a difference of shares can be."""
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
         return None
-    found: Estimate = estimate(
-        [second[item][1] - first[item][1] for item in both],
-        [first[item][0] for item in both],
-        null=0.0,
-        unit="pairs",
-    )
+    sides = [np.array([side[item].value for item in both]) for side in (first, second)]
+    units = [first[item] for item in both]
+    shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
+    if any(each.crossed is not None for each in units):
+        shares["crossed"] = [each.crossed for each in units]
+    whole, apart = WHOLE.get(unit, np.inf), sides[1] - sides[0]
+    if all(np.nanmin(side, initial=0) >= 0 and np.nanmax(side, initial=0) <= whole
+           for side in sides) and np.isfinite(whole):  # fmt: skip
+        # From -1 to 1: put to where shares lie, and back.
+        found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
+        ends = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
+        found = replace(found, **ends)
+    else:
+        found = estimate(apart, null=0.0, **shares)
     made = {
         "value": found.value, "low": found.low, "high": found.high, "p": found.p,
         "smallest_effect": found.smallest,

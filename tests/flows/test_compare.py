@@ -1,13 +1,12 @@
 """Findings of checkpoints side by side, in pairs of what they were asked alike."""
 
-import numpy as np
 import pytest
 
 from flows import open_run
 from flows.comparing import Audited, compare, trainings
 from flows.runs import all_runs
 from reports.page.figures import show
-from tasks.audits.comparison import Units, paired, unlike
+from tasks.audits.comparison import Units, unlike
 from tasks.contract import HallmarkError, Store
 from tasks.measures.estimates import estimate
 from tests.reports import pages
@@ -36,10 +35,13 @@ def test_differences_are_those_of_pairs(apart, both):
         for run in runs
     ]  # fmt: skip
     pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
-    by_hand = estimate([d for d, _ in pairs], [t for _, t in pairs], null=0.0)
+    halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
+    by_hand = estimate(halves, [t for _, t in pairs], share=True, null=0.5)
     (found,) = rows["bias", "preference", ""]["differences"]
-    assert found["value"] == pytest.approx(by_hand.value) and found["n"] == len(pairs)
-    assert (found["low"], found["high"]) == pytest.approx((by_hand.low, by_hand.high))
+    assert found["n"] == len(pairs) and found["p"] == pytest.approx(by_hand.p)
+    assert [(1 + found[end]) / 2 for end in ("value", "low", "high")] == pytest.approx(
+        [by_hand.value, by_hand.low, by_hand.high]
+    )
     for row in report["rows"]:
         (difference,) = row["differences"]
         known = None not in row["values"]
@@ -85,18 +87,6 @@ def test_bad_names_are_one_sentence(apart, both):
         in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
     )
     assert "no checkpoint 'nobody'" in apart("compare", both[0], "nobody", code=2).stderr
-
-
-def test_pairs_are_of_units_that_both_have():
-    first = {"a": ("x", 1.0), "b": ("x", 2.0), "c": ("y", 3.0), "d": ("z", float("nan"))}
-    second = {"a": ("x", 2.0), "b": ("x", 4.0), "c": ("y", 4.0), "d": ("z", 1.0), "e": ("w", 9.0)}
-    found = paired(first, second)
-    assert found["value"] == pytest.approx(4 / 3) and found["n"] == 3 and found["missing"] == 1
-    assert found["clusters"] == 2
-    assert paired(first, {"q": ("x", 1.0)}) is None and paired(first, None) is None
-    same = paired(first, first)
-    assert same["value"] == 0.0 and same["low"] is None
-    assert np.isfinite(found["p"])
 
 
 def test_nothing_to_compare_is_said(apart):
