@@ -24,7 +24,9 @@ from zlib import crc32
 
 import numpy as np
 
-from benchmarks.coverage_lines import Line, lines
+from benchmarks.coverage_draws import Line
+from benchmarks.coverage_lines import lines
+from benchmarks.coverage_texts import text_lines
 from tasks.measures.estimates import EXACT
 
 #: The share of a label that is its cluster's.
@@ -34,6 +36,8 @@ COVERS, FINDS = (0.925, 0.972), (0.76, 0.84)
 
 #: Of intervals; tests need none.
 RESAMPLES, FEWEST = 500, 2
+
+NONE = np.nan, np.nan
 
 #: How many more repetitions decide where the first are outside.
 MORE = 4
@@ -96,15 +100,16 @@ def power(line: Line, seed: int, rho: float, count: int) -> tuple[float, float]:
         # A share: to the side where it is the harder to find.
         at = line.null + under.smallest * (-1 if line.share and line.null > 0.5 else 1)
         if np.isnan(at):
-            return np.nan, np.nan
+            continue
         stated.append(under.smallest)
         hits += line.made(line.draw(normals(line, rng, rho), at), FEWEST, number).p < 0.05
-    return float(np.mean(stated)), hits / count
+    # Where it is a matter of chance whether an effect is stated, its power means nothing.
+    return (float(np.mean(stated)), hits / len(stated)) if len(stated) > 0.9 * count else NONE
 
 
 @functools.cache
 def every(data: Path | None, only: tuple[str, ...]) -> list[Line]:
-    return [*lines(data, only)]
+    return [*lines(data, only), *text_lines(data, only)]
 
 
 def examined(
@@ -150,7 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     only = tuple(options.only)
     count = len(every(options.data, only))
-    print(f"{'probe':<13}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
+    print(f"{'probe':<19}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
           f"{'smallest':>9}{'finds':>8}{'shared':>8}", flush=True)  # fmt: skip
     wrong = []
     examine = functools.partial(examined, data=options.data, only=only, seed=options.seed,
@@ -158,7 +163,7 @@ def main() -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:  # starts as it is used
         for found in (map if options.quick else pool.map)(examine, range(count)):
             probe, metric, part = found.name
-            print(f"{probe:<13}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
+            print(f"{probe:<19}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
                   f"{percent(found.covers[0])} {percent(found.covers[1])}{found.smallest:>9.3g} "
                   f"{percent(found.finds[0])} {percent(found.finds[1])}", flush=True)  # fmt: skip
             wrong += [f"{', '.join(filter(None, found.name))}: {said}" for said in found.faults()]

@@ -6,8 +6,8 @@ Items are those that the probes themselves ask about, of a reader that knows no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,22 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import audits
+from benchmarks.coverage_draws import (
+    Floats,
+    Line,
+    flipped,
+    labels,
+    of_estimate,
+    of_share,
+    places,
+    shares_of,
+)  # fmt: skip
 from benchmarks.scoring import passages
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import RESPONSES
 from tasks.audits.exposure import expected_exposure, null_spread
 from tasks.audits.findings import evidence
-from tasks.audits.measures import Measure, MeasuredConfig, Values, numbers
+from tasks.audits.measures import WHOLE, Measure, MeasuredConfig, Values, numbers
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.probes import (
     associations,
@@ -38,40 +48,9 @@ from tasks.audits.subjects.reader import Ids, Reader
 from tasks.contract import DOCUMENTS, PLANTS
 from tasks.corpus.plant import PlantConfig
 from tasks.measures.canaries import Plant, records
-from tasks.measures.estimates import Estimate, difference, estimate, slope
+from tasks.measures.estimates import Estimate, difference, slope
 from tasks.measures.planted_associations import associations as groups
 from tasks.measures.statistics import maximum_weights
-
-Floats = np.ndarray
-Made = Callable[[Floats, int, int], Estimate]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A finding of a probe.
-
-    name      probe, measure and which part
-    clusters  of each unit, (n,) numbers from 0; ``crossed``: of another kind
-    truth     the mean that its values are drawn with; ``null``: what it is tested against
-    draw      called with (normal numbers, mean): the values
-    made      called with (values, resamples, seed): the estimate
-    share     whether it is one
-    numbers   normal numbers that the values are made of, for each unit
-    """
-
-    name: tuple[str, str, str]
-    clusters: Floats
-    truth: float
-    null: float
-    draw: Callable[[Floats, float], Floats]
-    made: Made
-    share: bool = False
-    crossed: Floats | None = None
-    numbers: int = 1
-
-    @property
-    def size(self) -> int:
-        return len(self.clusters) * self.numbers
 
 
 class Pieces(Reader):
@@ -163,44 +142,14 @@ def manual() -> Corpus:
     )
 
 
-# How values are drawn --------------------------------------------------------------------------
-
-
-def labels(z: Floats, mean: float) -> Floats:
-    """1 where a normal number is among the lowest of a share ``mean``, else 0."""
-    from scipy.special import ndtri
-
-    return (z < ndtri(mean)).astype(np.float64)
-
-
-def flipped(sizes: Floats) -> Callable[[Floats, float], Floats]:
-    """Values of these distances from a mean, on either side of it."""
-    return lambda z, mean: mean + sizes * np.sign(z)
-
-
-def places(names: Sequence[Any]) -> Floats:
-    """Numbers from 0 in place of names."""
-    known: dict[Any, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
-
-
-def of_estimate(clusters: Floats | None, **options: Any) -> Made:
-    names = None if clusters is None else clusters.tolist()
-    return lambda values, resamples, seed: estimate(
-        values, names, resamples=resamples, seed=seed, **options
-    )
-
-
-def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: float) -> Line:
-    made = of_estimate(clusters, share=True, null=null)
-    return Line(name, clusters, truth, null, labels, made, share=True)
-
-
 # Probes of measures ----------------------------------------------------------------------------
 
 
-def by_chance(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> pa.Table:
-    """Rows of values of all its measures, of answers by chance."""
+def by_chance(
+    probe: Probe, config: MeasuredConfig, corpus: Corpus
+) -> tuple[pa.Table, Counter[tuple[Any, ...]]]:
+    """Rows of values of all its measures, of answers by chance; and how many items are alike in all
+    but their text, of which some probes make one value."""
     asked = audits.ask(probe, Pieces(), config, corpus)
     answers = Answers(asked.items, asked.requests, RESPONSES.empty_table(), reader=asked.reader)
     targets = max(map(len, asked.requests["targets"].to_pylist()))
@@ -208,7 +157,12 @@ def by_chance(probe: Probe, config: MeasuredConfig, corpus: Corpus) -> pa.Table:
     values = Values(answers.items, told=probe.told)
     assert probe.values is not None
     probe.values(answers.scripted(said), values, config)
-    return values.table()
+    return values.table(), Counter(map(kind_of, answers.items.to_pylist()))
+
+
+def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What StereoSet's sentences about a term share."""
+    return tuple(row.get(name) for name in ("type", "bias_type", "cluster"))
 
 
 def of_measures(
@@ -216,7 +170,7 @@ def of_measures(
 ) -> Iterator[Line]:
     """Each measure of a probe, whole and by its slices. Of several of one metric the first: they
     differ in their values alone, and those are drawn."""
-    values = by_chance(probe, config, corpus or Corpus())
+    values, alike = by_chance(probe, config, corpus or Corpus())
     first: dict[str, Measure] = {}
     for measure in probe.measures:
         first.setdefault(measure.metric, measure)
@@ -226,12 +180,19 @@ def of_measures(
             rows = evidence(mine, where).combine_chunks()
             if len(rows) and measure.estimator(rows, measure, config, 0.95) is not None:
                 part = ", ".join(f"{tag}={value}" for tag, value in tags.items())
-                yield of_measure((name or probe.name, measure.metric, part), measure, rows, config)
+                behind = np.array([alike[kind_of(row)] for row in rows.to_pylist()])
+                yield of_measure((name or probe.name, measure.metric, part), measure, rows, config,
+                                 behind)  # fmt: skip
 
 
 def of_measure(
-    name: tuple[str, str, str], measure: Measure, rows: pa.Table, config: MeasuredConfig
+    name: tuple[str, str, str],
+    measure: Measure,
+    rows: pa.Table,
+    config: MeasuredConfig,
+    behind: Floats,
 ) -> Line:
+    """``behind``: items that each value is of."""
     at, known = rows.schema.get_field_index("value"), numbers(rows, "value")
 
     def made(values: Floats, resamples: int, seed: int) -> Estimate:
@@ -247,10 +208,11 @@ def of_measure(
     share, own = measure.unit == "share", measure.null == "own"
     null = float(numbers(rows, "null").mean()) if own else float(measure.null)
     # By chance a stereotype is as often likelier than the unrelated as not.
-    chance = 50.0 if measure.unit == "percent" else 0.5
-    truth = chance if own or np.isnan(null) else null
+    truth = WHOLE.get(measure.unit, 1.0) / 2 if own or np.isnan(null) else null
     if "member" in names:
         draw = scores(rows["member"].to_numpy(zero_copy_only=False).astype(bool), measure)
+    elif measure.unit == "percent":
+        draw = shares_of(behind)
     else:
         draw = labels if share else flipped(np.abs(np.nan_to_num(known - truth)))
     clusters = places(rows["cluster"].to_pylist())

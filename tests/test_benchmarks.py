@@ -166,6 +166,17 @@ def test_an_interval_that_is_too_narrow_is_outside_and_a_right_one_is_not():
     assert re.fullmatch(r"covers [\d.]+%, labels shared", said[0])
 
 
+def test_probes_of_texts_have_lines_of_their_own():
+    from benchmarks import coverage, coverage_texts
+
+    made = [*coverage_texts.text_lines(None, ["extraction_attack", "amplification"])]
+    assert [line.name[1] for line in made] == [
+        "amplification", "women_share", "with training text", "precision",
+    ]  # fmt: skip
+    for line in made:
+        assert coverage.coverage(line, 0, 0.0, 40) > 0.8
+
+
 def test_coverage_is_a_table_of_findings(inside):
     _, *rows, last = inside("coverage", "--quick", "--only", "membership")[:5]
     about = ("auc kind=document", "auc kind=passage", "true_positives_at_0.01 kind=document")

@@ -1,0 +1,150 @@
+"""Lines of ``benchmarks.coverage`` for the probes that compare groups, words and texts:
+counterfactual prompts, BOLD, HONEST, WEAT, amplification, extraction attack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
+from tasks.audits.probes import bold, counterfactual, honest, weat
+from tasks.audits.ranking import found_by
+from tasks.measures.contrasts import contrasts
+from tasks.measures.estimates import Estimate, difference
+from tasks.measures.log_odds import log_odds_slope
+from tasks.measures.separation import separation
+
+#: Relabellings behind an interval of groups.
+RELABELLED = 199
+
+
+def text_lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
+    """Of all these probes, or of some; of public sets those in ``data``."""
+    made: dict[str, Callable[[], Iterator[Line]]] = {
+        "counterfactual": of_counterfactual,
+        "amplification": of_amplification,
+        "extraction_attack": of_attack,
+    }
+    if data is not None:
+        made |= {"bold": lambda: of_bold(sorted(data.glob("bold_*.json.gz"))),
+                 "honest": lambda: of_honest(data / "honest_binary_en.tsv"),
+                 "weat": lambda: of_weat(data / "weat.json")}  # fmt: skip
+    for name, probe in made.items():
+        if not only or name in only:
+            yield from probe()
+
+
+def of_counterfactual() -> Iterator[Line]:
+    """Of the domains with the fewest groups and with the most, the first group beside the others,
+    within templates."""
+    prompts = [*counterfactual.prompts_of(counterfactual.own_groups())]
+    domains: dict[str, list[bold.Prompt]] = {}
+    for prompt in prompts:
+        domains.setdefault(prompt.domain, []).append(prompt)
+    for pick in (min, max):
+        domain = pick(domains, key=lambda name: len(domains[name]))
+        rows = domains[domain]
+        groups, first = [row.group for row in rows], rows[0].group
+        templates = places([row.cluster for row in rows])
+        member = np.array(groups) == first
+
+        def made(
+            values: Floats, resamples: int, seed: int, groups: list[str] = groups,
+            templates: Floats = templates, first: str = first,
+        ) -> Estimate:  # fmt: skip
+            return contrasts(values, groups, range(len(values)), templates.tolist(),
+                             permutations=RELABELLED, seed=seed)[first].difference  # fmt: skip
+
+        yield Line(("counterfactual", "score_difference", f"{domain}, {first}"), templates, 0.0,
+                   0.0, lambda z, mean, member=member: z + mean * member, made)  # fmt: skip
+
+
+def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
+    """Of each domain the group of the fewest names: its toxic share, and scores beside the others',
+    of a normal and of a skewed distribution."""
+    asked, _ = bold.chosen(bold.BoldConfig(prompts=tuple(paths)))
+    for domain in dict.fromkeys(prompt.domain for prompt in asked):
+        rows = [prompt for prompt in asked if prompt.domain == domain]
+        names = places([(row.group, row.cluster) for row in rows])
+        groups = np.array([row.group for row in rows])
+        sizes = {group: len({*names[groups == group]}) for group in {*groups}}
+        least = min((n, group) for group, n in sizes.items() if n > 1)[1]
+        member = groups == least
+        sides = names[member].tolist(), names[~member].tolist()
+        yield of_share(("bold", "toxic_share", least), places(sides[0]), 0.1, np.nan)
+
+        def made(
+            values: Floats, resamples: int, seed: int, member: Floats = member,
+            sides: tuple[list[int], list[int]] = sides,
+        ) -> Estimate:  # fmt: skip
+            return difference(values[member], values[~member], clusters=sides)
+
+        for metric, draw in (("difference", lambda z: z), ("difference, skewed", np.exp)):
+            yield Line(("bold", metric, least), names, 0.0, 0.0,
+                       lambda z, mean, draw=draw, member=member: draw(z) + mean * member,
+                       made)  # fmt: skip
+
+
+def of_honest(path: Path) -> Iterator[Line]:
+    """The share of completions that are hurtful, of people named and sentences, and how much more
+    often a group's than the others'."""
+    rows = [*honest.read_templates([path])]
+    named, raw = (places([row[name] for row in rows]) for name in ("cluster", "crossed"))
+    for mean in (0.05, 0.3):
+        made = of_estimate(named, share=True, crossed=raw.tolist())
+        yield Line(("honest", f"hurtful at {mean:g}", ""), named, mean, np.nan, labels, made,
+                   share=True, crossed=raw)  # fmt: skip
+    inside = np.array([row["category"] for row in rows]) == rows[0]["category"]
+
+    def apart(values: Floats, resamples: int, seed: int) -> Estimate:
+        sides = [honest.by_name(values[side], named[side]) for side in (inside, ~inside)]
+        spread = float(np.var(np.concatenate(sides))) or np.nan
+        return difference(*sides, spread=spread)
+
+    yield Line(("honest", "hurtful_more_than_others", rows[0]["category"]), named, 0.0, np.nan,
+               lambda z, mean: labels(z, 0.3), apart)  # fmt: skip
+
+
+def of_weat(path: Path) -> Iterator[Line]:
+    """The shortest lists of words; their association is normal."""
+    tests = weat.read_tests(path)
+    x, y, *_ = min(tests.values(), key=lambda sides: len(sides[0]) + len(sides[1]))
+    first = np.arange(len(x) + len(y)) < len(x)
+
+    def moved(z: Floats, mean: float) -> Floats:  # d in standard deviations of all
+        return z + first * mean / np.sqrt(1 - mean**2 * len(x) * len(y) / len(first) ** 2)
+
+    yield Line(("weat", "effect_size", f"{len(x)} and {len(y)} words"), np.arange(len(first)), 0.0,
+               0.0, moved, lambda values, resamples, seed: separation(values, first))  # fmt: skip
+
+
+def of_amplification() -> Iterator[Line]:
+    """The slope of log-odds of a model that mirrors its text, of 30 occupations behind four
+    prompts, and shares of women."""
+    from scipy.special import expit
+
+    people, prompts, draws = 30, 4, 10
+    lean = np.random.default_rng(0).normal(size=people)
+    cluster = np.repeat(np.arange(people), prompts * draws)
+    strata = np.tile(np.repeat(np.arange(prompts), draws), people)
+    over = lean[cluster]
+
+    def slope(values: Floats, resamples: int, seed: int) -> Estimate:
+        return log_odds_slope(values, over, strata.tolist(), cluster.tolist())
+
+    yield Line(("amplification", "amplification", ""), cluster, 1.0, 1.0,
+               lambda z, mean: labels(z, expit(mean * over)), slope)  # fmt: skip
+    yield of_share(("amplification", "women_share", ""), cluster, 0.4, 0.4)
+
+
+def of_attack() -> Iterator[Line]:
+    """Texts of one sampler that hold training text; and the precision of a score that tells
+    nothing, of 100 among 400 texts."""
+    yield of_share(("extraction_attack", "with training text", ""), np.arange(176), 0.2, np.nan)
+    hits = np.arange(400) % 5 == 0
+    yield Line(("extraction_attack", "precision", "100 of 400"), np.arange(400), 0.2, np.nan,
+               lambda z, mean: z,
+               lambda values, resamples, seed: found_by(values, hits, 100)[0],
+               share=True)  # fmt: skip
