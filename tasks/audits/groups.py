@@ -19,15 +19,8 @@ from pydantic import Field
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import LEVEL, evidence, finding, measured
-from tasks.audits.measures import (
-    CONTROL_LEVEL,
-    SCORED_BY,
-    Drawn,
-    Measure,
-    Values,
-    numbers,
-    scorer_of,
-)
+from tasks.audits.instruments import CONTROL_LEVEL
+from tasks.audits.measures import SCORED_BY, Drawn, Measure, Values, numbers, scorer_of
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column
 from tasks.measures.contrasts import Contrast, contrasts

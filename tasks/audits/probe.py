@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Questions
 from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, units_table
-from tasks.audits.measures import Measure, Values, instrument, measure_all, values_table
+from tasks.audits.instruments import instrument
+from tasks.audits.measures import Measure, Values, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
 from tasks.audits.subjects.reader import READ, Reader, open_reader
 from tasks.audits.tags import tags_of

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.audits.findings import measured
-from tasks.audits.measures import CONTROL_LEVEL
+from tasks.audits.instruments import CONTROL_LEVEL
 from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.statistics import Float64
 

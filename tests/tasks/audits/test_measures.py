@@ -10,13 +10,13 @@ from scipy import stats
 from tasks.audits.comparison import by_item
 from tasks.audits.exchange import items_table
 from tasks.audits.findings import evidence
+from tasks.audits.instruments import instrument
 from tasks.audits.measures import (
     CROSSED,
     SCORED_BY,
     Measure,
     MeasuredConfig,
     Values,
-    instrument,
     mean,
     measure_all,
     preferred,
