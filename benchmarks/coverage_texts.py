@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
 from tasks.audits.probes import bold, counterfactual, honest, weat
-from tasks.audits.ranking import found_by
+from tasks.audits.ranking import precision
 from tasks.measures.contrasts import contrasts
 from tasks.measures.estimates import Estimate, difference
 from tasks.measures.log_odds import log_odds_slope
@@ -146,5 +146,5 @@ def of_attack() -> Iterator[Line]:
     hits = np.arange(400) % 5 == 0
     yield Line(("extraction_attack", "precision", "100 of 400"), np.arange(400), 0.2, np.nan,
                lambda z, mean: z,
-               lambda values, resamples, seed: found_by(values, hits, 100)[0],
+               lambda values, resamples, seed: precision(values, hits, 100),
                share=True)  # fmt: skip
