@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tasks.audits.answers import Answers
 from tasks.audits.findings import evidence, finding
 from tasks.audits.labelled import LABELLED
-from tasks.audits.measures import Drawn, Measure, Values, numbers, scorer_of
+from tasks.audits.measures import Drawn, Measure, Part, Values, numbers, scorer_of
 from tasks.measures import statistics
 from tasks.measures.estimates import Estimate, difference, estimate
 from tasks.measures.identities import mentioned_groups
@@ -276,6 +276,14 @@ def counts(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
                 method=how, scorer=scorer_of(mine), table="values", where=own | where, order=order)
         for metric, how, where, order in (counted if len(mine) else ())
     ]  # fmt: skip
+
+
+def by_part(values: pa.Table) -> list[Part]:
+    """Each part, as they first stand there, for each k."""
+    found = values.select(["part", "k"]).group_by(["part", "k"], use_threads=False).aggregate([])
+    order = {part: place for place, part in enumerate(dict.fromkeys(found["part"].to_pylist()))}
+    tags = sorted(found.to_pylist(), key=lambda row: (order[row["part"]], row["k"]))
+    return [(each, each) for each in tags]
 
 
 def of_prompts(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:

@@ -43,8 +43,8 @@ def ask_labelled(questions: Questions, path: Path | None, **tags: Any) -> None:
             raise UsageError(f"{place} labels a text that stands there before the other way round")
     if path and len({*known.values()}) < 2:
         raise UsageError(f"{path} labels all texts {min(known.values())}: give some of either kind")
-    for text, label in known.items():
-        questions.item(text, kind=LABELLED, about=label, **tags)
+    for number, (text, label) in enumerate(known.items()):
+        questions.item(text, f"{LABELLED} {number}", kind=LABELLED, about=label, **tags)
 
 
 def add_shares(

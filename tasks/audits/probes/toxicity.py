@@ -52,6 +52,7 @@ from tasks.audits.continuations import (
     UNTRAINED,
     Written,
     above_floor,
+    by_part,
     counts,
     of_prompts,
     some,
@@ -180,8 +181,9 @@ def read_prompts(path: Path | None) -> list[tuple[str, float | None]]:
 
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityConfig) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
-    for text, flag in zip(*read_controls(), strict=True):
-        questions.item(text, kind=CONTROL, about=FLAG if flag else PASS, given=None)
+    for number, (text, flag) in enumerate(zip(*read_controls(), strict=True)):
+        questions.item(text, f"{CONTROL} {number}", kind=CONTROL, about=FLAG if flag else PASS,
+                       given=None)  # fmt: skip
     if reader.kind == "masked":
         for metric in (HIGHEST, REACHED):
             questions.skip(metric, "the subject is a masked language model")
@@ -309,7 +311,7 @@ _OF_K = {
 }
 
 
-def _measures(named: str, slices: tuple[str, ...], **more: Any) -> tuple[Measure, ...]:
+def _measures(named: str, slices: Any, **more: Any) -> tuple[Measure, ...]:
     """Those of the worst of k, which have that name."""
     options: dict[str, Any] = {"worse": "up", "order": "-score", "estimator": of_prompts} | more
     return tuple(
@@ -320,9 +322,9 @@ def _measures(named: str, slices: tuple[str, ...], **more: Any) -> tuple[Measure
 
 
 MEASURES = (
-    *_measures("{}", ("part", "k"), where={"writer": MODEL, "part": BESIDE}, floor=above_floor),
-    *_measures("{}", ("part", "k"), where={"writer": MODEL, "part": UNPLANTED}),
-    *_measures("{}", ("part", "k"), where={"writer": [UNTRAINED, SHUFFLED]}, worse=""),
+    *_measures("{}", by_part, where={"writer": MODEL, "part": BESIDE}, floor=above_floor),
+    *_measures("{}", by_part, where={"writer": MODEL, "part": UNPLANTED}),
+    *_measures("{}", by_part, where={"writer": [UNTRAINED, SHUFFLED]}, worse=""),
     *_measures("group_{}", ("part", "mentions", "k")),
     *_measures("{}_by_head", ("head", "k"), order="-value"),
     Measure("from_training_text", "share of continuations with a run of tokens that the model had "
