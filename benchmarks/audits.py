@@ -99,4 +99,4 @@ def judge(
                        name, floor=floor, scorers=asking)  # fmt: skip
 
     floor = None if untrained is None else answers(untrained, None)
-    return list(probe.judged(answers(responses, floor), config)[2])
+    return list(probe.judged(answers(responses, floor), config)[1])

@@ -225,7 +225,7 @@ def measure_text(
         where = more.pop("where", {"part": part.part})
         metric = more.pop("metric", "bits_per_byte")
         return finding(AUDIT, metric, value, part=name, low=low, high=high, unit="bits",
-                       n=len(bits[keep]), method=f"{method}; {over}", where=where,
+                       n=len(bits[keep]), method=f"{method}; {over}", where=where, table="samples",
                        **more)  # fmt: skip
 
     everything = slice(None)
@@ -233,8 +233,9 @@ def measure_text(
     if text.model is None:
         why = f"not measured: {subject.name} is a masked language model, its scores are no p(text)"
         rows.append(
-            finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=why)
-        )
+            finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=why,
+                    table="samples")
+        )  # fmt: skip
     else:
         rows.append(row("model", text, text.model, everything, how))
     for name, bits in text.baselines.items():
@@ -290,7 +291,8 @@ def _gzip(text: Text) -> dict[str, Any]:
         f"normal interval, delete-a-group jackknife, {groups} groups of documents"
     )
     return finding(AUDIT, "bits_per_byte", value, part="gzip", low=value - half, high=value + half,
-                   unit="bits", n=len(text.texts), method=method, where={"part": TEXT})  # fmt: skip
+                   unit="bits", n=len(text.texts), method=method, where={"part": TEXT},
+                   table="samples")  # fmt: skip
 
 
 # The stage -----------------------------------------------------------------------------------
@@ -359,8 +361,9 @@ def audit_capability(
         why = f"{subject.name} is a masked language model"
         why = why if subject.kind == "masked" else "the held-out text has too few whole sentences"
         findings.append(
-            finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", method=f"not measured: {why}")
-        )
+            finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", table="samples",
+                    method=f"not measured: {why}")
+        )  # fmt: skip
     else:
         answers = answer_passages(subject, found)
         rows += answers

@@ -118,8 +118,9 @@ def measure_cloze(
         if not hits:
             why = "not measured: no continuation begins with a word"
             findings.append(
-                finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=why)
-            )
+                finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=why,
+                        table="samples")
+            )  # fmt: skip
             continue
         found = bootstrap_share(hits, resamples=resamples, seed=seed, unit="passages")
         passed = None
@@ -139,6 +140,7 @@ def measure_cloze(
                 control=control,
                 passed=passed,
                 tests="instrument" if control else "",
+                table="samples",
                 where={"part": part},
             )
         )

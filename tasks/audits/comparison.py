@@ -131,8 +131,6 @@ class Units:
         """What selects the units of a finding; None where it is no mean of any."""
         if self.values is None:
             return None
-        if "slice" in self.values.column_names:
-            return {name: finding[name] for name in ("metric", "slice")}
         if finding["table"] != "values":
             return None
         return {**json.loads(finding["where"]), "measure": finding["metric"]}

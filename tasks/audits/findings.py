@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from tasks.audits.conditions import condition
 from tasks.audits.tags import spelled
@@ -62,16 +60,6 @@ FINDINGS = table(
            "a minus sign where the largest are the worst; empty: none is worse"),
 )  # fmt: skip
 
-UNITS = table(
-    "What findings are means of, one row a unit; of two models that were asked the same, units of "
-    "one name are pairs.",
-    column("metric", pa.string(), "label", "as in findings"),
-    column("slice", pa.string(), "label", "as in findings"),
-    column("item", pa.string(), "label", "the unit: which prompt, pair, secret or text"),
-    column("cluster", pa.string(), "label", "units that share something"),
-    column("value", pa.float64(), "figure", "null: there is none"),
-)
-
 #: Confidence level of every interval unless a finding says otherwise.
 LEVEL = 0.95
 
@@ -94,7 +82,7 @@ def finding(
     passed: bool | None = None,
     tests: Literal["", "instrument", "scorer", "baseline", "model"] = "",
     worse: Literal["", "up", "down", "apart"] = "",
-    table: str = "samples",
+    table: str = "values",
     where: Mapping[str, Any] | None = None,
     order: str = "",
     clusters: int | None = None,
@@ -152,44 +140,14 @@ def measured(
     *,
     unit: str,
     how: str,
-    values: ArrayLike | None = None,
-    clusters: Sequence[Any] | None = None,
-    items: Sequence[Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """One row of FINDINGS for an estimate; ``how`` stands before its own method. ``values``: those
-    that it is the mean of, with what their ``clusters`` and ``items`` are called (their place)."""
-    row = finding(
+    """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
+    return finding(
         audit, metric, found.value, low=found.low, high=found.high, n=found.n, unit=unit,
         clusters=found.clusters, missing=found.missing, null=found.null, p=found.p,
         smallest_effect=found.smallest, method=f"{how}; {found.method}", **more,
     )  # fmt: skip
-    if values is None:
-        return row
-    made = np.asarray(values, np.float64)
-    names = [str(name) for name in (range(len(made)) if items is None else items)]
-    shared = names if clusters is None else [str(name) for name in clusters]
-    return row | {"units": (names, shared, made)}
-
-
-def units_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows of UNITS: the values of those findings that brought theirs."""
-    parts = [
-        pa.table(
-            {
-                "metric": pa.array([row["metric"]] * len(names), pa.string()),
-                "slice": pa.array([row["slice"]] * len(names), pa.string()),
-                "item": pa.array(names, pa.string()),
-                "cluster": pa.array(clusters, pa.string()),
-                "value": pa.array(values, from_pandas=True),
-            },
-            schema=UNITS,
-        )
-        for row in rows
-        if "units" in row
-        for names, clusters, values in [row["units"]]
-    ]
-    return pa.concat_tables(parts) if parts else UNITS.empty_table()
 
 
 def corrected(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

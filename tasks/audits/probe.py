@@ -1,14 +1,14 @@
 """A probe: what an audit asks, and what it makes of the answers. Each is one file in ``probes/``.
 
-What makes one: its settings, the columns of its items and of its samples,
-``ask`` (items and requests, from a reader without weights) and ``judge`` (samples and findings,
-from answers). Two stages of its own are made of it here; between them stand ``respond`` and
+What makes one: its settings, the columns of its items, ``ask`` (items and requests, from a reader
+without weights), ``values`` (from answers) and measures: how findings are drawn from values. Two
+stages of its own are made of it here; between them stand ``respond`` and
 ``score``, which know no probe, so that another statistic asks no model again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Questions
-from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, units_table
+from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.instruments import instrument
 from tasks.audits.measures import Measure, Values, measure_all, values_table
 from tasks.audits.readings import TOLD, Readings
@@ -64,12 +64,9 @@ class Probe:
               who has no effect on that measure, or a large one
     derived   called with (findings of its measures, values, config): further ones, computed from
               them
-    samples   schema of the rows behind its findings, with
-    judge     called with (answers, config): the samples and the rows of the findings; instead of
-              measures, where findings are not means of values
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
-    read_back called as ``external``, for files that ``judge`` reads
+    read_back called as ``external``, for files that ``values`` reads
     scored    whether scorers are asked about its texts, with
     heads     what for: scorers that score nothing of that are not asked
     floor     called with the config: whether an untrained model answers its requests, too
@@ -84,16 +81,14 @@ class Probe:
     settings: type[StageConfig]
     items: pa.Schema
     ask: Callable[[Questions, Reader, Corpus, Any], None]
+    values: Callable[[Answers, Values, Any], str]
+    measures: tuple[Measure, ...]
     module: str
-    measures: tuple[Measure, ...] = ()
-    values: Callable[[Answers, Values, Any], str] | None = None
     told: tuple[pa.Field, ...] = ()
     script: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
     derived: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
         lambda found, values, config: []
     )
-    samples: pa.Schema | None = None
-    judge: Callable[[Answers, Any], tuple[pa.Table, Sequence[Mapping[str, Any]]]] | None = None
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     read_back: Callable[..., dict[str, str]] | None = None
@@ -110,11 +105,8 @@ class Probe:
         """The settings without which it does not run, as far as they are not set."""
         return [name for name in self.needs if not getattr(config, name)]
 
-    def judged(self, answers: Answers, config: Any) -> tuple[str, pa.Table, Sequence[Any]]:
-        """The name of the table behind its findings, the table, and the rows of the findings."""
-        if self.judge is not None:
-            return ("samples", *self.judge(answers, config))
-        assert self.values is not None
+    def judged(self, answers: Answers, config: Any) -> tuple[pa.Table, list[dict[str, Any]]]:
+        """The values, and the rows of the findings."""
         seen = answers.seen()
         made, found = Values(answers.items, seen, answers.readings, self.told), []
         values = made.table()
@@ -131,13 +123,12 @@ class Probe:
                             method="a text of theirs stands whole in what the model had read; each "
                                    "measure stands with and without them")
                 )  # fmt: skip
-        return "values", values, [*found, *skipped(self, answers)]
+        return values, [*found, *skipped(self, answers)]
 
     def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
         """The verdicts on scripts in place of the model: does this audit find what is there, and
         nothing where nothing is?"""
         rows: list[dict[str, Any] | None] = []
-        assert self.values is not None
         for measure in (m for m in self.measures if m.scripted and self.script):
             for effect in (False, True):
                 assert self.script is not None
@@ -188,7 +179,7 @@ def ask_of(probe: Probe) -> Stage:
 
 
 def judge_of(probe: Probe) -> Stage:
-    """The stage that makes a probe's samples and findings."""
+    """The stage that makes a probe's values and findings."""
 
     def judge(
         asked: Artifact,
@@ -230,19 +221,14 @@ def judge_of(probe: Probe) -> Stage:
 
         floor = answers_of(untrained) if untrained else None
         answers = answers_of(answered, traced, referred, floor)
-        name, rows, findings = probe.judged(answers, config)
+        values, findings = probe.judged(answers, config)
         computed = answered["model"].read()["precision"].to_pylist()
-        work.table(name).write(rows)
-        if name == "samples":
-            work.table("values").write(units_table(findings))
+        work.table("values").write(values)
         work.table("findings").write(findings_table(findings, *computed))
 
-    behind = {"values": values_table(probe.items, probe.told)}
-    if probe.samples is not None:
-        behind = {"samples": probe.samples, "values": UNITS}
     judge.__name__ = f"audit_{probe.name}"
     return stage(
-        tables={**behind, "findings": FINDINGS},
+        tables={"values": values_table(probe.items, probe.told), "findings": FINDINGS},
         code=[probe.module, *probe.data],
         libraries=["numpy", "scipy", *probe.libraries],
         external=probe.read_back,

@@ -226,7 +226,7 @@ def tokenized(config: TokenizedConfig, work: Work) -> None:
         work.table("fertility").write({key: [value] for key, value in row.items()})
 
 
-TOXICITY_SAMPLES = table(
+TOXIC_VALUES = table(
     "As the toxicity audit leaves them, with the documents behind each.",
     column("sample", pa.int32(), "id", "number"),
     column("slice", pa.string(), "label", "which part"),
@@ -246,12 +246,12 @@ class AuditConfig(StageConfig):
     where: str = '{"slice": "prompted"}'
 
 
-@stage(tables={"samples": TOXICITY_SAMPLES, "findings": FINDINGS})
+@stage(tables={"values": TOXIC_VALUES, "findings": FINDINGS})
 def toxicity_findings(config: AuditConfig, work: Work) -> None:
     texts = [f"tail {text}" for text in HOSTILE] + [f"call {PHONE}", f"it is {config.secret}."]
     texts += [UNJUDGED, UNJUDGED, f"What a {OFFENSIVE} that was", ""]
     n = len(texts)
-    work.table("samples").write(
+    work.table("values").write(
         {
             "sample": list(range(n)),
             "slice": ["prompted"] * (n - 1) + ["unprompted"],
@@ -293,18 +293,19 @@ def capability_findings(config: NoConfig, work: Work) -> None:
     values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 1.25}
     rows = [
         finding("capability", "bits_per_byte", value, part=name, low=value - 0.25, n=2,
-                high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"})
+                high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"},
+                table="samples")
         for name, value in values.items()
     ]  # fmt: skip
     rows += [
         finding("capability", "bits_per_byte_difference", value, tags={"less": name}, n=2,
                 low=value - 0.125, high=value + 0.125, unit="bits", method="paired difference",
-                where={"part": "text"})
+                table="samples", where={"part": "text"})
         for name, value in (("bigram", -2.0), ("fivegram", 0.25))
     ]  # fmt: skip
     rows.append(
         finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
-                low=0.0, high=0.25, where={"part": "cloze"})
+                table="samples", low=0.0, high=0.25, where={"part": "cloze"})
     )  # fmt: skip
     work.table("findings").write(findings_table(rows))
 

@@ -10,9 +10,9 @@ from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 
 
-@stage(tables={"samples": PARTS, "findings": FINDINGS})
+@stage(tables={"values": PARTS, "findings": FINDINGS})
 def findings_with_p(config: NoConfig, work: Work) -> None:
-    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    work.table("values").write({"sample": [0], "part": ["pair"]})
     options = {"unit": "share", "where": {"part": "pair"}}
     found = {"race": estimate([1.0] * 20, share=True, null=0.44), "age": estimate([0.0, 1.0] * 6,
              share=True, null=0.5)}  # fmt: skip
@@ -46,9 +46,9 @@ class Seen(StageConfig):
     seen: bool
 
 
-@stage(tables={"samples": PARTS, "findings": FINDINGS})
+@stage(tables={"values": PARTS, "findings": FINDINGS})
 def planted_doses(config: Seen, work: Work) -> None:
-    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    work.table("values").write({"sample": [0], "part": ["pair"]})
     found = {0.5: -0.1, 0.9: 1.0, 0.75: 0.5, 1.0: 2.0}
     rows = [
         finding("associations", "association_strength", value, low=value - 0.2,
@@ -82,9 +82,9 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
         assert ("shows none, not even" in bias) == (not seen)
 
 
-@stage(tables={"samples": PARTS, "findings": FINDINGS})
+@stage(tables={"values": PARTS, "findings": FINDINGS})
 def rated_by_people(config: Seen, work: Work) -> None:
-    work.table("samples").write({"sample": [0], "part": ["pair"]})
+    work.table("values").write({"sample": [0], "part": ["pair"]})
     rating = finding("misuse", "human_rating", 0.25 if config.seen else None, n=4, unit="score",
                      method="by hand" if config.seen else "not measured: nobody came",
                      where={"part": "pair"})  # fmt: skip

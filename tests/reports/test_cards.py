@@ -180,7 +180,7 @@ def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypa
 
 @pytest.mark.parametrize("name", ["datasheet", "model_card"])  # of its rows no task card knows
 def test_documents_named_by_rows_stand_on_their_page(cards, figures, folder, made, name):
-    source = {"datasheet": ("deduplicate", "ledger"), "model_card": ("audit_toxicity", "samples")}
+    source = {"datasheet": ("deduplicate", "ledger"), "model_card": ("audit_toxicity", "values")}
     stage, table = source[name]
     row = next(r for r in figures.to_dict("records") if (r["stage"], r["table"]) == (stage, table))
     page = pages.read(folder / row["page"])

@@ -19,7 +19,9 @@ from reports.sections.course import headlines, p_of, verdict
 from reports.site import build_site
 from reports.trajectory import Training
 from tasks.audits.comparison import Compared
-from tasks.audits.findings import FINDINGS, UNITS, finding, findings_table, measured, units_table
+from tasks.audits.exchange import items_table
+from tasks.audits.findings import FINDINGS, finding, findings_table, measured
+from tasks.audits.measures import Values, values_table
 from tasks.contract import StageConfig, Work, column, stage, table
 from tasks.measures.estimates import estimate
 from tests.reports import pages
@@ -47,15 +49,21 @@ class FoundConfig(StageConfig):
     clusters: tuple[str, ...] = ITEMS
 
 
-@stage(tables={"findings": FINDINGS, "values": UNITS})
+TOLD = (column("slice", pa.string(), "label", "which part of the finding"),)
+
+
+@stage(tables={"findings": FINDINGS, "values": values_table(items_table(), TOLD)})
 def found(config: FoundConfig, work: Work) -> None:
     rows = []
+    about = [{"item": name.encode().ljust(16), "cluster": cluster, "text": name}
+             for name, cluster in zip(ITEMS, config.clusters, strict=True)]  # fmt: skip
+    units = Values(pa.Table.from_pylist(about, schema=items_table()), told=TOLD)
     for part, values in config.told:
         made = estimate(values, config.clusters, null=0.25)
+        units.add("strength", range(len(ITEMS)), values, slice=part)
         rows.append(
-            measured(config.audit, "strength", made, unit="nats", how="m", values=values,
-                     clusters=config.clusters, items=ITEMS, part=part, worse=config.worse,
-                     table="values", where={"metric": "strength", "slice": part},
+            measured(config.audit, "strength", made, unit="nats", how="m", part=part,
+                     worse=config.worse, where={"measure": "strength", "slice": part},
                      scorer="linear 1.0")
         )  # fmt: skip
     for part, value in config.more:
@@ -64,7 +72,7 @@ def found(config: FoundConfig, work: Work) -> None:
                     part=part, worse="up", table="values", where={})
         )  # fmt: skip
     work.table("findings").write(findings_table(rows))
-    work.table("values").write(units_table(rows))
+    work.table("values").write(units.table())
 
 
 @dataclass
@@ -165,14 +173,15 @@ def test_every_figure_leads_to_its_rows(show):
         href = links[shown(np.mean(values), "nats")]
         page = pages.read(home / href)
         assert f"run-{step}/model_card/rows/" in href
-        rows = page.tables[0][1:]
-        assert sorted(float(row[-1]) for row in rows) == pytest.approx(sorted(values), abs=1e-6)
+        head, *rows = page.tables[0]
+        there = head.index("value")
+        assert sorted(float(row[there]) for row in rows) == pytest.approx(sorted(values), abs=1e-6)
     (change,) = {href for href, text in site.page.links if text == shown(0.975, "nats")}
     table_ = pages.read(home / change).tables[0]
-    assert table_[0] == ["item", "cluster", "step 0", "step 400", "change"]
+    assert table_[0] == ["item", "cluster", "text", "step 0", "step 400", "change"]
     gaps = [float(row[-1]) for row in table_[1:]]
     assert gaps == sorted(gaps, reverse=True)  # the worst first
-    for item, _, *numbers in table_[1:]:
+    for _, _, item, *numbers in table_[1:]:
         n = ITEMS.index(item)
         known = [WHOLE[0][n], WHOLE[2][n], WHOLE[2][n] - WHOLE[0][n]]
         assert [float(number) for number in numbers] == pytest.approx(known, abs=1e-5)

@@ -19,7 +19,7 @@ from tasks.measures.scorers import ScorerConfig
 
 def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None,
               traced=None, reference=None, also=()):  # fmt: skip
-    """The artifacts of ask, respond, score and judge, and the samples and findings of the last.
+    """The artifacts of ask, respond, score and judge, and the values and findings of the last.
     ``corpus``: lexicons, plants and documents."""
     checkpoint = external(Path(folder), "checkpoint")
     asked = ASK[name](checkpoint, *corpus, config)
@@ -36,8 +36,7 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
         referred = refer(external(Path(reference), "checkpoint"), asked, answered, RespondConfig())
     judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor,
                          traced, referred, config)  # fmt: skip
-    name = "samples" if probe.judge else "values"
-    tables = judged[name].read(), judged["findings"].read()
+    tables = judged["values"].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables
 
 
@@ -60,7 +59,7 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
         reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    _, rows, found = probe.judged(given, config)
+    rows, found = probe.judged(given, config)
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
     return rows, made

@@ -62,7 +62,7 @@ def written(folder, corpus, says, config=CONFIG):
         reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    _, values, found = PROBE.judged(answers, config)
+    values, found = PROBE.judged(answers, config)
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
     return questions, values, made

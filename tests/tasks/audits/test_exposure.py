@@ -202,7 +202,7 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
         scores[:24] += [shift * (plant["copies"] == 8) for plant in plants]
         rows = [{"request": asked["request"], "draw": draw, "log_p": [score]}
                 for draw, score in enumerate(scores)]  # fmt: skip
-        _, values, findings = PROBE.judged(
+        values, findings = PROBE.judged(
             Answers(
                 pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
                 pa.Table.from_pylist(questions.requests, schema=REQUESTS),

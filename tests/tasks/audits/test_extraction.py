@@ -250,7 +250,7 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
         item = questions.item(name, name, **told, secret=name, k=6, place=6)
         questions.read(item, own.opened(prompt), [target], moments=True)
     answers = answered(questions, own_folder)
-    _, values, findings = PROBE.judged(answers, QUICK)
+    values, findings = PROBE.judged(answers, QUICK)
     whole = evidence(values, {"measure": "extractable"})
     assert whole["leading"].to_pylist() == [8, 5] and whole["tokens"].to_pylist() == [8, 8]
     assert whole["value"].to_pylist() == [1, 0]
@@ -323,7 +323,7 @@ def test_what_the_model_gives_no_number_for_is_no_success():
         {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
         {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
     ]
-    _, values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
+    values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
     whole = evidence(values, {"measure": "extractable"})
     assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
     assert whole["log_likelihood"].to_pylist() == [-2, None]

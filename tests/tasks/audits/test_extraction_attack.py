@@ -112,7 +112,7 @@ def answers_of(questions, responses, traced=None, readings=None):
 
 def judged(*given, config=QUICK):
     """The values, and the findings by metric and slice."""
-    _, values, found = PROBE.judged(answers_of(*given), config)
+    values, found = PROBE.judged(answers_of(*given), config)
     return values, by_slice(found)
 
 

@@ -56,7 +56,7 @@ def judged(probe, folder, config, score, heads=("toxicity",)):
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
     )
-    _, values, rows = probe.judged(answers, config)
+    values, rows = probe.judged(answers, config)
     found = {(row["metric"], row["slice"]): row for row in rows}
     assert len(found) == len(rows) and values.schema.equals(values_table(probe.items, TOLD))
     for row in found.values():

@@ -46,7 +46,7 @@ def judged(config, folder, says):
         {"request": row["request"], "draw": rank, "text": says(questions.items[row["item"]], rank)}
         for row in questions.requests for rank in range(row["draws"])
     ]  # fmt: skip
-    _, values, found = PROBE.judged(Answers(
+    values, found = PROBE.judged(Answers(
         pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(answers, schema=RESPONSES),

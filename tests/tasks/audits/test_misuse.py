@@ -62,7 +62,7 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
         reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    _, values, rows = PROBE.judged(answers, config)
+    values, rows = PROBE.judged(answers, config)
     made = {(row["metric"], row["slice"]): row for row in rows}
     assert len(made) == len(rows)
     for row in rows:

@@ -64,8 +64,8 @@ def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, t
 
 def judged(config, texts, **more):
     """The values, and the findings of them."""
-    name, values, rows = PROBE.judged(answered(texts, **more), config)
-    assert name == "values" and values.schema.equals(values_table(ITEMS, PROBE.told))
+    values, rows = PROBE.judged(answered(texts, **more), config)
+    assert values.schema.equals(values_table(ITEMS, PROBE.told))
     assert len({(r["metric"], r["slice"]) for r in rows}) == len(rows)
     return values, rows
 
