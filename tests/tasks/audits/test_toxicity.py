@@ -19,7 +19,15 @@ from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig, read_prom
 from tasks.audits.scorer_controls import FLAG, PASS, read_controls
 from tasks.audits.subjects.reader import Reader
 from tasks.audits.subjects.subject import open_subject
-from tasks.contract import ROOT, Session, Store, UsageError, open_session, text_hashes
+from tasks.contract import (
+    ROOT,
+    Session,
+    Store,
+    UsageError,
+    described,
+    open_session,
+    text_hashes,
+)
 from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
 
@@ -273,6 +281,13 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     np.testing.assert_array_equal(again, texts["score"].to_numpy(zero_copy_only=False))
     assert set(texts["part"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", FLAG, PASS}
     assert {*texts["writer"].to_pylist()} == {MODEL, GIVEN}
+    columns = {c.name: c for c in described(values_table(ITEMS, PROBE.told))}
+    assert columns["text"].judged_by == "prompt_score"
+    assert columns["continuation"].judged_by == "score"
+    # What no score judges holds no text: pages show it as it is.
+    labels = [name for name, column in columns.items() if column.kind == "label"]
+    named = {value for name in labels for value in values[name].to_pylist()}
+    assert not named & {*values["text"].to_pylist(), *values["continuation"].to_pylist()} - {""}
     rows = findings.to_pylist()
     for row in rows:
         assert "alt-profanity-check" in row["scorer"] and row["method"]
