@@ -184,8 +184,9 @@ class Questions:
         self.skipped: list[dict[str, Any]] = []
 
     def item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
-        """The id of an item; one with the same text, cluster and tags is the same."""
-        cluster = cluster or text
+        """The id of an item; one with the same text, cluster and tags is the same. Where nothing
+        else is, its text is what it shares: as a hash, for a label is shown on every page."""
+        cluster = cluster or hash_of(text).hex()
         item = hash_of(text, cluster, tags)
         self.items.setdefault(item, {"item": item, "cluster": cluster, "text": text, **tags})
         return item
