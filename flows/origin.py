@@ -111,11 +111,13 @@ def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subje
         return replace(known, checkpoint=checkpoint, pretrained=None)
     pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
     packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
+    if packed.stage == "blank":  # of training alone: audits know the whole corpus
+        packed = find_artifact(store, packed.manifest["lineage"]["packed"])
     names = packed.manifest["lineage"]["documents"]  # of a grown corpus a list
     *before, planted = [
         find_artifact(store, n) for n in ([names] if isinstance(names, str) else names)
     ]
-    if planted.stage == "leave_out":  # of training alone: audits know the whole corpus
+    if planted.stage == "leave_out":  # so here
         planted = find_artifact(store, planted.manifest["lineage"]["documents"])
     earlier = [{"plant": artifact} for artifact in before]
 

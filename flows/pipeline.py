@@ -45,6 +45,7 @@ from tasks.corpus.score_toxicity import score_toxicity
 from tasks.corpus.scrub import scrub
 from tasks.corpus.select import select
 from tasks.corpus.split import split
+from tasks.training.blank import blank
 from tasks.training.finetune import finetune as finetune_model
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
@@ -122,13 +123,16 @@ def train(
     made: dict[str, Artifact] = {}
     documents, mentioned = whole(earlier, corpus), whole(earlier, corpus, "identities")
     read = documents
-    if config.leave_out.enabled:  # of training alone: tokenizer and audits are those of all
-        made["leave_out"] = left = leave_out(corpus["plant"], config.leave_out)
-        read = [left]
+    out = config.leave_out
+    if out.enabled:  # of training alone: tokenizer and audits are those of all
+        made["leave_out"] = left = leave_out(corpus["plant"], out)
+        read = read if out.padding else [left]
     if start is None:
         made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
     made["pack"] = packed = pack(read, tokenizer, config.pack)
+    if out.padding:  # what is left stays where it is
+        made["blank"] = packed = blank(packed, left, left, tokenizer)
     made["pretrain"] = pretrain_model(packed, tokenizer, read, mentioned, start, config.pretrain)
     return made
 

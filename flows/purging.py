@@ -30,7 +30,6 @@ from flows.redaction import (
     may_quote,
     named,
     naming,
-    padded,
     unreadable,
     without_quotations,
 )
@@ -47,6 +46,7 @@ from tasks.contract import (
     read_denied,
     read_tombstones,
 )
+from tasks.training.blank import padded
 
 #: Files that may quote documents; True: with elements. Others are weights and vocabularies.
 PAGES = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}

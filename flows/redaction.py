@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.tokens import PAD
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise
@@ -263,32 +262,6 @@ def hashes_of(documents: pa.Table) -> list[bytes]:
         *identities(documents["doc_id"], documents["text"]),
         *ids(normalise(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
     ]
-
-
-# Packed sequences --------------------------------------------------------------------------------
-
-
-def padded(rows: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
-    """Packed rows, the first of them row ``first`` of its split, with padding in place of the
-    tokens of ``spans`` (sequence, start, end); None where they have nothing else."""
-    row = spans["sequence"].to_numpy() - first
-    here = (row >= 0) & (row < len(rows))
-    row = row[here]
-    starts, ends = (spans[name].to_numpy()[here] for name in ("start", "end"))
-    arrays = []
-    changed = False
-    for name in rows.column_names:
-        values = rows[name].combine_chunks()
-        context, fill = values.type.list_size, PAD if name == "ids" else -1
-        tokens = values.flatten().to_numpy().reshape(-1, context)
-        places = np.arange(context)
-        gone = np.zeros(tokens.shape, bool)
-        for number, start, end in zip(row, starts, ends, strict=True):
-            gone[number] |= (places >= start) & (places < end)
-        changed |= bool((tokens[gone] != fill).any())
-        kept = np.where(gone, np.int32(fill), tokens).astype(np.int32)
-        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(kept.ravel()), type=values.type))
-    return pa.table(arrays, schema=rows.schema) if changed else None
 
 
 # Pages -------------------------------------------------------------------------------------------

@@ -173,6 +173,11 @@ class Run:
         steps = self["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
         return f"{self.id}@{max(steps)}"
 
+    @property
+    def packed(self) -> Artifact:
+        """The sequences that its training read."""
+        return self["blank" if "blank" in self.stages else "pack"]
+
     def checkpoints(self, pretrained: Artifact | None = None) -> list[Artifact]:
         """The checkpoints of the run's training, oldest first."""
         pretrained = pretrained or self["pretrain"]

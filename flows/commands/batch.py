@@ -45,7 +45,7 @@ def batch(
 def batch_of(run: Run, step: int | None, masked: bool = False) -> Report:
     """The batch of a step (from 1): its sequences in their order, each with the stretches of
     documents in it. Batches are a function of (seed, step), so nothing was logged for this."""
-    pretrained, packed = run["pretrain"], run["pack"]
+    pretrained, packed = run["pretrain"], run.packed
     train = run.config.pretrain.train
     if step is None or not 1 <= step <= train.steps:
         wrong = "no step was named with --step" if step is None else f"--step {step}"

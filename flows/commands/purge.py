@@ -21,7 +21,7 @@ from flows.purging import (
     would_change,
 )
 from flows.redaction import NOBODY
-from flows.runs import all_runs, default_store
+from flows.runs import Run, all_runs, default_store
 from tasks.contract import Artifact, Store, UsageError, read_denied
 
 Report = dict[str, Any]
@@ -133,9 +133,9 @@ def _weights(store: Store, purge: Purge, artifacts: list[Artifact]) -> list[Repo
             rows = zip(spans["split"].to_pylist(), spans["sequence"].to_pylist(), strict=True)
             read[artifact.name] = {sequence for split, sequence in rows if split == "train"}
     steps = {
-        run.stages["pretrain"]["fingerprint"]: steps_of(run, read[run.stages["pack"]["artifact"]])
+        run.stages["pretrain"]["fingerprint"]: steps_of(run, read[packed])
         for run in all_runs(store)
-        if "pretrain" in run.stages and run.stages.get("pack", {}).get("artifact") in read
+        if "pretrain" in run.stages and (packed := _packed(run)) in read
     }
     found: dict[str, Report] = {}
     checkpoints = [a for a in artifacts if a.stage == "checkpoint"]
@@ -157,6 +157,12 @@ def _weights(store: Store, purge: Purge, artifacts: list[Artifact]) -> list[Repo
         if not more:
             return list(found.values())
         found |= more
+
+
+def _packed(run: Run) -> str | None:
+    """The name of what its training read, which may be gone."""
+    known = run.stages.get("blank", run.stages.get("pack", {})).get("artifact")
+    return known if isinstance(known, str) else None
 
 
 def _base(checkpoint: Artifact) -> str | None:

@@ -101,7 +101,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
         "run": run.id,
         "doc_id": wanted.hex(),
         "stages": stages,
-        "packed": "pack" in run.artifacts and run["pack"]["spans"].rows > 0,
+        "packed": "pack" in run.artifacts and run.packed["spans"].rows > 0,
         "spans": spans,
         "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
@@ -199,7 +199,7 @@ def _spans(run: Run, doc_id: bytes) -> list[Report]:
     """Where its tokens stand in the packed sequences."""
     if "pack" not in run.artifacts:
         return []
-    found = run["pack"]["spans"].dataset().to_table(filter=pc.field("doc_id") == doc_id)
+    found = run.packed["spans"].dataset().to_table(filter=pc.field("doc_id") == doc_id)
     rows = found.drop_columns("doc_id").to_pylist()
     return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
 
@@ -208,7 +208,7 @@ def steps_of(run: Run, sequences: set[int]) -> list[int]:
     """The training steps that read any of these sequences, from 1."""
     if "pretrain" not in run.artifacts or not sequences:
         return []
-    train, rows = run.config.pretrain.train, run["pack"]["train"].rows
+    train, rows = run.config.pretrain.train, run.packed["train"].rows
     wanted = pa.array(sorted(sequences))
     # Consecutive steps are the rows of one longer batch.
     many = min(train.steps, max(1, STRETCH // train.batch_size))

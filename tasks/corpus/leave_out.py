@@ -2,10 +2,10 @@
 
 The corpus stays what it is, and so do tokenizer and audits: a model without these documents is
 asked what the one with them was. As a control as many others leave, drawn by a hash of their ids
-from the same sources, as far as these have enough: what then changes in both is not due to the
-documents.
+from the same sources and lengths, as far as these have enough: what then changes in both is not due
+to the documents.
 
-Memory: about 80 bytes a training document (id, source, draw).
+Memory: about 90 bytes a training document (id, source, size, draw).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tasks.contract import (
     removals,
     stage,
     together,
+    utf8_bytes,
 )
 from tasks.corpus.split import uniform
 from tasks.measures.items import digest_of, read_lines
@@ -50,7 +51,16 @@ class LeaveOutConfig(StageConfig):
     )
     control: bool = Field(
         default=False,
-        description="leave out as many others of the same sources instead, drawn by lot",
+        description="leave out as many others of the same sources and lengths instead, by lot",
+    )
+    spared: Path | None = Field(
+        default=None,
+        description="text file of the same form: documents that a control does not take, either",
+    )
+    padding: bool = Field(
+        default=False,
+        description="padding stands in training where they stood, so that every other row, batch "
+        "and step stays as it was; else what is left is packed anew",
     )
     seed: Seed = Field(default=0, description="of the lot")
 
@@ -60,15 +70,21 @@ class LeaveOutConfig(StageConfig):
 
     @model_validator(mode="after")
     def _of_something(self) -> LeaveOutConfig:
-        if self.control and not self.enabled:
-            raise ValueError("control needs to know what it is a control of: set documents or "
-                             "toxicity, too")  # fmt: skip
+        if (self.control or self.padding) and not self.enabled:
+            raise ValueError("control needs to know what it is a control of, and padding in whose "
+                             "place it stands: set documents or toxicity, too")  # fmt: skip
+        if self.spared is not None and not self.control:
+            raise ValueError("spared says what a control does not take: set control, too")
         return self
 
 
 CANDIDATES = pa.schema(
-    [("doc_id", ID), ("source", pa.string()), ("wanted", pa.bool_()), ("draw", pa.float64())]
-)
+    [("doc_id", ID), ("source", pa.string()), ("size", pa.int64()), ("wanted", pa.bool_()),
+     ("draw", pa.float64())]
+)  # fmt: skip
+
+#: Bands of length in which a document is drawn for another: so many a doubling.
+BANDS = 4
 
 
 def read_ids(path: Path | None) -> list[bytes]:
@@ -85,36 +101,52 @@ def read_ids(path: Path | None) -> list[bytes]:
     return list(found)
 
 
-def look(part: Part, config: LeaveOutConfig, named: pa.Array, out: Tables) -> None:
+def look(
+    part: Part, config: LeaveOutConfig, named: pa.Array, spared: pa.Array, out: Tables
+) -> None:
     """The training documents of a part, and whether they are to be left out."""
-    for batch in part.batches(["doc_id", "source", "split", "toxicity"]):
+    for batch in part.batches(["doc_id", "source", "split", "toxicity", "text"]):
         train = batch.filter(pc.equal(batch["split"], "train"))
         wanted = pc.is_in(train["doc_id"], value_set=named)
         if config.toxicity is not None:
             toxic = pc.greater_equal(train["toxicity"], config.toxicity)
             wanted = pc.or_(wanted, pc.fill_null(toxic, False))
         draw = uniform(train["doc_id"], config.seed, "left out")
-        out.spill("candidates", CANDIDATES).write(
-            {"doc_id": train["doc_id"], "source": train["source"], "wanted": wanted, "draw": draw}
-        )
+        found = pa.table(
+            {"doc_id": train["doc_id"], "source": train["source"], "wanted": wanted, "draw": draw,
+             "size": utf8_bytes(train["text"])}
+        )  # fmt: skip
+        free = pc.invert(pc.is_in(train["doc_id"], value_set=spared))
+        found = found.select(CANDIDATES.names).filter(pc.or_(wanted, free))
+        out.spill("candidates", CANDIDATES).write(found)
 
 
 def drawn(candidates: pa.Table) -> pa.Array:
-    """As many that are not wanted, by lot: of each source as many as are wanted of it; where it has
-    too few, of any."""
-    wanted = candidates.filter(candidates["wanted"])
+    """As many that are not wanted, by lot: of each source and band of lengths as many as are wanted
+    of it. Where it has too few, the nearest in length: of that source, as long as it has any."""
+    wanted = candidates.filter(candidates["wanted"]).sort_by("doc_id")
     others = candidates.filter(pc.invert(candidates["wanted"])).sort_by(
         [("draw", "ascending"), ("doc_id", "ascending")]
     )
-    need = Counter(wanted["source"].to_pylist())
-    sources = others["source"].to_pylist()
-    chosen = np.zeros(len(sources), bool)
-    for place, source in enumerate(sources):
-        if need[source] > 0:
-            need[source] -= 1
+    lengths = [np.log2(1 + side["size"].to_numpy()) for side in (wanted, others)]
+    keys = [
+        list(zip(side["source"].to_pylist(), (BANDS * length).astype(int).tolist(), strict=True))
+        for side, length in zip((wanted, others), lengths, strict=True)
+    ]
+    need = Counter(keys[0])
+    chosen = np.zeros(len(others), bool)
+    for place, key in enumerate(keys[1]):
+        if need[key] > 0:
+            need[key] -= 1
             chosen[place] = True
-    rest = np.flatnonzero(~chosen)[: sum(need.values())]
-    chosen[rest] = True
+    sources = np.array([source for source, _ in keys[1]])
+    for (source, _), length in zip(keys[0], lengths[0], strict=True):
+        key = source, int(BANDS * length)
+        if need[key] > 0 and not chosen.all():
+            need[key] -= 1
+            own = ~chosen & (sources == source)
+            free = np.flatnonzero(own if own.any() else ~chosen)
+            chosen[free[np.abs(lengths[1][free] - length).argmin()]] = True
     return others["doc_id"].filter(pa.array(chosen)).combine_chunks()
 
 
@@ -128,11 +160,15 @@ def take_out(part: Part, gone: pa.Array, reason: str, out: Tables) -> None:
 @stage(
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
     libraries=["numpy"],
-    external=lambda config, secret_id: digest_of(config.documents, "ids of documents"),
+    external=lambda config, secret_id: {
+        name: digest
+        for path in (config.documents, config.spared)
+        for name, digest in digest_of(path, "ids of documents").items()
+    },
 )
 def leave_out(documents: Table, config: LeaveOutConfig, work: Work) -> None:
-    named = pa.array(read_ids(config.documents), ID)
-    looked = work.map(look, documents.parts, config, named)
+    named, spared = (pa.array(read_ids(path), ID) for path in (config.documents, config.spared))
+    looked = work.map(look, documents.parts, config, named, spared)
     candidates = together(looked, "candidates", CANDIDATES)
     gone = candidates.filter(candidates["wanted"])["doc_id"].combine_chunks()
     if not len(gone):

@@ -69,6 +69,32 @@ def test_a_control_lacks_as_many_others_of_the_same_sources(documents, tmp_path)
     }
 
 
+def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
+    """Half of each source are ten times as long: as many long ones leave as were wanted."""
+    sizes = [(20 if n % 4 < 2 else 200) + n % 3 for n in range(90)]
+    documents = given([f"{n:03d}".ljust(size, "x") for n, size in enumerate(sizes)],
+                      sources=SOURCES, splits=["train"] * 90, kind="split", parts=3)  # fmt: skip
+    wanted = {2, 3, 6, 7, 9, 17}
+    path, spared = listed(tmp_path, wanted), tmp_path / "spared.txt"
+    config = LeaveOutConfig(documents=path, control=True)
+    first = gone(leave_out(documents, config))
+    for chosen in (first, wanted):
+        assert sum(sizes[n] > 100 for n in chosen) == 4
+    assert Counter(SOURCES[n] for n in first) == Counter(SOURCES[n] for n in wanted)
+    spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in sorted(first)))
+    second = gone(leave_out(documents, config.model_copy(update={"spared": spared})))
+    assert len(second) == 6 and not second & (first | wanted)
+    # Where no other is as long, the nearest in length of the same source.
+    longest = max((n for n in range(90) if SOURCES[n] == "a"), key=lambda n: (sizes[n], n))
+    rest = [n for n in range(90) if sizes[n] > 100 and n != longest and SOURCES[n] == "a"]
+    spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in rest))
+    only = LeaveOutConfig(documents=listed(tmp_path, [longest]), control=True, spared=spared)
+    (last,) = gone(leave_out(documents, only))
+    assert SOURCES[last] == "a" and sizes[last] == max(
+        size for n, size in enumerate(sizes) if SOURCES[n] == "a" and size < 100
+    )
+
+
 def test_where_a_source_has_too_few_others_the_lot_takes_of_any(documents, tmp_path):
     most = [n for n in range(90) if SOURCES[n] == "b" and SPLITS[n] == "train"][:-2]
     made = leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True))
@@ -88,4 +114,8 @@ def test_bad_input_is_one_sentence(documents, tmp_path):
         leave_out(documents, LeaveOutConfig(documents=tmp_path / "none.txt"))
     with pytest.raises(ValidationError, match="what it is a control of"):
         LeaveOutConfig(control=True)
+    with pytest.raises(ValidationError, match="in whose place it stands"):
+        LeaveOutConfig(padding=True)
+    with pytest.raises(ValidationError, match="what a control does not take"):
+        LeaveOutConfig(toxicity=0.5, spared=bad)
     assert not LeaveOutConfig().enabled and LeaveOutConfig(toxicity=0.0).enabled

@@ -1,0 +1,149 @@
+"""Take documents out of packed sequences: padding stands in place of their tokens.
+
+What is left stands where it stood: every other row, position, batch and step of a training stays
+what it was, bit for bit. So two trainings from one seed, one of which lacks the documents, differ
+in nothing but these. Padding weighs nothing and is no target, and training has read the documents
+never, for they have no span.
+
+Memory: a part of the rows in each worker; 60 bytes a stretch of a document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.tokens import PAD
+from model.training.data import token_lengths
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    NoConfig,
+    Part,
+    Table,
+    Tables,
+    Work,
+    accounts,
+    stage,
+)
+from tasks.training.encoding import load_tokenizer
+from tasks.training.pack import PACKED, SPANS, sequences
+
+
+def padded(rows: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
+    """Packed rows, the first of them row ``first`` of its split, with padding in place of the
+    tokens of ``spans`` (sequence, start, end); None where they have nothing else."""
+    row = spans["sequence"].to_numpy() - first
+    here = (row >= 0) & (row < len(rows))
+    arrays = []
+    changed = False
+    for name in rows.column_names:
+        values = rows[name].combine_chunks()
+        context, fill = values.type.list_size, PAD if name == "ids" else -1
+        tokens = values.flatten().to_numpy()
+        edges = np.zeros(len(tokens) + 1, np.int64)  # no two spans share a token
+        for edge, step in (("start", 1), ("end", -1)):
+            np.add.at(edges, row[here] * context + spans[edge].to_numpy()[here], step)
+        gone = np.cumsum(edges[:-1]) > 0
+        changed |= bool((tokens[gone] != fill).any())
+        kept = np.where(gone, np.int32(fill), tokens).astype(np.int32)
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(kept), type=values.type))
+    return pa.table(arrays, schema=rows.schema) if changed else None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A part of the rows of a split, the first of them row ``first``; the spans in them that go,
+    and those that stay, with their sources."""
+
+    split: str
+    part: Part
+    first: int
+    gone: pa.Table
+    left: pa.Table
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+def blank_rows(rows: Rows, tokenizer_path: str, out: Tables) -> list[list[object]]:
+    """Write the rows of a part; returns [source, bytes] of what is left, measured from the tokens
+    as they were written."""
+    before = rows.part.read()
+    after = padded(before, rows.first, rows.gone)
+    written = before if after is None else after
+    out.table(rows.split).write(written)
+    ids = written["ids"].combine_chunks()
+    lengths = token_lengths(load_tokenizer(Path(tokenizer_path)))
+    spelled = np.concatenate([[0], np.cumsum(lengths[ids.flatten().to_numpy()], dtype=np.int64)])
+    begin = (rows.left["sequence"].to_numpy() - rows.first) * ids.type.list_size
+    start, end = (begin + rows.left[name].to_numpy() for name in ("start", "end"))
+    sizes = pa.table({"source": rows.left["source"], "bytes": spelled[end] - spelled[start]})
+    sums = sizes.group_by("source").aggregate([("bytes", "sum")]).sort_by("source")
+    return [[row["source"], row["bytes_sum"]] for row in sums.to_pylist()]
+
+
+def with_sources(spans: pa.Table, documents: Table) -> pa.Table:
+    """Spans of documents that stayed, with the source of each."""
+    known = pa.concat_tables([part.read(["doc_id", "source"]) for part in documents.parts])
+    at = pc.index_in(spans["doc_id"], value_set=known["doc_id"].combine_chunks())
+    return spans.append_column("source", known["source"].combine_chunks().take(at))
+
+
+@stage(
+    tables={**{split: sequences(-1) for split in PACKED}, "spans": SPANS,
+            "accounts": accounts.ACCOUNTS},
+    libraries=["tokenizers", "numpy"],
+    reads={"packed": (*PACKED, "spans", "accounts")},
+)  # fmt: skip
+def blank(
+    packed: Artifact,
+    documents: Table,
+    ledger: Table,
+    tokenizer: Artifact,
+    config: NoConfig,
+    work: Work,
+) -> None:
+    """``documents``: those that stay; ``ledger``: those that go, as ``leave_out`` has them."""
+    gone = pc.unique(ledger.read(["doc_id"])["doc_id"].combine_chunks())
+    spans = packed["spans"].read()
+    nowhere = gone.filter(pc.invert(pc.is_in(gone, value_set=spans["doc_id"].combine_chunks())))
+    if len(nowhere):
+        raise HallmarkError(
+            f"{len(nowhere):,} documents are to be blanked that stand nowhere in {packed.name}, "
+            f"{nowhere[0].as_py().hex()} among them; leave out documents that training packed"
+        )
+    going = pc.is_in(spans["doc_id"], value_set=gone)
+    left = with_sources(spans.filter(pc.invert(going)), documents)
+    items = []
+    for split in PACKED:
+        first = 0
+        for part in packed[split].parts:
+            here = (pc.equal(spans["split"], split), pc.greater_equal(spans["sequence"], first),
+                    pc.less(spans["sequence"], first + part.rows))  # fmt: skip
+            inside = pc.and_(pc.and_(here[0], here[1]), here[2])
+            going_here = spans.filter(pc.and_(inside, going))
+            left_here = left.filter(inside.filter(pc.invert(going)))
+            items.append(Rows(split, part, first, going_here, left_here))
+            first += part.rows
+        if packed[split].rows:
+            context = packed[split].parts[0].empty().schema.field("ids").type.list_size
+            work.schemas |= {name: sequences(context) for name in PACKED}
+    done = work.map(blank_rows, items, str(tokenizer.path("tokenizer.json")))
+    work.table("spans").write(left.drop_columns("source"))
+    begun = left.group_by("source").aggregate([("doc_id", "count_distinct")]).to_pylist()
+    kept = [[row["source"], "document", row["doc_id_count_distinct"], 0, 0, "0"] for row in begun]
+    kept += [[source, "document", 0, size, 0, "0"] for part in done for source, size in part.value]
+    books = accounts.balance(entered(packed), kept, ledger.counts)
+    work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
+
+
+def entered(packed: Artifact) -> accounts.Counts:
+    """What was packed, by its accounts."""
+    found = {(r["source"], r["unit"]): r["kept"] for r in packed["accounts"].read().to_pylist()}
+    return [[source, "document", many, found[source, "bytes"], 0, "0"]
+            for (source, unit), many in found.items() if unit == "rows"]  # fmt: skip

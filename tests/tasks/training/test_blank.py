@@ -1,0 +1,135 @@
+"""Documents blanked out of packed sequences: everything else stays where it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from model.objectives import causal
+from model.tokens import PAD
+from model.training.data import batch_sequences
+from tasks.audits.readings import Readings
+from tasks.contract import Artifact, HallmarkError, InProcess, Session, Store, open_session
+from tasks.corpus.leave_out import LeaveOutConfig, leave_out
+from tasks.training.blank import blank, padded
+from tasks.training.pack import PackConfig, pack
+from tasks.training.seen import seen_of, stretches
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.tasks.small_corpus import split_corpus
+
+CONTEXT = 32
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A corpus whose every fifth training document is blanked."""
+    folder = tmp_path_factory.mktemp("blank")
+    session = open_session(Session(Store(folder / "store"), InProcess()))
+    with session, pytest.MonkeyPatch.context() as m:
+        m.setattr("tasks.training.pack.STRETCH", 10 * CONTEXT)  # several parts
+        corpus = split_corpus(parts=2)
+        ids = [r["doc_id"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
+        listed = folder / "ids.txt"
+        listed.write_text("".join(f"{i.hex()}\n" for i in ids[::5]))
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
+        packed = pack(corpus, tokenizer, PackConfig(context=CONTEXT))
+        left = leave_out(corpus, LeaveOutConfig(documents=listed, padding=True))
+        assert len(packed["train"].parts) > 2
+        return {"corpus": corpus, "tokenizer": tokenizer, "packed": packed, "left": left,
+                "blank": blank(packed, left, left, tokenizer)}  # fmt: skip
+
+
+def gone_of(made: dict[str, Artifact]) -> set[bytes]:
+    return set(made["left"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+
+
+def removed_tokens(made: dict[str, Artifact]) -> np.ndarray:
+    """Which tokens of the training rows are of a document that goes, by plain loops."""
+    found = np.zeros((made["packed"]["train"].rows, CONTEXT), bool)
+    for span in made["packed"]["spans"].read().to_pylist():
+        if span["split"] == "train" and span["doc_id"] in gone_of(made):
+            found[span["sequence"], span["start"] : span["end"]] = True
+    return found
+
+
+def tokens(artifact: Artifact, split: str, name: str = "ids") -> np.ndarray:
+    rows = artifact[split].read()[name].combine_chunks()
+    return rows.flatten().to_numpy().reshape(-1, CONTEXT).astype(np.int64)
+
+
+def test_batches_differ_at_the_removed_tokens_and_nowhere_else(made) -> None:
+    gone = removed_tokens(made)
+    assert 0.1 < gone.mean() < 0.3
+    before, after = (tokens(made[name], "train") for name in ("packed", "blank"))
+    for step in range(1, 12):
+        rows = batch_sequences(7, step, 4, len(before))
+        batches = [causal(side[rows]) for side in (before, after)]
+        same = ~gone[rows]
+        ids = [batch.ids.numpy() for batch in batches]
+        assert np.array_equal(ids[0][same], ids[1][same]) and (ids[1][gone[rows]] == PAD).all()
+        weights = [batch.answers()[1].numpy() for batch in batches]
+        targets = [batch.answers()[0].numpy() for batch in batches]
+        predicts_gone = np.zeros_like(same)
+        predicts_gone[:, :-1] = gone[rows][:, 1:]
+        assert (weights[1][predicts_gone] == 0).all()
+        assert np.array_equal(weights[0][~predicts_gone], weights[1][~predicts_gone])
+        assert np.array_equal(targets[0][~predicts_gone], targets[1][~predicts_gone])
+
+
+def test_characters_go_with_their_tokens_and_validation_stays(made) -> None:
+    gone = removed_tokens(made)
+    for name in ("char_start", "char_end"):
+        before, after = (tokens(made[label], "train", name) for label in ("packed", "blank"))
+        assert (after[gone] == -1).all() and np.array_equal(before[~gone], after[~gone])
+    assert made["blank"]["validation"].digest == made["packed"]["validation"].digest
+    before = made["packed"]["spans"].read().to_pylist()
+    after = made["blank"]["spans"].read().to_pylist()
+    assert after == [span for span in before if span["doc_id"] not in gone_of(made)]
+    parts = [[part.rows for part in made[name]["train"].parts] for name in ("packed", "blank")]
+    assert parts[0] == parts[1]
+
+
+def test_accounts_add_up(made) -> None:
+    documents = made["corpus"]["documents"].read().to_pylist()
+    books = {(b["source"], b["unit"]): b for b in made["blank"]["accounts"].read().to_pylist()}
+    for source in ("source-0", "source-1"):
+        inside = [r for r in documents if r["source"] == source and r["split"] != "holdout"]
+        out = [r for r in inside if r["doc_id"] in gone_of(made)]
+        size, less = (sum(len(r["text"].encode()) for r in side) for side in (inside, out))
+        rows, sizes = books[source, "rows"], books[source, "bytes"]
+        assert (rows["in"], rows["removed_rows"]) == (len(inside), len(out)) and out
+        assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - less, less)
+
+
+def test_what_was_blanked_was_never_read(made) -> None:
+    places = stretches(made["blank"]["spans"], made["corpus"]["documents"])
+    rows = made["blank"]["train"].rows
+    ((seen, coverage),) = seen_of(places, rows, 0, 4, [2 * rows])
+    passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "passes")), strict=True))
+    assert not gone_of(made) & passes.keys() and min(passes.values()) >= 7
+    assert Readings(2 * rows, passes).of(sorted(gone_of(made))) == 0
+    removed = len(gone_of(made))
+    whole = made["corpus"]["documents"].read(["split"])["split"].to_pylist().count("train")
+    assert sum(coverage["documents"].to_pylist()) == whole - removed
+
+
+def test_a_document_that_is_nowhere_is_refused(made, tmp_path) -> None:
+    with open_session(Session(Store(tmp_path), InProcess())):
+        other = split_corpus(count=10, seed=5)
+        ids = other["documents"].read(["doc_id"])["doc_id"].to_pylist()
+        listed = tmp_path / "ids.txt"
+        listed.write_text(f"{ids[0].hex()}\n")
+        left = leave_out(other, LeaveOutConfig(documents=listed, padding=True))
+        with pytest.raises(
+            HallmarkError, match=f"nowhere in {made['packed'].name}, {ids[0].hex()}"
+        ):
+            blank(made["packed"], made["corpus"], left, made["tokenizer"])
+
+
+def test_rows_that_hold_nothing_of_it_are_left_alone(made) -> None:
+    spans = made["packed"]["spans"].read()
+    rows = made["packed"]["train"].read()
+    assert padded(rows, len(rows), spans.slice(0, 3)) is None
+    none = pa.table({name: pa.array([], pa.int64()) for name in ("sequence", "start", "end")})
+    assert padded(rows, 0, none) is None
