@@ -29,11 +29,11 @@ from flows.redaction import (
     hashes_of,
     may_quote,
     named,
-    naming,
     unreadable,
     without_quotations,
 )
 from flows.runs import all_runs
+from tasks.audits.behind import naming
 from tasks.contract import (
     DENIED,
     ID,

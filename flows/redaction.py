@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tasks.audits.behind import naming
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise
@@ -166,12 +167,6 @@ def may_quote(columns: Mapping[str, Column]) -> list[str]:
     config or a source gives, and quote nobody: a document may be the word "Validation"."""
     kinds = (*QUOTING, "audit text")
     return [c.name for c in columns.values() if c.type in TEXT + BYTES and c.kind in kinds]
-
-
-def naming(columns: Mapping[str, Column]) -> list[str]:
-    """The columns that may name a document: ids, and lists of them."""
-    kinds = (str(ID), str(pa.list_(pa.binary())), str(pa.list_(ID)))
-    return [c.name for c in columns.values() if c.kind == "id" and c.type in kinds]
 
 
 def named(rows: pa.Table, columns: Sequence[str], documents: pa.Array) -> pa.Array:

@@ -4,23 +4,20 @@ documents behind them, with the steps that read these."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from flows.growing import masking_of
 from flows.origin import Subject, resolve
-from flows.redaction import naming
 from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
+from tasks.audits.behind import behind_rows
 from tasks.audits.conditions import ordered
 from tasks.audits.findings import evidence
 from tasks.audits.readings import Readings
-from tasks.contract import Artifact, Column, Table, UsageError, text_hashes
+from tasks.contract import Column, Table, UsageError
 
 Report = dict[str, Any]
 
@@ -161,33 +158,6 @@ def subject_of(run: Run) -> Subject | None:
     if name.startswith("checkpoint/") and run.store.find(*name.split("/")) is None:
         return None
     return resolve(run.store, name)
-
-
-def behind_rows(
-    rows: pa.Table, columns: Mapping[str, Column], traces: Artifact | None
-) -> Iterator[list[tuple[bytes, Report | None]]]:
-    """Of each row the documents behind it: those that it names, and those where what a model wrote
-    there stands word for word, its longest runs first."""
-    written = [c.name for c in columns.values() if c.kind == "model text"]
-    spans: dict[bytes, list[Report]] = {}
-    hashes = {
-        name: text_hashes(pc.fill_null(rows[name], "").cast(pa.large_string())).to_pylist()
-        for name in written
-    }
-    if traces is not None and hashes:
-        wanted = pa.array(sorted({h for each in hashes.values() for h in each}), pa.binary(16))
-        found = traces["spans"].dataset().to_table(filter=pc.field("text").isin(wanted))
-        for span in found.sort_by([("size", "descending")]).to_pylist():
-            spans.setdefault(span["text"], []).append(span)
-    names = [name for name in naming(columns) if name in ("doc_id", "doc_ids")]
-    for number, row in enumerate(rows.select(names).to_pylist() if names else [{}] * len(rows)):
-        named = [i for value in row.values() for i in listed(value)]
-        texts = [span for each in hashes.values() for span in spans.get(each[number], ())]
-        yield [(i, None) for i in named] + [(span["doc_id"], span) for span in texts]
-
-
-def listed(value: Any) -> Sequence[bytes]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def shown(row: Report, columns: Mapping[str, Column], masker: Masker | None) -> Report:
