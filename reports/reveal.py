@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import datasheet, model_card, task_card
+from reports import datasheet, model_card, proof_card, task_card
 from reports.page.masking import Unmasked
 from reports.purged import mark, notice, purged_from
 from reports.site import Record, build_site
@@ -23,6 +23,7 @@ CARDS: dict[str, tuple[Stage, Callable[..., None]]] = {
     "datasheet": (datasheet.datasheet, datasheet.write),
     "model_card": (model_card.model_card, model_card.write),
     "task_card": (task_card.task_card, task_card.write),
+    "proof_card": (proof_card.proof_card, proof_card.write),
 }
 
 #: Stands in a folder that this module made; another one is not touched.

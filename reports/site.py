@@ -6,6 +6,7 @@
 <out>/runs/<run id>/model_card/         the card of its model
 <out>/runs/<run id>/task_card/          the card of a model that it fine-tuned
 <out>/runs/<run id>/study_card/         the card of a study of the audits
+<out>/runs/<run id>/proof_card/         what became of findings without their documents
 <out>/runs/<run id>/trajectory/         the checkpoints that it trained, where several were audited
 """
 
@@ -36,12 +37,8 @@ from reports.trajectory import FOLDER, PAGE, Training
 from reports.trajectory import write as write_trajectory
 from tasks.contract import TERMS, Artifact, HallmarkError, Store
 
-CARDS = {
-    "datasheet": "Datasheet",
-    "model_card": "Model card",
-    "task_card": "Task card",
-    "study_card": "Study",
-}
+CARDS = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card",
+         "study_card": "Study", "proof_card": "Proof"}  # fmt: skip
 
 #: Figures of a model card that the index shows, by the start of their ids.
 KEY_FIGURES = {

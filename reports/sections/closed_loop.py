@@ -1,0 +1,394 @@
+"""The closed loop as a page tells it: finding by finding the documents, what each arm has, what
+must be reached, and the price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.page import charts
+from reports.page.document import (
+    Block,
+    Brief,
+    Bullets,
+    Callout,
+    Chart,
+    Code,
+    Document,
+    Grid,
+    Inline,
+    Paragraph,
+    Parts,
+    Section,
+)
+from reports.page.figures import Book, Figure, show, slug
+from reports.page.masking import Masker
+from reports.sections.course import amount, span
+from reports.sections.findings import words
+from tasks.audits.arms import BASE, RANDOM, REMOVED, SEED
+
+Row = Mapping[str, Any]
+
+ABOUT = (
+    "Each arm is trained from the beginning on the same rows in the same order: padding stands "
+    "where a document was left out, so that one arm differs from the base in nothing but these. "
+    "All are asked the same, and a change is the mean over pairs of the same unit. The random arm "
+    "lacks as many other documents of the same sources and lengths. Other seeds are trained on "
+    "everything: a change counts where its interval lies further from 0 than any of them from the "
+    "base."
+)
+
+#: What an arm is called in a chart and a table, and what it lacks.
+ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
+
+NOTHING = {"memorised": "never planted", "association": "planted at 50 %", "other": "no effect"}
+
+
+@dataclass
+class Case:
+    """A case with its rows of the tables of ``proof``."""
+
+    name: str
+    rows: Sequence[Row]  # of cases
+    effects: Mapping[tuple[str, str], Row]  # by what, arm
+    lines: Sequence[Row]
+
+    @property
+    def kind(self) -> str:
+        return str(self.rows[0]["kind"])
+
+    @property
+    def unit(self) -> str:
+        return str(next((r["unit"] for k, r in self.effects.items() if k[0] == "value"), ""))
+
+    @property
+    def nothing(self) -> str:
+        return NOTHING[self.kind]
+
+    def get(self, what: str, arm: str) -> Row | None:
+        return self.effects.get((what, arm))
+
+
+@dataclass
+class ClosedLoop:
+    """Makes the figures of the page, case by case."""
+
+    book: Book
+    masker: Masker
+    title: str
+    limit: int  # lines of a table
+
+    def read(self, table: str) -> list[dict[str, Any]]:
+        return self.book.artifacts["proof"][table].read().to_pylist()
+
+    def cases(self) -> list[Case]:
+        cases, effects, lines = (self.read(name) for name in ("cases", "effects", "lines"))
+        return [
+            Case(
+                name,
+                [r for r in cases if r["case"] == name],
+                {(r["what"], r["arm"]): r for r in effects if r["case"] == name},
+                [r for r in lines if r["case"] == name],
+            )
+            for name in dict.fromkeys(row["case"] for row in cases)
+        ]
+
+    # Figures ---------------------------------------------------------------------------------
+
+    def mean(self, case: Case, arm: str, role: str = "unit") -> Inline:
+        """The mean of the units of an arm, which leads to them."""
+        row = case.get("value" if role == "unit" else "nothing", arm)
+        if row is None:
+            return "–"
+        where = {"case": case.name, "role": role, "arm": arm}
+        name = slug(f"{case.name} {role} {arm}")
+        known = self.book.figures.get(name)
+        figure = known or self.book.figure(
+            name, f"{case.name}, {role}, {arm}", row["unit"], ("proof", "units"), where,
+            aggregate="mean", column="value", low=row["low"], high=row["high"],
+            level=row["level"], n=row["n"], method=row["method"],
+        )  # fmt: skip
+        return Brief(figure)
+
+    def effect(self, case: Case, what: str, arm: str) -> Inline:
+        """A figure that compares arms, or the units with others, which leads to both."""
+        row = case.get(what, arm)
+        if row is None:
+            return "–"
+        sides = {"change": [BASE, arm], "against": [REMOVED, RANDOM]}.get(what, [arm])
+        roles = ["unit"] if what in ("change", "against") else ["unit", "nothing"]
+        if what == "explained":
+            sides = [BASE, REMOVED]
+        where = {"case": case.name, "role": roles, "arm": sides}
+        evidence = self.book.evidence("proof", "units", where, order="item")
+        figure = Figure(
+            f"{case.name} {what} {arm}", f"{case.name}: {what}, {arm}", row["value"], row["unit"],
+            evidence, "", "finding", low=row["low"], high=row["high"], level=row["level"],
+            n=row["n"], method=row["method"],
+        )  # fmt: skip
+        name = slug(figure.id)
+        return Brief(self.book.figures.get(name) or self.book.enter(figure))
+
+    def interval(self, row: Row | None) -> str:
+        if row is None or row["low"] is None:
+            return "–"
+        return f"{show(row['low'], row['unit'])} to {show(row['high'], row['unit'])}"
+
+    def documents(self, case: Case, removed: bool) -> Figure:
+        what = "removed" if removed else "behind it"
+        where: dict[str, Any] = {"case": case.name} | ({"removed": True} if removed else {})
+        return self.book.figure(
+            f"{case.name} documents {what}", f"{case.name}: documents {what}", "documents",
+            ("behind", "behind"), where, aggregate="distinct", column="doc_id",
+        )  # fmt: skip
+
+    # The head --------------------------------------------------------------------------------
+
+    def head(self, cases: Sequence[Case]) -> list[Block]:
+        lines = [line for case in cases for line in case.lines]
+        held = [line for line in lines if line["verdict"] == "pass"]
+        unknown = [line for line in lines if not line["verdict"]]
+        told = f"{len(held)} of {len(lines)} lines that the closed loop must reach are reached"
+        told += f", {len(unknown)} could not be measured" * bool(unknown)
+        blocks: list[Block] = [
+            Callout("good" if len(held) == len(lines) else "bad", [f"{told}."]),
+            self.summary(cases), Bullets([self.verdict(case) for case in cases]),
+        ]  # fmt: skip
+        return [*blocks, Paragraph([ABOUT])]
+
+    def summary(self, cases: Sequence[Case]) -> Grid:
+        rows: list[list[Inline]] = []
+        for case in cases:
+            explained = case.get("explained", REMOVED)
+            share = self.effect(case, "explained", REMOVED) if explained else "–"
+            rows.append(
+                [words(case.name), Brief(self.documents(case, True)), self.mean(case, BASE),
+                 self.mean(case, REMOVED), self.mean(case, RANDOM),
+                 self.mean(case, REMOVED, "nothing"), share]
+            )  # fmt: skip
+        columns = ["finding", "documents removed", ARM[BASE], ARM[REMOVED], ARM[RANDOM],
+                   "nothing to find", "share explained"]  # fmt: skip
+        note = (
+            "Means of the units of each finding, by arm. Nothing to find: units never planted, or "
+            "planted at 50 %, of the arm without the documents. Share explained: of the distance "
+            "to these, before, how much the removal takes away."
+        )
+        return Grid("Finding, documents, effect", columns, rows, frozenset(range(1, 7)), note)
+
+    def verdict(self, case: Case) -> Parts:
+        """What became of a case, and what did not go away."""
+        name = words(case.name)
+        if case.rows[0]["why"]:
+            return [f"{name}: nothing was removed, for {case.rows[0]['why']}."]
+        change, left = case.get("change", REMOVED), case.get("left", REMOVED)
+        if change is None or change["value"] is None:
+            return [f"{name}: what the removal did could not be measured."]
+        if change["verdict"] == "within noise":
+            return [f"{name} did not surely go away: its change of ",
+                    self.effect(case, "change", REMOVED),
+                    f" ({self.interval(change)}) is no larger than that between seeds, "
+                    f"{show(change['noise'], case.unit)}, or too uncertain to tell."]  # fmt: skip
+        if left is None or left["value"] is None:
+            return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
+        rest: Parts = [self.effect(case, "left", REMOVED), f" ({self.interval(left)})"]
+        if left["low"] is not None and left["low"] > 0:
+            return [f"{name} went away in part: of ", self.effect(case, "before", BASE),
+                    " above where there is nothing to find ", *rest, " is left."]  # fmt: skip
+        before = self.effect(case, "before", BASE)
+        return [f"{name} went away: of ", before, " above where there is nothing to find ", *rest,
+                " is left, which may be nothing."]  # fmt: skip
+
+    # Sections --------------------------------------------------------------------------------
+
+    def section(self, case: Case) -> Section:
+        section = Section(words(case.name))
+        findings: Parts = ["Findings: "]
+        for place, row in enumerate(case.rows):
+            findings = [*findings, ", " if place else "", Code(row["finding"])]
+        section.add(Paragraph([*findings, "."]))
+        if case.rows[0]["why"]:
+            section.add(Callout("note", [f"Nothing was removed: {case.rows[0]['why']}."]))
+        else:
+            section.add(Paragraph(self.traced(case)), self.behind(case))
+        if case.get("value", BASE) is None:
+            section.add(Callout("bad", ["None of its units was measured."]))
+            return section
+        section.add(self.chart(case), self.levels(case))
+        changes = self.changes(case)
+        section.add(changes)
+        if case.lines:
+            section.add(self.reached(case))
+        return section
+
+    def traced(self, case: Case) -> Parts:
+        """From the finding to its documents."""
+        every, gone = (Brief(self.documents(case, removed)) for removed in (False, True))
+        if case.kind == "association":
+            return ["Of the training documents ", every, " hold one of the groups together with "
+                    "its own trait or with that of the other group. Of the side that is said more "
+                    "often so many were removed, ", gone, " in all and drawn by lot, that both are "
+                    "said equally often of each group."]  # fmt: skip
+        return ["Training documents behind it: ", every, ". All of them were removed, ", gone, "."]
+
+    def behind(self, case: Case) -> Grid:
+        """Its documents by source, and by what they say of a group."""
+        table = self.book.artifacts["behind"]["behind"].read(["case", "source", "holds"])
+        parts = table.group_by(table.column_names).aggregate([]).sort_by("source").to_pylist()
+        rows: list[list[Inline]] = []
+        for part in (part for part in parts if part["case"] == case.name):
+            every, gone = (
+                self.book.figure(
+                    f"{case.name} {part['source']} {part['holds']} {len(more)}",
+                    f"{case.name}: documents of {part['source']}", "documents",
+                    ("behind", "behind"), part | more, aggregate="distinct", column="doc_id",
+                )
+                for more in ({}, {"removed": True})
+            )  # fmt: skip
+            says = {"": "–", "own": "its own", "other": "the other group's"}[part["holds"]]
+            source = self.masker.shown(part["source"], "label")
+            rows.append([source, says, Brief(every), Brief(gone)])
+        columns = ["source", "trait of the group", "documents", "removed"]
+        return Grid("Documents behind it", columns, rows, frozenset({2, 3}))
+
+    def chart(self, case: Case) -> Chart:
+        shown = [(self.arm(arm), row) for (what, arm), row in case.effects.items()
+                 if what == "value" and row["value"] is not None]  # fmt: skip
+        none = case.get("nothing", REMOVED)
+        if none is not None and none["value"] is not None:
+            shown.append((case.nothing, none))
+        svg = charts.intervals(
+            [name for name, _ in shown],
+            [row["value"] for _, row in shown],
+            [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
+            f"{words(case.name)}" + (f" ({case.unit})" if case.unit not in ("", "share") else ""),
+            none["value"] if none is not None else None,
+        )
+        alt = "; ".join(f"{name} {show(row['value'], case.unit)} ({self.interval(row)})"
+                        for name, row in shown)  # fmt: skip
+        caption = "The mean of each arm with its interval."
+        if none is not None:
+            caption += f" The dashed line: {case.nothing}, in the arm {ARM[REMOVED]}."
+        return Chart(slug(case.name), svg, f"{words(case.name)}: {alt}.", caption)
+
+    def arm(self, name: str) -> str:
+        return ARM.get(name, f"everything, {name}")
+
+    def levels(self, case: Case) -> Grid:
+        rows: list[list[Inline]] = []
+        arms = [arm for what, arm in case.effects if what == "value"]
+        for arm in arms:
+            value, none = case.get("value", arm), case.get("nothing", arm)
+            assert value is not None
+            n = f"{value['n']:,}" if value["clusters"] in (None, value["n"]) else (
+                f"{value['n']:,} of {value['clusters']:,}")  # fmt: skip
+            rows.append([self.arm(arm), self.mean(case, arm), self.interval(value), n,
+                         self.mean(case, arm, "nothing"), self.interval(none)])  # fmt: skip
+        columns = ["arm", "value", "95 % interval", "n", case.nothing, "95 % interval"]
+        note = ""
+        region = case.get("region", REMOVED)
+        if region is not None:
+            note = (
+                f"The 99 % null region of the mean, {ARM[REMOVED]}, is {self.interval(region)}: "
+                f"{region['method']}."
+            )
+        if case.kind == "association":
+            note = "n: sentences, of so many pairs of groups, over which the interval is."
+        return Grid("Each arm", columns, rows, frozenset(range(1, 6)), note)
+
+    def changes(self, case: Case) -> Grid:
+        rows: list[list[Inline]] = []
+        for (what, arm), row in case.effects.items():
+            if what in ("change", "against"):
+                name = f"{self.arm(arm)} less {ARM[BASE]}" if what == "change" else (
+                    f"{ARM[RANDOM]} less {ARM[REMOVED]}")  # fmt: skip
+                rows.append([name, self.effect(case, what, arm), span(row, row["unit"]),
+                             f"{row['n']:,}", row["verdict"] or "–"])  # fmt: skip
+        noise = next((r["noise"] for r in case.effects.values() if r["noise"] is not None), None)
+        note = "In pairs of the same unit; of shares the interval is in percentage points. "
+        if noise is None:
+            note += "No other seed was trained, so what trainings differ by is not known."
+        else:
+            note += f"Noise: another seed is {amount(noise, case.unit)} away, at most."
+        columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
+        return Grid("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
+
+    def reached(self, case: Case) -> Grid:
+        rows: list[list[Inline]] = []
+        for number, line in enumerate(case.lines):
+            where = {"case": case.name, "line": line["line"]}
+            figure = self.book.figure(
+                f"{case.name} line {number}", f"{case.name}: {line['line']}", line["unit"],
+                ("proof", "lines"), where, aggregate="last", column="value",
+                missing="not measured",
+            )  # fmt: skip
+            bound = "not known" if line["bound"] is None else show(line["bound"], line["unit"])
+            rows.append([line["line"], Brief(figure), f"{line['must']} {bound}",
+                         line["verdict"] or "not known"])  # fmt: skip
+        columns = ["what must be reached", "value", "must be", "verdict"]
+        return Grid("What must be reached", columns, rows, frozenset({1}))
+
+    def arms(self) -> Section:
+        section = Section("The arms")
+        rows: list[list[Inline]] = []
+        for row in self.read("arms"):
+            documents, size = (
+                self.book.figure(f"arm {row['arm']} {what}", f"{what} left out, {row['arm']}", what,
+                                 ("proof", "arms"), {"arm": row["arm"]}, column=what)
+                for what in ("documents", "bytes")
+            )  # fmt: skip
+            seed = f", {row['arm']}" if row["arm"].startswith(SEED) else ""
+            rows.append([ARM.get(row["arm"], ARM[BASE]) + seed, Brief(documents), Brief(size),
+                         f"{row['step']:,}", Code(row["checkpoint"][:16])])  # fmt: skip
+        columns = ["arm", "documents left out", "bytes", "steps", "checkpoint"]
+        section.add(Grid("The trainings", columns, rows, frozenset({1, 2, 3})))
+        left = self.read("sources")
+        sides = {(r["arm"], r["source"]): r for r in left}
+        lines: list[list[Inline]] = []
+        for source in sorted({row["source"] for row in left}):
+            cells: list[Inline] = [self.masker.shown(source, "label")]
+            for arm in (REMOVED, RANDOM):
+                row = sides.get((arm, source), {"documents": 0, "bytes": 0})
+                cells += [f"{row['documents']:,}", f"{row['bytes']:,}"]
+            lines.append(cells)
+        columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
+        note = "The random arm takes of each source and length as many, as far as it has any left."
+        grid = Grid("What was left out", columns, lines[: self.limit],
+                    frozenset({1, 2, 3, 4}), note)  # fmt: skip
+        section.add(grid)
+        return section
+
+    def price(self) -> Section:
+        section = Section("The price")
+        rows: list[list[Inline]] = []
+        known = {(r["kind"], r["name"], r["arm"]): r for r in self.read("price")}
+        arms = list(dict.fromkeys(arm for _, _, arm in known))
+        for kind, name in list(dict.fromkeys(key[:2] for key in known))[: self.limit]:
+            cells: list[Inline] = [self.masker.shown("all text" if kind == "all" else (
+                f"{kind} {name}"), "label")]  # fmt: skip
+            for arm in arms:
+                figure = self.book.figure(
+                    f"price {kind} {name} {arm}", f"bits per byte of {kind} {name}, {arm}",
+                    "bits per byte", ("proof", "price"), {"kind": kind, "name": name, "arm": arm},
+                    aggregate="last", column="bits_per_byte", missing="–",
+                )  # fmt: skip
+                cells.append(Brief(figure))
+            for arm in (REMOVED, RANDOM):
+                more = known.get((kind, name, arm), {}).get("more")
+                cells.append("–" if more is None else f"{more:+.4f}".replace("-", "−"))
+            rows.append(cells)
+        columns = ["held-out text", *(arm if arm.startswith(SEED) else ARM[arm] for arm in arms),
+                   "change by removal", "by random"]  # fmt: skip
+        note = (
+            "Bits per byte of the validation split at the last step, without intervals: less is "
+            "better. What the removal costs beyond the random arm, and beyond what seeds differ "
+            "by, is its price."
+        )
+        section.add(Grid("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note))
+        return section
+
+    def document(self) -> Document:
+        cases = self.cases()
+        sections = [self.section(case) for case in cases]
+        title = f"{self.title}: its findings without their documents"
+        return Document(title, "Proof", self.head(cases), [*sections, self.price(), self.arms()])

@@ -1,0 +1,113 @@
+"""The page of the closed loop says what went away, what did not, and leads to the rows."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from reports.proof_card import ProofCardConfig, proof_card
+from tasks.audits import proof as tables
+from tasks.audits.arms import effects, lines
+from tasks.audits.behind import BEHIND
+from tasks.audits.proof import unit_rows
+from tasks.contract import StageConfig, Work, ids, stage
+from tests.reports import pages
+from tests.tasks.audits.test_arms import SECRETS, associations, memorised
+
+SCHEMAS = {"arms": tables.ARMS, "sources": tables.SOURCES, "cases": tables.CASES,
+           "units": tables.UNITS, "effects": tables.EFFECTS, "lines": tables.LINES,
+           "price": tables.PRICE}  # fmt: skip
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class RowsConfig(StageConfig):
+    tables: str
+
+
+@stage(tables=SCHEMAS)
+def made_proof(config: RowsConfig, work: Work) -> None:
+    for name, rows in json.loads(config.tables).items():
+        work.table(name).write(pa.Table.from_pylist(rows, schema=SCHEMAS[name]))
+
+
+@stage(tables={"behind": BEHIND})
+def made_behind(config: RowsConfig, work: Work) -> None:
+    names = json.loads(config.tables)
+    keys = [i.as_py() for i in ids(f"{n}" for n in range(3))]
+    rows = [{"case": name, "unit": "u", "doc_id": key, "source": HOSTILE, "tokens": 9,
+             "holds": "", "removed": place > 0} for name in names
+            for place, key in enumerate(keys)]  # fmt: skip
+    work.table("behind").write(pa.Table.from_pylist(rows, schema=BEHIND))
+
+
+def named(measured, name, **more):
+    return replace(measured, case=measured.case.model_copy(update={"name": name, **more}))
+
+
+def card(cases, why=None):
+    """The page of these cases; ``why``: of a case nothing was removed."""
+    rows = {name: [] for name in SCHEMAS}
+    for found in cases:
+        case = found.case
+        made = effects(found)
+        rows["units"] += unit_rows(found)
+        rows["effects"] += made
+        reason = (why or {}).get(case.name, "")
+        rows["lines"] += [] if reason else lines(case, made)
+        rows["cases"].append({"case": case.name, "kind": case.kind, "finding": f"a.b[{HOSTILE}]",
+                              "documents": 3, "removed": 2, "why": reason})  # fmt: skip
+    arms = ("base", "removed", "random", "seed 1")
+    rows["arms"] = [{"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20}
+                    for a in arms]  # fmt: skip
+    rows["sources"] = [{"arm": a, "source": HOSTILE, "documents": 2, "bytes": 20}
+                       for a in ("removed", "random")]  # fmt: skip
+    rows["price"] = [{"kind": "identity", "name": HOSTILE, "arm": a, "bits_per_byte": 2 + n / 10,
+                      "more": n / 10} for n, a in enumerate(arms)]  # fmt: skip
+    proof = made_proof(RowsConfig(tables=json.dumps(rows)))
+    behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
+    return proof_card(proof, behind, {}, ProofCardConfig(title="Model"))
+
+
+@pytest.fixture
+def made(session):
+    gone, part = memorised(), named(memorised(left=6.0), "in part")
+    stays = named(memorised(), "stays")
+    stays = replace(stays, units={**stays.units, "removed": stays.units["base"]})
+    none = named(memorised(), "nothing", kind="other")
+    cases = [gone, part, stays, none, associations(1.9)]
+    return card(cases, {"nothing": "no training document is behind it"})
+
+
+def test_it_says_what_went_away_and_what_did_not(made):
+    page = pages.read(made.directory() / "proof_card.html")
+    for words in (
+        "Secrets went away: of ", "In part went away in part: of ",
+        "Stays did not surely go away", "Nothing: nothing was removed, for no training document",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert "of 21 lines that the closed loop must reach are reached" in page.text
+    source = (made.directory() / "proof_card.html").read_text()
+    assert "alert(1)" in page.text and HOSTILE not in source
+
+
+def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
+    figures = {row["label"]: row for row in made["figures"].read().to_pylist()}
+    base = figures[f"{SECRETS.name}, unit, base"]
+    units = list(memorised().units["base"].values())
+    assert base["value"] == pytest.approx(sum(v for _, v in units) / len(units))
+    assert base["rows"] == len(units) and figures["secrets: documents removed"]["value"] == 2
+    change = figures["secrets: change, removed"]
+    assert change["rows"] == 2 * len(units)  # both of each pair
+    folder = made.directory()
+    assert all((folder / row["page"]).exists() for row in figures.values())
+    page = pages.read(folder / "proof_card.html")
+    leading = {href for href, _ in page.figures}
+    assert len(leading) > 20 and all((folder / href).exists() for href in leading)
+
+
+def test_it_is_markdown_with_charts_too(made):
+    names = sorted(made.manifest["files"])
+    assert "proof_card.md" in names and "charts/secrets.svg" in names
+    assert "| what must be reached |" in (made.directory() / "proof_card.md").read_text()
