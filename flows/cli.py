@@ -32,6 +32,8 @@ COMMANDS = {
     "is compared in pairs with the first.",
     "mitigate": "Train without the documents behind findings, or without toxic ones, beside a "
     "control that lacks as many others; audit both alike and compare them.",
+    "prove": "Train anew without the documents behind findings, beside a control that lacks as "
+    "many others and the whole corpus from other seeds; show what became of the findings.",
     "study": "Measure how often the audits are wrong, on worlds with sealed answers.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "
     "log-probabilities.",

@@ -11,17 +11,22 @@ from flows.config import Config
 from flows.examining import examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
 from flows.origin import resolve
+from flows.proving import behind_of
 from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
+from flows.runs import open_run
 from reports.datasheet import datasheet
 from reports.model_card import model_card
+from reports.proof_card import ProofCardConfig, proof_card
 from reports.task_card import task_card
 from tasks.audits.about import AUDITS
 from tasks.audits.attention_maps import attention_maps
+from tasks.audits.behind import BehindConfig, behind
 from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import PROBES
 from tasks.audits.failures import FailuresConfig, failures
 from tasks.audits.policy import policy
+from tasks.audits.proof import proof
 from tasks.audits.score_samples import score_samples
 from tasks.contract import Artifact, HallmarkError, Table, UsageError, current_session
 from tasks.corpus.contamination import contamination
@@ -55,6 +60,10 @@ deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes ne
 select_scored = select.named("select_scored")
 cut_repeats = scrub.named("cut_repeats")
 cut_toxic = scrub.named("cut_toxic")
+
+
+#: Of a corpus what the page of a proof shows documents, and masks them, by.
+SHOWN = ("find_personal_data", "score_toxicity", "plant")
 
 
 def of(earlier: Earlier, *labels: str) -> dict[str, Artifact]:
@@ -230,13 +239,16 @@ def pipeline(
     until: str | None = None,
     start: str | None = None,
     store: str | None = None,
+    only: Sequence[str] = tuple(AUDITS),
 ) -> str:
     """Raw text to an audited model: curate, train, examine. Returns the id of the run.
 
     ``start``: the checkpoint to go on from (continued pretraining), as ``audit`` takes it.
-    ``store``: instead of the config's.
+    ``store``: instead of the config's. ``only``: these audits.
     """
+    check_audits(only)
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
+        run.record |= {"only": None if {*only} == {*AUDITS} else [*only]}
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
         if audited(until):
@@ -245,7 +257,8 @@ def pipeline(
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
-        examine(run.config, checkpoint, up_to(until), corpus, trained["pretrain"], earlier)
+        names = [name for name in up_to(until) if name in only]
+        examine(run.config, checkpoint, names, corpus, trained["pretrain"], earlier)
     return run.id
 
 
@@ -291,6 +304,34 @@ def audit(
         run.record |= {"checkpoint": subject.name, "only": list(only)}
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained,
                 subject.earlier)  # fmt: skip
+    return run.id
+
+
+@flow(name="prove", flow_run_name=flow_run_name)
+def prove(
+    config: dict[str, Any], arms: dict[str, str], cases: dict[str, Any], store: str | None = None
+) -> str:
+    """Set trainings side by side of which some lack the documents behind findings. ``arms``: their
+    runs, that of the whole corpus ("base") first; ``cases``: the findings, as ``behind`` has them.
+    """
+    with begin("prove", config, store=store) as run:
+        runs = {arm: open_run(name, run.store) for arm, name in arms.items()}
+        base, traced = runs["base"], BehindConfig.model_validate(cases)
+        named = [name for case in traced.cases for name in case.findings]
+        seeds = sum(arm.startswith("seed") for arm in arms)
+        run.record |= {"checkpoint": base.audited, "arms": arms, "findings": named, "seeds": seeds}
+        found = behind(*behind_of(base, traced), traced)
+        audits = {
+            f"{arm}/{name}": each[f"audit_{name}"]
+            for arm, each in runs.items()
+            for name in dict.fromkeys(case.audit for case in traced.cases)
+        }
+        trained = {arm: each["pretrain"] for arm, each in runs.items()}
+        left = {arm: each["leave_out"] for arm, each in runs.items() if "leave_out" in each.stages}
+        proved = proof(audits, trained, left, found, traced)
+        corpus = {label: base[label] for label in SHOWN}
+        card = ProofCardConfig(title=base.config.model_card.title)
+        proof_card(proved, found, corpus, card)
     return run.id
 
 

@@ -171,7 +171,7 @@ def _packed_for(store: Store, checkpoint: Artifact) -> Iterator[Artifact]:
 def begin(
     flow: str,
     config: str | dict[str, Any] | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] = (),
     until: str | None = None,
     checkpoint: str | None = None,
     start: str | None = None,

@@ -96,6 +96,9 @@ def _execute(run: Run, into: str) -> str:
         raise UsageError(
             f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
         )
+    if record["flow"] == "prove":
+        runs = ", ".join(f"{arm} {name}" for arm, name in record["arms"].items())
+        raise UsageError(f"run {run.id} compared others; replay these ({runs}), and prove again")
     flow = getattr(pipeline, record["flow"])
     if record["flow"] == "finetune":
         base = run["finetune"].manifest["lineage"]["checkpoint"]
@@ -110,7 +113,7 @@ def _execute(run: Run, into: str) -> str:
         with chdir(earlier.read_from):
             made = pipeline.pipeline(config=before, store=into, until=plant.name)
         config["earlier"] = str(made)
-    more = {"until": record["until"]} if record.get("until") else {}
+    more = {name: record[name] for name in ("until", "only") if record.get(name)}
     if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
         more["start"] = str(find_artifact(run.store, start).directory())
     with chdir(run.read_from):

@@ -47,7 +47,7 @@ def _report(run: Run) -> Report:
             stale[entry["artifact"]] = label
         stages.append({**entry, **holdings, "stale": reasons})
     kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
-            "only", "started", "ended", "error")  # fmt: skip
+            "only", "findings", "seeds", "started", "ended", "error")  # fmt: skip
     report = {key: run.record.get(key) for key in kept}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
     named = config.store if config and report["config_file"] else None
@@ -125,9 +125,13 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
 
 
+#: Flows that are about a checkpoint.
+ABOUT = ("audit", "finetune", "prove")
+
+
 def render(report: Report) -> str:
     """The report as text for a terminal."""
-    of = f"{report['checkpoint']}, " if report["flow"] in ("audit", "finetune") else ""
+    of = f"{report['checkpoint']}, " if report["flow"] in ABOUT else ""
     lines = [
         f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
@@ -180,6 +184,9 @@ def _command(report: Report) -> str:
         words = ["hallmark", report["flow"], report["checkpoint"]]
         words += ["--only", ",".join(report["only"])] if report["only"] else []
         words += ["--config", report["config_file"]] if report["config_file"] else []
+    if report["flow"] == "prove":
+        base = report["checkpoint"].partition("@")[0]
+        words = ["hallmark", "prove", base, *report["findings"], "--seeds", f"{report['seeds']}"]
     for override in report["overrides"]:
         words += ["--set", override]
     elsewhere, store = report["read_from"] != report["here"], report["store"]

@@ -1,0 +1,176 @@
+"""The closed loop by the command line, on the smoke config: its models learn next to nothing, so
+what is looked at is that arms differ in the right documents and that all is shown."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flows import open_run
+from flows.commands.prove import traced
+from flows.commands.status import _command
+from flows.proving import base_of, plan, removal_of
+from flows.runs import all_runs
+from tasks.contract import TOMBSTONES, Store, UsageError
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+RECORDS = "extraction.extractable[record, copies=8]"
+
+
+@pytest.fixture(scope="module")
+def proved(apart):
+    report = apart.json("prove", apart.first, "--seeds", "1")
+    return report, {arm: open_run(name, str(apart.store)) for arm, name in report["runs"].items()}
+
+
+def documents_in(run):
+    return set(run.packed["spans"].read(["doc_id"])["doc_id"].to_pylist())
+
+
+def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved):
+    report, _ = proved
+    cases = {}
+    for row in report["cases"]:
+        cases.setdefault(row["case"], []).append(row["finding"])
+    assert cases["extraction: exposure"] == [
+        f"extraction.exposure[copies={n}]" for n in (8, 1)
+    ]  # four secrets each are too few, and no more were planted
+    assert cases["extraction: extractable, passage, k=8"] == [
+        f"extraction.extractable[passage, copies={n}, k=8]" for n in (8, 1)
+    ]
+    assert cases["associations: association strength"] == [
+        f"associations.association_strength[dose={dose}]" for dose in (0.6, 0.75, 0.9)
+    ]
+    assert len(cases) == 4
+
+
+def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved):
+    _, runs = proved
+    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    copies = {i for p in plants if p["kind"] in ("canary", "passage") for i in p["doc_ids"]}
+    assert copies and not copies & documents_in(runs["removed"])
+    said = {(p["group"], p["trait"], i): p for p in plants if p["kind"] == "association"
+            for i in p["doc_ids"]}  # fmt: skip
+    left = documents_in(runs["removed"])
+    for dose in (0.6, 0.75, 0.9):
+        sides = [{i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
+                 for own in (True, False)]  # fmt: skip
+        assert len(sides[0]) > len(sides[1]) == len(sides[0] & left) == len(sides[1] & left)
+    gone = [set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+            for arm in ("removed", "random")]  # fmt: skip
+    traced = {i for (_, _, i), p in said.items() if 0.5 < p["dose"] < 1}
+    assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
+    rows = {arm: run.packed["train"].read()["ids"].combine_chunks() for arm, run in runs.items()}
+    base, removed = (rows[arm].flatten().to_numpy() for arm in ("base", "removed"))
+    assert rows["seed 1"].equals(rows["base"]) and len(base) == len(removed)
+    assert set(removed[base != removed].tolist()) == {1} and 0 < np.mean(base != removed) < 0.5
+
+
+def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
+    report, runs = proved
+    for name in ("train_tokenizer", "extraction_ask", "associations_ask", "pack"):
+        assert len({run[name].content for run in runs.values()}) == 1
+    audits = {name for name in runs["removed"].stages if name.startswith("audit_")}
+    assert audits == {"audit_extraction", "audit_associations"}
+    values = runs["removed"]["audit_extraction"]["values"].read().to_pylist()
+    assert {r["read"] for r in values if r["part"] == "canary" and r["copies"]} == {0}
+    seeds = [run.config.pretrain.train.seed for run in runs.values()]
+    assert seeds == [0, 0, 0, 1] and len({r["checkpoint"] for r in report["arms"]}) == 4
+
+
+def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
+    report, _ = proved
+    said = apart("prove", apart.first, "--seeds", "1").stdout
+    assert "random less removed" in said and "bits per byte" in said
+    assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", said)
+    store = open_run(apart.first, str(apart.store)).store
+    last = all_runs(store)[-1]
+    assert last.flow == "prove" and last.id != report["run"]
+    for run in (last, *(open_run(name, store) for name in last.record["arms"].values())):
+        assert all(entry["cached"] for entry in run.record["stages"])
+    assert base_of(store, "latest").id == apart.first
+    command = f"hallmark prove {report['base'].partition('@')[0]} "
+    assert _command(apart.json("status", report["run"])).startswith(command)
+
+
+def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
+    report, _ = proved
+    run = open_run(report["run"], str(apart.store))
+    folder = apart.store / "site" / "runs" / run.id / "proof_card"
+    page = pages.read(folder / "proof_card.html")
+    for words in ("99 % null region", "without random ones", "Bits per byte",
+                  "extraction.exposure[copies=8]", "said equally often"):  # fmt: skip
+        assert words in page.text, words
+    figures = run["proof_card"]["figures"].read().to_pylist()
+    known = {(r["case"], r["arm"]): r["value"] for r in report["effects"] if r["what"] == "value"}
+    shown = {r["label"]: r["value"] for r in figures}
+    for (case, arm), value in known.items():
+        assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
+    assert all((folder / r["page"]).exists() for r in figures)
+    secrets = run.store.find(*open_run(apart.first, str(apart.store))["plant"].name.split("/"))
+    for row in secrets["plants"].read(["kind", "secret"]).to_pylist():
+        if row["kind"] in ("canary", "record"):
+            assert row["secret"] not in page.text
+
+
+def test_named_findings_are_proved_alone(apart):
+    report = apart.json("prove", apart.first, RECORDS, "--seeds", "0")
+    assert [row["finding"] for row in report["cases"]] == [RECORDS]
+    assert {row["noise"] for row in report["effects"]} == {None}
+    run = open_run(report["runs"]["removed"], str(apart.store))
+    assert "audit_associations" not in run.stages
+    assert {row["source"] for row in report["sources"] if row["arm"] == "removed"} == {
+        "planted/record"
+    }
+
+
+def test_bad_input_is_one_sentence(apart, proved):
+    def said(*arguments):
+        return apart("prove", *arguments, code=2).stderr
+
+    folder = open_run(apart.first, str(apart.store)).checkpoints()[0].directory()
+    assert "only a run of this store can be proved" in said(str(folder))
+    assert "no run called 'x'" in said("x")
+    assert "--seeds is -1" in said(apart.first, "--seeds", "-1")
+    assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
+    assert "has no finding 'x'" in said(apart.first, "extraction.x")
+    assert "itself left documents out" in said(proved[1]["removed"].id)
+
+
+def test_findings_without_documents_and_those_with_too_many_are_refused(
+    apart, tmp_path, monkeypatch
+):
+    run = open_run(apart.first, str(apart.store))
+
+    def removal(*findings):
+        cases = plan(run, findings)
+        return removal_of(run, traced(run, cases), tmp_path)
+
+    with pytest.raises(UsageError, match="no training document is behind these findings"):
+        removal("bias.preference")
+    with pytest.raises(UsageError, match="is no mean of units"):
+        removal("capability.bits_per_byte[model]")
+    made = removal("bias.preference", RECORDS)  # one of them has some
+    assert len(made.documents.read_text().split()) == 32 and made.spared is None
+    monkeypatch.setattr("flows.proving.MOST", made.share / 2)
+    with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
+        removal(RECORDS)
+
+
+def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_path):
+    corpus = apart.json("run", "smoke", "--until", "plant")["run"]
+    assert "has trained nothing" in apart("prove", corpus, code=2).stderr
+    store = tmp_path / "store"
+    shutil.copytree(apart.store, store, symlinks=True)
+    run = open_run(apart.first, str(store))
+    fresh = Store(store)
+    stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": {}}
+    fresh.put(f"{run['pack'].folder}/{TOMBSTONES}", json.dumps(stones).encode())
+    with pytest.raises(UsageError, match="cannot be proved: it needs the document 0000"):
+        base_of(fresh, run.id)
+    assert "cannot be proved" in replace(apart, store=store)("prove", run.id, code=2).stderr
