@@ -172,7 +172,7 @@ class ClosedLoop:
         note = (
             "Means of the units of each finding, by arm. Nothing to find: units never planted, or "
             "planted at 50 %, of the arm without the documents. Share explained: of the distance "
-            "to these, before, how much the removal takes away."
+            "to these, each arm's own, how much is not left after the removal."
         )
         return Grid("Finding, documents, effect", columns, rows, frozenset(range(1, 7)), note)
 

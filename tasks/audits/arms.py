@@ -165,16 +165,15 @@ def _changes(measured: Measured) -> Iterator[Row]:
     against = changed(measured.units[REMOVED], measured.units[RANDOM], measured.share)
     if against is not None:
         yield _row("against", RANDOM, against) | {"noise": noise, "verdict": beyond(against, noise)}
-    gone = made[REMOVED]
-    if measured.nothing.get(BASE) and gone is not None:
-        before, fall = measured.apart(BASE).value, gone["value"]
-        how = "how much of its distance to where there is nothing to find the removal takes away; "
-        how += "an estimate, without an interval" if before > 0 else "not measured: there was none"
+    if measured.nothing.get(BASE) and measured.units[REMOVED]:
+        before, left = measured.apart(BASE), measured.apart(REMOVED)
+        how = "how much of the effect before is not left after the removal; "
+        how += "an estimate, without an interval" if before.value > 0 else "there was none"
+        known = before.value > 0 and not np.isnan(left.value)
         yield {"what": "explained", "arm": REMOVED,
-               "value": -fall / before if before > 0 and fall is not None else None,
-               "low": None, "high": None, "level": None, "n": gone["n"],
-               "clusters": gone["clusters"], "method": how, "noise": None, "verdict": "",
-               "unit": "share"}  # fmt: skip
+               "value": 1 - left.value / before.value if known else None, "low": None, "high": None,
+               "level": None, "n": left.n, "clusters": left.clusters, "method": how, "noise": None,
+               "verdict": "", "unit": "share"}  # fmt: skip
 
 
 def beyond(change: Row, noise: float | None) -> str:

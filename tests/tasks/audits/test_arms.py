@@ -84,7 +84,8 @@ def test_what_stays_fails_and_says_where():
 
 def test_a_removal_that_changes_nothing_is_within_the_noise():
     known = memorised()
-    same = replace(known, units={**known.units, REMOVED: known.units[BASE]})
+    same = replace(known, units={**known.units, REMOVED: known.units[BASE]},
+                   nothing={**known.nothing, REMOVED: known.nothing[BASE]})  # fmt: skip
     found = effects(same)
     assert by(found)["change", REMOVED]["verdict"] == "within noise"
     assert by(found)["explained", REMOVED]["value"] == 0
