@@ -56,7 +56,7 @@ def prove(
     check_findings(base, findings)
     if seeds < 0:
         raise UsageError(f"--seeds is {seeds}: give the number of other seeds, 0 for none")
-    uri = str(place.root or place.uri)
+    uri = place.uri if place.root is None else str(place.root.resolve())
     config = base.record["config"] | {"store": uri}
     shared: dict[str, Any] = {"config": config, "start": base.record["checkpoint"], "store": uri}
     folder = Path() if "://" in uri else Path(uri) / "left-out"

@@ -118,17 +118,6 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
             assert row["secret"] not in page.text
 
 
-def test_named_findings_are_proved_alone(apart):
-    report = apart.json("prove", apart.first, RECORDS, "--seeds", "0")
-    assert [row["finding"] for row in report["cases"]] == [RECORDS]
-    assert {row["noise"] for row in report["effects"]} == {None}
-    run = open_run(report["runs"]["removed"], str(apart.store))
-    assert "audit_associations" not in run.stages
-    assert {row["source"] for row in report["sources"] if row["arm"] == "removed"} == {
-        "planted/record"
-    }
-
-
 def test_bad_input_is_one_sentence(apart, proved):
     def said(*arguments):
         return apart("prove", *arguments, code=2).stderr
@@ -155,6 +144,7 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
         removal("bias.preference")
     with pytest.raises(UsageError, match="is no mean of units"):
         removal("capability.bits_per_byte[model]")
+    assert [case.findings for case in plan(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.preference", RECORDS)  # one of them has some
     assert len(made.documents.read_text().split()) == 32 and made.spared is None
     monkeypatch.setattr("flows.proving.MOST", made.share / 2)
@@ -163,14 +153,15 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
 
 
 def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_path):
-    corpus = apart.json("run", "smoke", "--until", "plant")["run"]
-    assert "has trained nothing" in apart("prove", corpus, code=2).stderr
     store = tmp_path / "store"
     shutil.copytree(apart.store, store, symlinks=True)
-    run = open_run(apart.first, str(store))
-    fresh = Store(store)
+    run, fresh = open_run(apart.first, str(store)), Store(store)
+    corpus = {**run.record, "run": "20000101-000000-0000"}
+    corpus["stages"] = [e for e in corpus["stages"] if e["label"] in ("ingest", "plant")]
+    fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
+    copied = replace(apart, store=store)
+    assert "has trained nothing" in copied("prove", corpus["run"], code=2).stderr
     stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": {}}
     fresh.put(f"{run['pack'].folder}/{TOMBSTONES}", json.dumps(stones).encode())
-    with pytest.raises(UsageError, match="cannot be proved: it needs the document 0000"):
-        base_of(fresh, run.id)
-    assert "cannot be proved" in replace(apart, store=store)("prove", run.id, code=2).stderr
+    said = copied("prove", run.id, code=2).stderr
+    assert "cannot be proved: it needs the document 0000" in said
