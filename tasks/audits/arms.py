@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from tasks.audits.behind import Case
 from tasks.audits.comparison import Unit, paired
 from tasks.audits.exposure import expected_exposure, null_region
-from tasks.measures.estimates import Estimate, clopper_pearson, difference, estimate
+from tasks.measures.estimates import Estimate, difference, estimate
+from tasks.measures.shares import clopper_pearson
 from tasks.measures.statistics import wilson
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
@@ -56,7 +57,8 @@ class Measured:
         return self.case.unit == "share"
 
     def mean(self, units: Units) -> Estimate:
-        clusters, values = zip(*units.values(), strict=True)
+        clusters = [unit.cluster for unit in units.values()]
+        values = [unit.value for unit in units.values()]
         return estimate(values, clusters, share=self.share, seed=self.seed, unit="units")
 
     def apart(self, arm: str) -> Estimate:
@@ -67,9 +69,9 @@ class Measured:
 def by_cluster(units: Units) -> NDArray[np.float64]:
     """The mean of each cluster that has a value, (clusters,)."""
     found: dict[str, list[float]] = {}
-    for cluster, value in units.values():
-        if not np.isnan(value):
-            found.setdefault(cluster, []).append(value)
+    for unit in units.values():
+        if not np.isnan(unit.value):
+            found.setdefault(unit.cluster, []).append(unit.value)
     return np.array([np.mean(each) for each in found.values()])
 
 
@@ -93,7 +95,7 @@ def apart(left: Units, right: Units, share: bool) -> Estimate:
 def changed(first: Units, second: Units, share: bool) -> Row | None:
     """What the second has more than the first, in pairs; where all pairs of shares differ alike,
     as far off as a share of as many clusters may be that none has."""
-    found = paired(first, second)
+    found = paired(first, second, "share" if share else "")
     if found and found["value"] is not None and found["low"] is None and share:
         off = clopper_pearson(0, found["clusters"])[1] if found["clusters"] else 1.0
         low, high = max(-1.0, found["value"] - off), min(1.0, found["value"] + off)

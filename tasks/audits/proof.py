@@ -112,16 +112,16 @@ def units_of(audit: Artifact, conditions: Sequence[str]) -> dict[str, Unit]:
         for name in ("item", "cluster")
     )
     known = pc.fill_null(rows["value"], float("nan")).to_pylist()
-    return dict(zip(items, zip(clusters, known, strict=True), strict=True))
+    return dict(zip(items, map(Unit, clusters, known), strict=True))
 
 
 def one_each(units: Mapping[str, Unit]) -> dict[str, Unit]:
     """A unit a cluster, with the mean of what is known of its units."""
     found: dict[str, list[float]] = {}
-    for cluster, value in units.values():
-        found.setdefault(cluster, []).append(value)
+    for unit in units.values():
+        found.setdefault(unit.cluster, []).append(unit.value)
     known = {cluster: [v for v in values if not np.isnan(v)] for cluster, values in found.items()}
-    return {cluster: (cluster, float(np.mean(values)) if values else float("nan"))
+    return {cluster: Unit(cluster, float(np.mean(values)) if values else float("nan"))
             for cluster, values in known.items()}  # fmt: skip
 
 
@@ -141,11 +141,11 @@ def measured_of(case: Case, audits: Mapping[str, Artifact], seed: int) -> Measur
 
 def unit_rows(found: Measured) -> list[Row]:
     return [
-        {"case": found.case.name, "role": role, "arm": arm, "item": item, "cluster": cluster,
-         "value": None if np.isnan(value) else value}
+        {"case": found.case.name, "role": role, "arm": arm, "item": item, "cluster": unit.cluster,
+         "value": None if np.isnan(unit.value) else unit.value}
         for role, sides in (("unit", found.units), ("nothing", found.nothing))
         for arm, units in sides.items()
-        for item, (cluster, value) in units.items()
+        for item, unit in units.items()
     ]  # fmt: skip
 
 
