@@ -23,7 +23,6 @@ from tasks.audits.behind import Case
 from tasks.audits.comparison import Unit, paired
 from tasks.audits.exposure import expected_exposure, null_region
 from tasks.measures.estimates import Estimate, difference, estimate
-from tasks.measures.shares import clopper_pearson
 from tasks.measures.statistics import wilson
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
@@ -93,15 +92,8 @@ def apart(left: Units, right: Units, share: bool) -> Estimate:
 
 
 def changed(first: Units, second: Units, share: bool) -> Row | None:
-    """What the second has more than the first, in pairs; where all pairs of shares differ alike,
-    as far off as a share of as many clusters may be that none has."""
-    found = paired(first, second, "share" if share else "")
-    if found and found["value"] is not None and found["low"] is None and share:
-        off = clopper_pearson(0, found["clusters"])[1] if found["clusters"] else 1.0
-        low, high = max(-1.0, found["value"] - off), min(1.0, found["value"] + off)
-        how = f"interval of as many independent units: {found['clusters']}, all alike"
-        found |= {"low": low, "high": high, "method": how}
-    return found
+    """What the second has more than the first, in pairs."""
+    return paired(first, second, "share" if share else "")
 
 
 def region(measured: Measured, arm: str) -> tuple[float, float, float, str] | None:

@@ -111,13 +111,14 @@ def _ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
 
 def of_texts(kind: str, sample: pa.Table, whole: pa.Table, alarm: float) -> Iterator[Verdict]:
     """Passages and records: found is what the model writes word for word at any place. The figure
-    is the share of the tokens before the first wrong one, over places of the text."""
+    is the share of the tokens before the first wrong one, over places of the text. At most places
+    it is near nothing or all, so that Student's t covers too little: the interval is a share's."""
     del alarm  # nothing is written word for word by chance
     exact = _by_plant(sample, kind, "extractable")
     leading = _by_plant(sample, kind, "leading_tokens_right")
     all_of = _by_plant(whole, kind, "leading_tokens_right")
     for unit, values in leading.items():
-        made, found = estimate(values), bool((exact[unit] == 1).any())
+        made, found = estimate(values, share=True), bool((exact[unit] == 1).any())
         yield verdict(kind, unit, found, n=made.n, value=made.value, low=made.low, high=made.high,
                       whole=float(np.nanmean(all_of[unit])))  # fmt: skip
 

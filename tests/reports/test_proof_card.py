@@ -96,7 +96,7 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     figures = {row["label"]: row for row in made["figures"].read().to_pylist()}
     base = figures[f"{SECRETS.name}, unit, base"]
     units = list(memorised().units["base"].values())
-    assert base["value"] == pytest.approx(sum(v for _, v in units) / len(units))
+    assert base["value"] == pytest.approx(sum(u.value for u in units) / len(units))
     assert base["rows"] == len(units) and figures["secrets: documents removed"]["value"] == 2
     change = figures["secrets: change, removed"]
     assert change["rows"] == 2 * len(units)  # both of each pair
