@@ -26,7 +26,8 @@ from reports.page.figures import Book, Figure, show, slug
 from reports.page.masking import Masker
 from reports.sections.course import amount, span
 from reports.sections.findings import words
-from tasks.audits.arms import BASE, RANDOM, REMOVED, SEED
+from reports.sections.trainings import ARM, arms, price
+from tasks.audits.arms import BASE, RANDOM, REMOVED
 
 Row = Mapping[str, Any]
 
@@ -38,9 +39,6 @@ ABOUT = (
     "everything: a change counts where its interval lies further from 0 than any of them from the "
     "base."
 )
-
-#: What an arm is called in a chart and a table, and what it lacks.
-ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
 
 NOTHING = {"memorised": "never planted", "association": "planted at 50 %", "other": "no effect"}
 
@@ -61,6 +59,11 @@ class Case:
     @property
     def unit(self) -> str:
         return str(next((r["unit"] for k, r in self.effects.items() if k[0] == "value"), ""))
+
+    @property
+    def measure(self) -> str:
+        """The unit behind a number, where it has one."""
+        return "" if self.unit in ("", "share") else f" {self.unit}"
 
     @property
     def nothing(self) -> str:
@@ -146,16 +149,21 @@ class ClosedLoop:
     # The head --------------------------------------------------------------------------------
 
     def head(self, cases: Sequence[Case]) -> list[Block]:
-        lines = [line for case in cases for line in case.lines]
-        held = [line for line in lines if line["verdict"] == "pass"]
-        unknown = [line for line in lines if not line["verdict"]]
+        lines = [(case, number) for case in cases for number in range(len(case.lines))]
+        held = [1 for case, number in lines if case.lines[number]["verdict"] == "pass"]
         told = f"{len(held)} of {len(lines)} lines that the closed loop must reach are reached"
-        told += f", {len(unknown)} could not be measured" * bool(unknown)
-        blocks: list[Block] = [
+        missed: list[Parts] = []
+        for case, number in lines:
+            line = case.lines[number]
+            if line["verdict"] != "pass":
+                said = "Not reached" if line["verdict"] else "Not known"
+                where = f"{said}: {words(case.name)}, {line['line']}: "
+                missed.append([where, Brief(self.line(case, number)), f", {self.bound(line)}."])
+        return [
             Callout("good" if len(held) == len(lines) else "bad", [f"{told}."]),
-            self.summary(cases), Bullets([self.verdict(case) for case in cases]),
+            self.summary(cases), Bullets([*map(self.verdict, cases), *missed]),
+            Paragraph([ABOUT]),
         ]  # fmt: skip
-        return [*blocks, Paragraph([ABOUT])]
 
     def summary(self, cases: Sequence[Case]) -> Grid:
         rows: list[list[Inline]] = []
@@ -163,7 +171,8 @@ class ClosedLoop:
             explained = case.get("explained", REMOVED)
             share = self.effect(case, "explained", REMOVED) if explained else "–"
             rows.append(
-                [words(case.name), Brief(self.documents(case, True)), self.mean(case, BASE),
+                [f"{words(case.name)}{case.measure and f',{case.measure}'}",
+                 Brief(self.documents(case, True)), self.mean(case, BASE),
                  self.mean(case, REMOVED), self.mean(case, RANDOM),
                  self.mean(case, REMOVED, "nothing"), share]
             )  # fmt: skip
@@ -191,13 +200,11 @@ class ClosedLoop:
                     f"{show(change['noise'], case.unit)}, or too uncertain to tell."]  # fmt: skip
         if left is None or left["value"] is None:
             return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
-        rest: Parts = [self.effect(case, "left", REMOVED), f" ({self.interval(left)})"]
-        if left["low"] is not None and left["low"] > 0:
-            return [f"{name} went away in part: of ", self.effect(case, "before", BASE),
-                    " above where there is nothing to find ", *rest, " is left."]  # fmt: skip
-        before = self.effect(case, "before", BASE)
-        return [f"{name} went away: of ", before, " above where there is nothing to find ", *rest,
-                " is left, which may be nothing."]  # fmt: skip
+        part = left["low"] is not None and left["low"] > 0
+        told, end = ("went away in part", ".") if part else ("went away", ", which may be nothing.")
+        return [f"{name} {told}: of ", self.effect(case, "before", BASE), f"{case.measure} more "
+                f"than {case.nothing}, ", self.effect(case, "left", REMOVED),
+                f" ({self.interval(left)}) is left{end}"]  # fmt: skip
 
     # Sections --------------------------------------------------------------------------------
 
@@ -223,13 +230,13 @@ class ClosedLoop:
 
     def traced(self, case: Case) -> Parts:
         """From the finding to its documents."""
-        every, gone = (Brief(self.documents(case, removed)) for removed in (False, True))
         if case.kind == "association":
-            return ["Of the training documents ", every, " hold one of the groups together with "
-                    "its own trait or with that of the other group. Of the side that is said more "
-                    "often so many were removed, ", gone, " in all and drawn by lot, that both are "
-                    "said equally often of each group."]  # fmt: skip
-        return ["Training documents behind it: ", every, ". All of them were removed, ", gone, "."]
+            return ["Training documents that hold one of the groups together with its own trait or "
+                    "with that of the other group: ", Brief(self.documents(case, False)), ". Of "
+                    "the side that is said more often so many were removed, drawn by lot, that "
+                    "both are said equally often of each group."]  # fmt: skip
+        return ["All training documents behind it were removed: ",
+                Brief(self.documents(case, True)), "."]  # fmt: skip
 
     def behind(self, case: Case) -> Grid:
         """Its documents by source, and by what they say of a group."""
@@ -261,7 +268,7 @@ class ClosedLoop:
             [name for name, _ in shown],
             [row["value"] for _, row in shown],
             [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
-            f"{words(case.name)}" + (f" ({case.unit})" if case.unit not in ("", "share") else ""),
+            f"{words(case.name)}{case.measure and f',{case.measure}'}",
             none["value"] if none is not None else None,
         )
         alt = "; ".join(f"{name} {show(row['value'], case.unit)} ({self.interval(row)})"
@@ -313,82 +320,30 @@ class ClosedLoop:
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
         return Grid("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
 
+    def line(self, case: Case, number: int) -> Figure:
+        line = case.lines[number]
+        name = slug(f"{case.name} line {number}")
+        return self.book.figures.get(name) or self.book.figure(
+            name, f"{case.name}: {line['line']}", line["unit"], ("proof", "lines"),
+            {"case": case.name, "line": line["line"]}, aggregate="last", column="value",
+        )  # fmt: skip
+
+    def bound(self, line: Row) -> str:
+        bound = "not known" if line["bound"] is None else show(line["bound"], line["unit"])
+        return f"{line['must']} {bound}"
+
     def reached(self, case: Case) -> Grid:
-        rows: list[list[Inline]] = []
-        for number, line in enumerate(case.lines):
-            where = {"case": case.name, "line": line["line"]}
-            figure = self.book.figure(
-                f"{case.name} line {number}", f"{case.name}: {line['line']}", line["unit"],
-                ("proof", "lines"), where, aggregate="last", column="value",
-                missing="not measured",
-            )  # fmt: skip
-            bound = "not known" if line["bound"] is None else show(line["bound"], line["unit"])
-            rows.append([line["line"], Brief(figure), f"{line['must']} {bound}",
-                         line["verdict"] or "not known"])  # fmt: skip
+        rows: list[list[Inline]] = [
+            [line["line"], Brief(self.line(case, number)), self.bound(line),
+             line["verdict"] or "not known"]
+            for number, line in enumerate(case.lines)
+        ]  # fmt: skip
         columns = ["what must be reached", "value", "must be", "verdict"]
         return Grid("What must be reached", columns, rows, frozenset({1}))
-
-    def arms(self) -> Section:
-        section = Section("The arms")
-        rows: list[list[Inline]] = []
-        for row in self.read("arms"):
-            documents, size = (
-                self.book.figure(f"arm {row['arm']} {what}", f"{what} left out, {row['arm']}", what,
-                                 ("proof", "arms"), {"arm": row["arm"]}, column=what)
-                for what in ("documents", "bytes")
-            )  # fmt: skip
-            seed = f", {row['arm']}" if row["arm"].startswith(SEED) else ""
-            rows.append([ARM.get(row["arm"], ARM[BASE]) + seed, Brief(documents), Brief(size),
-                         f"{row['step']:,}", Code(row["checkpoint"][:16])])  # fmt: skip
-        columns = ["arm", "documents left out", "bytes", "steps", "checkpoint"]
-        section.add(Grid("The trainings", columns, rows, frozenset({1, 2, 3})))
-        left = self.read("sources")
-        sides = {(r["arm"], r["source"]): r for r in left}
-        lines: list[list[Inline]] = []
-        for source in sorted({row["source"] for row in left}):
-            cells: list[Inline] = [self.masker.shown(source, "label")]
-            for arm in (REMOVED, RANDOM):
-                row = sides.get((arm, source), {"documents": 0, "bytes": 0})
-                cells += [f"{row['documents']:,}", f"{row['bytes']:,}"]
-            lines.append(cells)
-        columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
-        note = "The random arm takes of each source and length as many, as far as it has any left."
-        grid = Grid("What was left out", columns, lines[: self.limit],
-                    frozenset({1, 2, 3, 4}), note)  # fmt: skip
-        section.add(grid)
-        return section
-
-    def price(self) -> Section:
-        section = Section("The price")
-        rows: list[list[Inline]] = []
-        known = {(r["kind"], r["name"], r["arm"]): r for r in self.read("price")}
-        arms = list(dict.fromkeys(arm for _, _, arm in known))
-        for kind, name in list(dict.fromkeys(key[:2] for key in known))[: self.limit]:
-            cells: list[Inline] = [self.masker.shown("all text" if kind == "all" else (
-                f"{kind} {name}"), "label")]  # fmt: skip
-            for arm in arms:
-                figure = self.book.figure(
-                    f"price {kind} {name} {arm}", f"bits per byte of {kind} {name}, {arm}",
-                    "bits per byte", ("proof", "price"), {"kind": kind, "name": name, "arm": arm},
-                    aggregate="last", column="bits_per_byte", missing="–",
-                )  # fmt: skip
-                cells.append(Brief(figure))
-            for arm in (REMOVED, RANDOM):
-                more = known.get((kind, name, arm), {}).get("more")
-                cells.append("–" if more is None else f"{more:+.4f}".replace("-", "−"))
-            rows.append(cells)
-        columns = ["held-out text", *(arm if arm.startswith(SEED) else ARM[arm] for arm in arms),
-                   "change by removal", "by random"]  # fmt: skip
-        note = (
-            "Bits per byte of the validation split at the last step, without intervals: less is "
-            "better. What the removal costs beyond the random arm, and beyond what seeds differ "
-            "by, is its price."
-        )
-        section.add(Grid("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note))
-        return section
 
     def document(self) -> Document:
         cases = self.cases()
         sections = [self.section(case) for case in cases]
+        apart = self.book, self.masker, self.limit
         title = f"{self.title}: its findings without their documents"
-        return Document(title, "Proof", self.head(cases), [*sections, self.price(), self.arms()])
+        return Document(title, "Proof", self.head(cases), [*sections, price(*apart), arms(*apart)])

@@ -88,6 +88,7 @@ def test_it_says_what_went_away_and_what_did_not(made):
     ):  # fmt: skip
         assert words in page.text, words
     assert "of 21 lines that the closed loop must reach are reached" in page.text
+    assert "Not reached: In part, upper end of removed − never planted" in page.text
     source = (made.directory() / "proof_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 

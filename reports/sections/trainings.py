@@ -1,0 +1,80 @@
+"""The trainings of a proof: which there are, what each lacks, and what held-out text costs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.page.document import Brief, Code, Grid, Inline, Section
+from reports.page.figures import Book
+from reports.page.masking import Masker
+from tasks.audits.arms import BASE, RANDOM, REMOVED, SEED
+
+#: What an arm is called in a chart and a table, and what it lacks.
+ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
+
+
+def _rows(book: Book, table: str) -> list[dict[str, Any]]:
+    return book.artifacts["proof"][table].read().to_pylist()
+
+
+def arms(book: Book, masker: Masker, limit: int) -> Section:
+    """Which trainings there are, and what each lacks, by source."""
+    section = Section("The arms")
+    rows: list[list[Inline]] = []
+    for row in _rows(book, "arms"):
+        documents, size = (
+            book.figure(f"arm {row['arm']} {what}", f"{what} left out, {row['arm']}", what,
+                             ("proof", "arms"), {"arm": row["arm"]}, column=what)
+            for what in ("documents", "bytes")
+        )  # fmt: skip
+        seed = f", {row['arm']}" if row["arm"].startswith(SEED) else ""
+        rows.append([ARM.get(row["arm"], ARM[BASE]) + seed, Brief(documents), Brief(size),
+                     f"{row['step']:,}", Code(row["checkpoint"][:16])])  # fmt: skip
+    columns = ["arm", "documents left out", "bytes", "steps", "checkpoint"]
+    section.add(Grid("The trainings", columns, rows, frozenset({1, 2, 3})))
+    left = _rows(book, "sources")
+    sides = {(r["arm"], r["source"]): r for r in left}
+    lines: list[list[Inline]] = []
+    for source in sorted({row["source"] for row in left}):
+        cells: list[Inline] = [masker.shown(source, "label")]
+        for arm in (REMOVED, RANDOM):
+            row = sides.get((arm, source), {"documents": 0, "bytes": 0})
+            cells += [f"{row['documents']:,}", f"{row['bytes']:,}"]
+        lines.append(cells)
+    columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
+    note = "The random arm takes of each source and length as many, as far as it has any left."
+    grid = Grid("What was left out", columns, lines[: limit],
+                frozenset({1, 2, 3, 4}), note)  # fmt: skip
+    section.add(grid)
+    return section
+
+
+def price(book: Book, masker: Masker, limit: int) -> Section:
+    """What held-out text costs each, by source and group."""
+    section = Section("The price")
+    rows: list[list[Inline]] = []
+    known = {(r["kind"], r["name"], r["arm"]): r for r in _rows(book, "price")}
+    arms = list(dict.fromkeys(arm for _, _, arm in known))
+    for kind, name in list(dict.fromkeys(key[:2] for key in known))[:limit]:
+        cells: list[Inline] = [masker.shown("all text" if kind == "all" else (
+            f"{kind} {name}"), "label")]  # fmt: skip
+        for arm in arms:
+            figure = book.figure(
+                f"price {kind} {name} {arm}", f"bits per byte of {kind} {name}, {arm}",
+                "bits per byte", ("proof", "price"), {"kind": kind, "name": name, "arm": arm},
+                aggregate="last", column="bits_per_byte", missing="–",
+            )  # fmt: skip
+            cells.append(Brief(figure))
+        for arm in (REMOVED, RANDOM):
+            more = known.get((kind, name, arm), {}).get("more")
+            cells.append("–" if more is None else f"{more:+.4f}".replace("-", "−"))
+        rows.append(cells)
+    columns = ["held-out text", *(arm if arm.startswith(SEED) else ARM[arm] for arm in arms),
+               "change by removal", "by random"]  # fmt: skip
+    note = (
+        "Bits per byte of the validation split at the last step, without intervals: less is "
+        "better. What the removal costs beyond the random arm, and beyond what seeds differ "
+        "by, is its price."
+    )
+    section.add(Grid("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note))
+    return section
