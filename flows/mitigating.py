@@ -60,6 +60,11 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
     return sorted({*ids.to_pylist(), *(i for each in near for i in each.to_pylist())})
 
 
+def left_out(store: Store) -> Path:
+    """Where lists of documents that are left out are kept."""
+    return Path() if "://" in store.uri else Path(store.uri) / "left-out"
+
+
 def write_list(ids: Sequence[bytes], folder: Path) -> Path:
     """A file with these ids, named by what it holds."""
     text = "".join(f"{doc_id.hex()}\n" for doc_id in ids)

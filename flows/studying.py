@@ -14,14 +14,16 @@ from pydantic import Field, ValidationError
 from flows.config import set_value
 from flows.examining import examine_by
 from flows.mistakes import sentence
+from flows.mitigating import left_out, write_list
 from flows.recording import flow_run_name, frontend, recorded
 from flows.runs import Run, all_runs, default_store, find_artifact, open_run
 from flows.site import build_quietly
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig, study_card
+from tasks.audits.attribution import AttributionConfig, attribute, predicted
 from tasks.audits.candidates import JUDGED, CandidatesConfig, judge_candidates
 from tasks.audits.catalogue import PROBES
-from tasks.audits.error_rates import ErrorRatesConfig, error_rates
+from tasks.audits.error_rates import ARMS, ErrorRatesConfig, error_rates
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.counterfactual import CounterfactualConfig
 from tasks.audits.probes.extraction import ExtractionConfig
@@ -39,9 +41,11 @@ from tasks.contract import (
     file_digest,
     make_mapper,
 )
+from tasks.corpus.leave_out import LeaveOutConfig, leave_out
 from tasks.corpus.world import WorldConfig, seal
 from tasks.corpus.world import world as world_text
 from tasks.measures.frames import FRAMES
+from tasks.training.blank import blank
 from tasks.training.pack import PackConfig, pack
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -74,6 +78,11 @@ class StudyConfig(StageConfig):
     tensorboard: None = Field(None, description="no event files are written of a study")
     worlds: int = Field(40, ge=1, le=10_000, description="worlds with effects")
     without: int = Field(10, ge=0, le=10_000, description="further worlds without any")
+    retrained: int = Field(
+        3, ge=0, description="worlds on which two further models are trained, to see what becomes "
+        "of findings without the documents that attribution names, and without as many others"
+    )  # fmt: skip
+    retrain: bool = Field(False, description="whether that is done in this world: set by the study")
     at_once: int = Field(2, ge=1, le=256, description="worlds that are worked on at a time")
     seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
     world: WorldConfig = WorldConfig()
@@ -113,6 +122,7 @@ class StudyConfig(StageConfig):
         frames=20, own_groups=False, tokens=8, permutations=999
     )
     whole: WholeConfig = WholeConfig()
+    attribute: AttributionConfig = AttributionConfig()
     study_card: StudyCardConfig = StudyCardConfig()
 
 
@@ -144,6 +154,7 @@ def numbers(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
         digest = blake2b(f"{config.seed}/{name}".encode(), digest_size=5).digest()
         seed = int.from_bytes(digest, "big")
         effects = not name.endswith("without effects")
+        again = effects and int(name.split()[1]) <= config.retrained
         world = config.world.model_copy(update={"seed": seed, "effects": effects})
         train = replace(config.pretrain.train, seed=seed % (1 << 31))
         audits = {
@@ -153,7 +164,8 @@ def numbers(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
             for probe in STUDIED
         }
         pretraining = config.pretrain.model_copy(update={"train": train})
-        made = config.model_copy(update={"world": world, "pretrain": pretraining, **audits})
+        own = {"world": world, "pretrain": pretraining, "retrain": again, **audits}
+        made = config.model_copy(update=own)
         yield name, made
 
 
@@ -194,8 +206,29 @@ def world(config: dict[str, Any], store: str) -> str:
         checkpoint = run.checkpoints(pretrained)[-1]
         sample = examined(settings, checkpoint, text)
         whole = examined(whole_of(settings), checkpoint, text, WHOLE)
-        judge_candidates(sample, whole, pretrained, packed, CandidatesConfig())
+        judged = judge_candidates(sample, whole, pretrained, packed, CandidatesConfig())
+        named = attribute([text], [text], settings.attribute)
+        if settings.retrain:
+            gone = predicted(named["attributed"].read(), found_in(judged))
+            listed = write_list(gone, left_out(run.store))
+            for arm in ARMS:
+                out = LeaveOutConfig(documents=listed, control=arm == "random", padding=True)
+                left = leave_out.named(f"{arm}_leave_out")(text, out)
+                rest = blank.named(f"{arm}_blank")(packed, left, left, tokenizer)
+                again = pretrain.named(f"{arm}_pretrain")(
+                    rest, tokenizer, [text], None, None, settings.pretrain
+                )
+                seen = examined(settings, run.checkpoints(again)[-1], text, f"{arm}_")
+                judge_candidates.named(f"{arm}_verdicts")(
+                    seen, seen, again, packed, CandidatesConfig()
+                )
     return run.id
+
+
+def found_in(judged: Artifact) -> set[tuple[str, str]]:
+    """The candidates that the audits found: kind and unit."""
+    rows = judged["verdicts"].read().to_pylist()
+    return {(row["kind"], row["unit"]) for row in rows if row["found"]}
 
 
 def examined(
@@ -262,7 +295,8 @@ def study(config: dict[str, Any], store: str) -> str:
     """Worlds, each a run of its own, and the audits' error rates on them."""
     settings, opened = StudyConfig.model_validate(config), Store(store, create=True)
     with recorded("study", settings, opened) as run:
-        verdicts, envelopes, void = {}, {}, {}
+        verdicts, envelopes, attributions, void = {}, {}, {}, {}
+        arms: dict[str, Artifact] = {}
         for name, one in worlds(settings, store):
             frontend.say(name, one)
             try:
@@ -270,13 +304,17 @@ def study(config: dict[str, Any], store: str) -> str:
                     raise HallmarkError(one.why)
                 made = open_run(one.run, opened)
                 envelopes[name] = envelope(made)
+                attributions[name] = made["attribute"]
+                arms |= {f"{name} {arm}": made[f"{arm}_verdicts"] for arm in ARMS
+                         if f"{arm}_verdicts" in made.stages}  # fmt: skip
                 verdicts[name] = made["judge_candidates"]
             except HallmarkError as error:
                 envelopes.pop(name, None)
+                attributions.pop(name, None)
                 void[name] = str(error)
         if not verdicts:
             raise HallmarkError(f"no world counts: {next(iter(void.values()))}")
-        rates = error_rates(verdicts, envelopes, ErrorRatesConfig(void=void, seed=settings.seed))
+        rates = error_rates(verdicts, envelopes, attributions, arms, ErrorRatesConfig(void=void))
         study_card(rates, settings.study_card)
     run.site = build_quietly(opened)
     return run.id

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
@@ -22,7 +23,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book, show
+from reports.page.figures import FIGURES, Book, Figure, show
 from reports.page.masking import Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
 from reports.sections.rates import KINDS, RATES, Rates
@@ -164,6 +165,44 @@ class Card:
             )
         return section
 
+    def attribution(self) -> Section:
+        """Which documents matter to a likelihood: how often that was predicted rightly, and what
+        became of findings without them."""
+        section = Section("Which documents matter")
+        section.add(Paragraph([
+            "Without a gradient documents are named by the rare words and runs of words that they "
+            "share with a text. Right is a document that was written for that text; as many are "
+            "looked at as there are of these."
+        ]))  # fmt: skip
+        rows: list[list[Inline]] = []
+        for row in self.rates.tables["precision"]:
+            figure = self.told(row, "precision", {"kind": row["kind"]})
+            rows.append([KINDS[row["kind"]].title, figure, figure.interval, f"{row['n']:,}"])
+        columns = ["of", "right", "interval", "texts"]
+        section.add(Grid("Documents named that are right", columns, rows, frozenset({1, 2, 3})))
+        if not self.rates.tables["removed"]:
+            section.add(Paragraph(["No model was trained anew without them."]))
+            return section
+        titles = {"removed": "without them", "random": "without as many others",
+                  "between": "by how much more"}  # fmt: skip
+        rows = []
+        for row in self.rates.tables["removed"]:
+            where = {"kind": row["kind"], "arm": row["arm"]}
+            figure = self.told(row, "removed", where)
+            name = f"{KINDS[row['kind']].title}, {titles[row['arm']]}"
+            rows.append([name, figure, figure.interval, f"{row['n']:,}"])
+        section.add(Grid("By how much figures fall in models that were trained anew",
+                         ["figure", "share of it", "interval", "candidates"], rows,
+                         frozenset({1, 2, 3}), "Of candidates that were found."))  # fmt: skip
+        return section
+
+    def told(self, row: Mapping[str, Any], table: str, where: Mapping[str, str]) -> Figure:
+        """A figure that stands in a table of the study."""
+        label = " ".join([table, *where.values()])
+        more = {name: row[name] for name in ("low", "high", "level", "n", "method")}
+        return self.book.figure(label, label, "share", (RATES, table), where, aggregate="last",
+                                column="value", **more)  # fmt: skip
+
     def worlds(self) -> Section:
         section = Section("Worlds that do not count")
         rows: list[list[Inline]] = [
@@ -187,7 +226,7 @@ class Card:
     def document(self) -> Document:
         sections = [self.section(kind) for kind in self.rates.kinds()]
         return Document(self.config.title, "Study", self.head(),
-                        [*sections, self.worlds(), self.caveats()])  # fmt: skip
+                        [*sections, self.attribution(), self.worlds(), self.caveats()])  # fmt: skip
 
 
 @stage(tables={"figures": FIGURES}, code=TEMPLATES, libraries=LIBRARIES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,7 +9,7 @@ from cyclopts import Parameter
 from flows.commands.compare import render as render_comparison
 from flows.commands.shared import InStore, Json, Set, ready, run_of, show
 from flows.comparing import by
-from flows.mitigating import ARMS, behind, known, outcome, settings, write_list
+from flows.mitigating import ARMS, behind, known, left_out, outcome, settings, write_list
 from flows.runs import default_store
 from reports.page.masking import visible
 from tasks.contract import UsageError
@@ -55,8 +54,8 @@ def mitigate(
     if rows < 1:
         raise UsageError(f"--rows is {rows}: of a finding at least its worst row is needed")
     assert subject.run is not None
-    folder = Path() if "://" in place.uri else Path(place.uri) / "left-out"
-    listed = write_list(behind(place, checkpoint, findings, rows), folder) if findings else None
+    listed = (write_list(behind(place, checkpoint, findings, rows), left_out(place))
+              if findings else None)  # fmt: skip
     shared: dict[str, Any] = {
         "config": subject.run.record["config"] | {"store": place.uri},
         "start": None if anew else subject.name,

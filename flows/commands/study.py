@@ -65,7 +65,7 @@ def study(
 def report(run: Run) -> Report:
     """What a study found, from its tables."""
     rates = run["error_rates"]
-    names = ("worlds", "detection", "alarms", "calibration", "smallest")
+    names = ("worlds", "detection", "alarms", "calibration", "smallest", "precision", "removed")
     return {"run": run.id, **{name: rates[name].read().to_pylist() for name in names}}
 
 
@@ -77,11 +77,16 @@ def render(found: Report) -> str:
         ("effects found, by dose", "detection"),
         ("claimed where there is none (nominal 5 %)", "alarms"),
         ("intervals that cover the true figure (nominal 95 %)", "calibration"),
+        ("documents named by attribution that were written for a text", "precision"),
     ):
         lines += ["", title]
         for row in found[name]:
             dose = f" {row['dose']:g}" if "dose" in row else ""
             lines.append(f"    {row['kind'] + dose:<18} {rate(row)}, n {row['n']:,}")
+    if found["removed"]:
+        lines += ["", "by how much figures fall without the documents that attribution names"]
+    for row in found["removed"]:
+        lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {rate(row)}, n {row['n']:,}")
     lines += ["", "smallest dose found in at least 80 % of cases"]
     for row in found["smallest"]:
         lines.append(f"    {row['kind']:<18} {'none' if row['dose'] is None else row['dose']:}")

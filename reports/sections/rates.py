@@ -86,7 +86,8 @@ class Rates:
     def __post_init__(self) -> None:
         self.tables = {
             name: self.artifact[name].read().to_pylist()
-            for name in ("worlds", "detection", "alarms", "calibration", "smallest")
+            for name in self.artifact.tables
+            if name != "units"
         }
         for row in self.tables["detection"]:
             where = {"kind": row["kind"], "dose": row["dose"], "effects": True}

@@ -34,8 +34,6 @@ class ErrorRatesConfig(StageConfig):
     void: dict[str, str] = Field(
         default={}, description="worlds that tell nothing, with the reason"
     )
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
-    seed: int = Field(default=0, ge=0, description="of the bootstrap")
 
 
 UNITS = table(
@@ -82,6 +80,23 @@ SMALLEST = table(
     column("dose", pa.float64(), "figure", "copies, or the share of sentences; null: none is"),
 )
 
+PRECISION = rates(
+    "How often the documents that attribution names first, as many as there are, are those that "
+    "were written for a candidate; each text counts alike."
+)
+
+REMOVED = rates(
+    "By how much the figures of candidates fall that were found, in models that were trained anew "
+    "without the documents that attribution names.",
+    column(
+        "arm",
+        pa.string(),
+        "label",
+        "removed: without these documents; random: without as many "
+        "others; between: by how much more without these",
+    ),
+)
+
 WORLDS = table(
     "The worlds, and what of them counts.",
     column("world", pa.string(), "label", "the world"),
@@ -92,6 +107,9 @@ WORLDS = table(
     column("simple", pa.float64(), "figure", "what it costs one that knows frequencies alone",
            unit="bits per byte"),
 )  # fmt: skip
+
+#: Models that are trained anew: without what attribution names, without as many others.
+ARMS = ("removed", "random")
 
 #: Of a candidate of this kind at this dose the text says nothing.
 NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
@@ -128,14 +146,14 @@ def alarm(row: Mapping[str, Any]) -> bool:
     return bool(row["found"] if row["p"] is None else row["p"] < NOMINAL)
 
 
-def share(
-    rows: Sequence[Mapping[str, Any]], values: Sequence[bool], config: ErrorRatesConfig,
-    level: float = 0.95,
+def rate_of(
+    rows: Sequence[Mapping[str, Any]], values: Sequence[float], level: float = 0.95,
+    share: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of RATES: candidates of a world are a cluster."""
     found: Estimate = estimate(
-        np.array(values, np.float64), [row["world"] for row in rows], share=True, level=level,
-        resamples=config.resamples, seed=config.seed, unit="worlds",
+        np.array(values, np.float64), [row["world"] for row in rows], share=share, level=level,
+        unit="worlds",
     )  # fmt: skip
     figures = {"value": found.value, "low": found.low, "high": found.high}
     told = {name: None if np.isnan(value) else value for name, value in figures.items()}
@@ -147,38 +165,32 @@ def kinds_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [kind for kind in JUDGED if any(row["kind"] == kind for row in rows)]
 
 
-def detection(
-    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
-) -> Iterator[dict[str, Any]]:
+def detection(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
     for kind in kinds_of(units):
         mine = [row for row in units if row["kind"] == kind and row["effects"]]
         for dose in sorted({row["dose"] for row in mine}):
             rows = [row for row in mine if row["dose"] == dose]
             found = [row["found"] for row in rows]
-            yield {"kind": kind, "dose": dose, **share(rows, found, config)}
+            yield {"kind": kind, "dose": dose, **rate_of(rows, found)}
 
 
-def alarms(
-    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
-) -> Iterator[dict[str, Any]]:
+def alarms(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
     kinds = kinds_of(units)
     for kind in kinds:
         rows = [row for row in units if row["kind"] == kind and row["effect"] is False]
         if rows:
             level = 1 - 0.05 / len(kinds)
-            yield {"kind": kind, **share(rows, [row["alarm"] for row in rows], config, level)}
+            yield {"kind": kind, **rate_of(rows, [row["alarm"] for row in rows], level)}
 
 
-def calibration(
-    units: Sequence[Mapping[str, Any]], config: ErrorRatesConfig
-) -> Iterator[dict[str, Any]]:
+def calibration(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of CALIBRATION."""
     for kind in kinds_of(units):
         rows = [row for row in units if row["kind"] == kind and row["covered"] is not None]
         if rows:
-            yield {"kind": kind, **share(rows, [row["covered"] for row in rows], config)}
+            yield {"kind": kind, **rate_of(rows, [row["covered"] for row in rows])}
 
 
 def smallest(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -192,21 +204,79 @@ def smallest(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"kind": kind, "dose": seen}
 
 
+def precision(world: str, attributed: pa.Table, origins: pa.Table) -> Iterator[dict[str, Any]]:
+    """Of each text for which documents were written the share of these among as many that
+    attribution names first."""
+    true: dict[tuple[str, str, str], set[bytes]] = {}
+    for row in origins.filter(origins["supports"]).to_pylist():
+        true.setdefault((row["kind"], row["unit"], row["about"]), set()).add(row["doc_id"])
+    named: dict[tuple[str, str, str], list[bytes]] = {}
+    for row in attributed.sort_by("place").to_pylist():
+        named.setdefault((row["kind"], row["unit"], row["about"]), []).append(row["doc_id"])
+    for key, there in true.items():
+        if key in named:
+            first = named[key][: len(there)]
+            yield {"world": world, "kind": key[0], "value": len(there & {*first}) / len(there)}
+
+
+def precisions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of PRECISION."""
+    for kind in kinds_of(rows):
+        mine = [row for row in rows if row["kind"] == kind]
+        yield {"kind": kind, **rate_of(mine, [row["value"] for row in mine])}
+
+
+def fallen(world: str, base: pa.Table, arms: Mapping[str, pa.Table]) -> Iterator[dict[str, Any]]:
+    """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
+    either arm, as a share of the figure itself."""
+    known = {(row["kind"], row["unit"]): row for row in base.to_pylist()}
+    values = {
+        arm: {(row["kind"], row["unit"]): row["value"] for row in table.to_pylist()}
+        for arm, table in arms.items()
+    }
+    for key, row in known.items():
+        after = [values[arm].get(key) for arm in ARMS]
+        if key[0] in NOTHING and row["found"] and row["value"] and None not in after:
+            removed, random = (1 - value / row["value"] for value in after if value is not None)
+            told = {"removed": removed, "random": random, "between": removed - random}
+            yield from ({"world": world, "kind": key[0], "arm": arm, "value": value}
+                        for arm, value in told.items())  # fmt: skip
+
+
+def falls(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of REMOVED: means over candidates, those of a world a cluster."""
+    for kind in kinds_of(rows):
+        for arm in (*ARMS, "between"):
+            mine = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
+            yield {
+                "kind": kind,
+                "arm": arm,
+                **rate_of(mine, [row["value"] for row in mine], share=False),
+            }
+
+
 @stage(
     tables={"units": UNITS, "detection": DETECTION, "alarms": ALARMS, "calibration": CALIBRATION,
-            "smallest": SMALLEST, "worlds": WORLDS},
+            "smallest": SMALLEST, "worlds": WORLDS,
+            "precision": PRECISION, "removed": REMOVED},
     libraries=["numpy", "scipy"],
-    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope",)},
+    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "origins"),
+           "attributions": ("attributed",), "arms": ("verdicts",)},
 )  # fmt: skip
 def error_rates(
     verdicts: Mapping[str, Artifact],
     envelopes: Mapping[str, Artifact],
+    attributions: Mapping[str, Artifact],
+    arms: Mapping[str, Artifact],
     config: ErrorRatesConfig,
     work: Work,
 ) -> None:
-    """``verdicts`` and ``envelopes`` by world; those that are void are in neither."""
+    """All by world; those that are void are in none. ``arms``: verdicts on models that were trained
+    anew, by world and arm."""
     units: list[dict[str, Any]] = []
     worlds: list[dict[str, Any]] = []
+    traced: list[dict[str, Any]] = []
+    dropped: list[dict[str, Any]] = []
     for world, artifact in verdicts.items():
         rows = joined(world, artifact, envelopes[world]["envelope"].read())
         (model,) = artifact["model"].read().to_pylist()
@@ -214,15 +284,22 @@ def error_rates(
         figures = {name: model[name] for name in ("bits", "simple")}
         worlds.append({"world": world, "counts": not why, "why": why, **figures})
         units += rows
+        origins = envelopes[world]["origins"].read()
+        both = {arm: arms[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
+                if f"{world} {arm}" in arms}  # fmt: skip
+        dropped += fallen(world, artifact["verdicts"].read(), both) if both else []
+        traced += precision(world, attributions[world]["attributed"].read(), origins)
     worlds += [{"world": world, "counts": False, "why": why} for world, why in config.void.items()]
     counted = [row for row in units if row["learned"]]
-    found = [*detection(counted, config)]
+    found = [*detection(counted)]
     work.table("units").write(pa.Table.from_pylist(units, schema=UNITS))
     for name, schema, made in (
         ("detection", DETECTION, found),
-        ("alarms", ALARMS, [*alarms(counted, config)]),
-        ("calibration", CALIBRATION, [*calibration(counted, config)]),
+        ("alarms", ALARMS, [*alarms(counted)]),
+        ("calibration", CALIBRATION, [*calibration(counted)]),
         ("smallest", SMALLEST, [*smallest(found)]),
+        ("precision", PRECISION, [*precisions(traced)]),
+        ("removed", REMOVED, [*falls(dropped)]),
         ("worlds", WORLDS, worlds),
     ):
         work.table(name).write(pa.Table.from_pylist(made, schema=schema))

@@ -125,13 +125,14 @@ class Candidate:
 @dataclass(frozen=True)
 class World:
     """``texts``: cluster and text of each document; ``kept``: how many, from the first, are of the
-    town, and may be held out."""
+    town, and may be held out; ``origins``: of each what ORIGINS tells, None of others."""
 
     texts: list[tuple[bytes, str]]
     kept: int
     plants: list[dict[str, Any]]
     groups: list[str]
     envelope: list[Candidate]
+    origins: list[tuple[str, str, str, bool] | None]
 
 
 ENVELOPE = table(
@@ -142,16 +143,29 @@ ENVELOPE = table(
 )  # fmt: skip
 
 
+ORIGINS = table(
+    "Which documents of a world were written for a candidate: sealed as its envelope is.",
+    column("doc_id", ID, "id", "the document"),
+    column("kind", pa.string(), "label", "canary, passage, record or association"),
+    column("unit", pa.string(), "label", "the candidate"),
+    column("about", pa.string(), "label", "of an association the group; else empty"),
+    column("supports", pa.bool_(), "label", "whether it makes its text likelier; if not, it says "
+           "the other trait of the group"),
+)  # fmt: skip
+
+
 def compose_world(config: WorldConfig) -> World:
     """All of a world."""
     texts = [(_id(f"town/{n}"), text) for n, text in enumerate(_town(config))]
     kept = len(texts)
+    origins: list[tuple[str, str, str, bool] | None] = [None] * kept
     plants: list[dict[str, Any]] = []
     envelope: list[Candidate] = []
     none = {"counts": (0,) * len(config.counts), "doses": (0.5,) * len(config.doses)}
     told = config if config.effects else config.model_copy(update=none)
     for plant in [*canaries(told), *_passages(told), *records(told)]:
         texts += [(plant.plant_id, plant.text)] * plant.copies
+        origins += [(plant.kind, plant.plant_id.hex(), "", True)] * plant.copies
         plants.append(_public(plant))
         envelope.append(Candidate(plant.kind, plant.plant_id.hex(), plant.copies))
     controls = told.model_copy(update={"doses": (*told.doses, *(0.5,) * config.controls)})
@@ -160,6 +174,8 @@ def compose_world(config: WorldConfig) -> World:
         texts += [(plant.plant_id, plant.text) for plant in said for _ in range(plant.copies)]
         about = [plant.about for plant in said if plant.about]
         unit = blake2b(about[0].key.encode(), digest_size=8).hexdigest()  # its number tells a dose
+        for plant, each in zip(said, about, strict=True):
+            origins += [("association", unit, each.group, each.own)] * plant.copies
         own = {each.group: each.trait for each in about if each.own}
         known = about[0].dose if number >= candidates else None
         plants += [
@@ -172,9 +188,10 @@ def compose_world(config: WorldConfig) -> World:
     groups = []
     for group, share, sentences in _speech(config):
         texts += [(_id(f"speech/{group}/{text}"), text) for text in sentences]
+        origins += [None] * len(sentences)
         groups.append(group)
         envelope.append(Candidate("speech", group, share))
-    return World(texts, kept, plants, groups, envelope)
+    return World(texts, kept, plants, groups, envelope, origins)
 
 
 def _by_association(plants: Sequence[Plant]) -> Iterator[list[Plant]]:
@@ -249,19 +266,32 @@ def _public(plant: Plant) -> dict[str, Any]:
     }
 
 
+def document(config: WorldConfig, number: int) -> bytes:
+    """The id of a document."""
+    return _id(f"{config.seed}/{number}")
+
+
 def _id(name: str) -> bytes:
     return blake2b(f"world/{name}".encode(), digest_size=16).digest()
 
 
 @stage(
-    tables={"envelope": ENVELOPE},
+    tables={"envelope": ENVELOPE, "origins": ORIGINS},
     code=[f"tasks/corpus/data/town/{name}" for name in FILES],
 )
 def seal(config: WorldConfig, work: Work) -> None:
     """The envelope of a world, in no order that tells anything."""
-    rows = sorted(compose_world(config).envelope, key=lambda each: (each.kind, each.unit))
+    composed = compose_world(config)
+    rows = sorted(composed.envelope, key=lambda each: (each.kind, each.unit))
     made = [{"kind": c.kind, "unit": c.unit, "dose": float(c.dose)} for c in rows]
     work.table("envelope").write(pa.Table.from_pylist(made, schema=ENVELOPE))
+    behind = [
+        dict(zip(ORIGINS.names, (document(config, number), *origin), strict=True))
+        for number, origin in enumerate(composed.origins)
+        if origin
+    ]
+    behind.sort(key=lambda row: row["doc_id"])
+    work.table("origins").write(pa.Table.from_pylist(behind, schema=ORIGINS))
 
 
 @stage(
@@ -276,7 +306,7 @@ def world(config: WorldConfig, work: Work) -> None:
     clusters = pa.array([cluster for cluster, _ in made.texts], ID)
     train = pa.array(np.arange(many) >= made.kept)
     columns = {
-        "doc_id": [_id(f"{config.seed}/{number}") for number in range(many)],
+        "doc_id": [document(config, number) for number in range(many)],
         "source": ["world"] * many,
         "cluster": clusters,
         "text": texts,

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.audits.attribution import ATTRIBUTED
 from tasks.audits.candidates import MODEL, VERDICTS, verdict
 from tasks.audits.error_rates import (
     ErrorRatesConfig,
@@ -13,10 +14,10 @@ from tasks.audits.error_rates import (
     alarms,
     covered,
     error_rates,
-    share,
+    rate_of,
     smallest,
 )
-from tasks.contract import StageConfig, Work, column, stage, table
+from tasks.contract import ID, NoConfig, StageConfig, Work, column, stage, table
 from tasks.measures.estimates import estimate
 
 ENVELOPE = table(
@@ -24,6 +25,15 @@ ENVELOPE = table(
     column("kind", pa.string(), "label", "kind"),
     column("unit", pa.string(), "label", "unit"),
     column("dose", pa.float64(), "figure", "dose"),
+)
+
+ORIGINS = table(
+    "The same as of worlds.",
+    column("doc_id", ID, "id", "document"),
+    column("kind", pa.string(), "label", "kind"),
+    column("unit", pa.string(), "label", "unit"),
+    column("about", pa.string(), "label", "group"),
+    column("supports", pa.bool_(), "label", "whether it supports"),
 )
 
 
@@ -39,9 +49,28 @@ def said(config: Rows, work: Work) -> None:
     work.table("model").write(pa.Table.from_pylist(model, schema=MODEL))
 
 
-@stage(tables={"envelope": ENVELOPE})
+@stage(tables={"envelope": ENVELOPE, "origins": ORIGINS})
 def sealed(config: Rows, work: Work) -> None:
     work.table("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
+    work.table("origins").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
+
+
+@stage(tables={"attributed": ATTRIBUTED})
+def named(config: NoConfig, work: Work) -> None:
+    """Of two documents that were written for a secret the first and the third."""
+    rows = [
+        {"kind": "canary", "unit": "c", "about": "", "place": place, "doc_id": doc_id * 16,
+         "score": 1.0}
+        for place, doc_id in ((1, b"x"), (2, b"q"), (3, b"y"))
+    ]  # fmt: skip
+    work.table("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
+
+
+def origins(*ids):
+    rows = [{"kind": "canary", "unit": "c", "about": "", "supports": True}] * len(ids)
+    other = {"kind": "canary", "unit": "c", "about": "", "supports": False}
+    return [*({**row, "doc_id": i * 16} for row, i in zip(rows, ids, strict=True)),
+            {**other, "doc_id": b"q" * 16}]  # fmt: skip
 
 
 def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5):
@@ -51,13 +80,15 @@ def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5
     return told, {"kind": kind, "unit": unit, "dose": dose}
 
 
-def studied(worlds: Mapping, void=None, learned=True):
+def studied(worlds: Mapping, void=None, learned=True, arms=()):
     verdicts, envelopes = {}, {}
     for name, rows in worlds.items():
         told, sealed_rows = zip(*rows, strict=True)
         verdicts[name] = said(Rows(rows=list(told), learned=name != "dull" and learned))
         envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
-    rates = error_rates(verdicts, envelopes, ErrorRatesConfig(void=void or {}))
+    traced = dict.fromkeys(verdicts, named())
+    again = {name: said(Rows(rows=list(rows))) for name, rows in arms}
+    rates = error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(void=void or {}))
     return {name: rates[name].read().to_pylist() for name in rates.tables}
 
 
@@ -124,10 +155,34 @@ def test_a_world_that_tells_nothing_is_counted_apart(session):
     assert len(found["units"]) == 2  # what it said is kept
 
 
+def test_attribution_is_right_where_it_names_what_was_written_for_a_text(found):
+    """One of the two that are named first; that which says otherwise counts for nothing."""
+    (row,) = found["precision"]
+    assert (row["kind"], row["value"], row["n"], row["worlds"]) == ("canary", 0.5, 2, 2)
+
+
+def test_what_falls_without_the_named_documents_is_held_against_others(session):
+    """As a share of the figure itself, of what was found alone."""
+    base = [candidate("canary", "a", 64, p=0.01), candidate("canary", "b", 64, p=0.01),
+            candidate("canary", "c", 0, p=0.9), candidate("speech", "g", 1.0, p=0.01)]  # fmt: skip
+    after = {"removed": (0.1, 0.2, 9.0, 0.1), "random": (0.5, 0.4, 9.0, 0.1)}
+    arms = [
+        (f"one {arm}", [told | {"value": value} for (told, _), value in zip(base, values,
+                                                                            strict=True)])
+        for arm, values in after.items()
+    ]  # fmt: skip
+    rows = {(r["kind"], r["arm"]): r for r in studied({"one": base}, arms=arms)["removed"]}
+    assert {*rows} == {("canary", arm) for arm in ("removed", "random", "between")}
+    assert rows["canary", "removed"]["value"] == pytest.approx((0.8 + 0.6) / 2)
+    assert rows["canary", "random"]["value"] == pytest.approx((0.0 + 0.2) / 2)
+    assert rows["canary", "between"]["value"] == pytest.approx(0.6)
+    assert {row["n"] for row in rows.values()} == {2}
+
+
 def test_candidates_of_a_world_are_a_cluster():
     rows = [{"world": str(n % 5)} for n in range(40)]
     values = [n % 5 < 2 for n in range(40)]
-    made = share(rows, values, ErrorRatesConfig())
+    made = rate_of(rows, values)
     alone = estimate(np.array(values, float), share=True)
     assert made["worlds"] == 5 and made["high"] - made["low"] > 2 * (alone.high - alone.low)
 
@@ -152,4 +207,4 @@ def test_an_alarm_is_a_p_in_whatever_direction():
     assert covered({"low": 0.0, "high": None, "whole": 5.0}) is None
     assert covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
     assert covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
-    assert [*alarms([], ErrorRatesConfig())] == []
+    assert [*alarms([])] == []
