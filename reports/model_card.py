@@ -83,7 +83,8 @@ class Card:
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        blocks = standing(self.findings, self.policy, self._failed())
+        blocks = standing(self.findings, self.policy, self._failed(), self.read(),
+                          self.masker.whole)  # fmt: skip
         blocks += self.findings.outdone()
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
@@ -101,6 +102,21 @@ class Card:
         if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
             blocks.append(self.findings.controls())
         return blocks
+
+    def read(self) -> Parts:
+        """How much of which text the model has read."""
+        parts: list[Inline] = []
+        if known := self.corpus_figures:
+            documents = known.sum("sources", "documents", "documents", "documents read",
+                                  split="train")  # fmt: skip
+            parts += ["A corpus of ", documents, " for training"]
+        if self.pretrained and step_of(self.pretrained, self.checkpoint.content) is not None:
+            tokens = self.book.figure(
+                "tokens-read", "tokens read", "tokens", ("pretrain", "checkpoints"),
+                {"content": self.checkpoint.content}, aggregate="max", column="tokens",
+            )  # fmt: skip
+            parts += ["; " if parts else "", tokens, " were read, some more than once"]
+        return [*parts, "."] if parts else ["Not known: it came without its corpus."]
 
     def _failed(self) -> dict[str, str]:
         """Why, by audit, masked."""

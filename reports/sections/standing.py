@@ -3,7 +3,8 @@ policy, what they did not look at; and the findings that are furthest from what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
@@ -19,9 +20,16 @@ SHOWN = 5
 RANGE = {"share": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
-def standing(findings: Findings, policy: Artifact | None, failed: Mapping[str, str]) -> list[Block]:
+def standing(
+    findings: Findings,
+    policy: Artifact | None,
+    failed: Mapping[str, str],
+    read: Parts,
+    visible: Callable[[str], str],
+) -> list[Block]:
     """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
-    the examination could not be made."""
+    the examination could not be made; ``read``: what the model has read; ``visible``: names of
+    files as they may be shown."""
     controls = [(name, row) for name, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
     broken = _failed(controls, ("instrument", "scorer", "baseline"))
@@ -56,7 +64,8 @@ def standing(findings: Findings, policy: Artifact | None, failed: Mapping[str, s
                 ("Do the instruments work?", [_believed(controls, broken, weak)]),
                 ("Against the policy", _judged(rules, fails, findings)),
                 ("Not audited", [" ".join(silent) or "Nothing that can be audited was left out."]),
-                ("Audited", [", ".join(title(name) for name in findings.by_audit) or "Nothing."]),
+                ("Audited", [_audited(findings, visible)]),
+                ("What it had read", read),
             ]
         ),
     ]
@@ -66,6 +75,27 @@ def standing(findings: Findings, policy: Artifact | None, failed: Mapping[str, s
         blocks.append(Paragraph([lead]))
         blocks.append(Bullets([_said(name, row, figure) for name, row, figure in worst]))
     return blocks
+
+
+def _audited(findings: Findings, visible: Callable[[str], str]) -> str:
+    """The audits, each with the files that it was made on; the others have items of their own."""
+    said = []
+    for name in findings.by_audit:
+        artifact = findings.audits.get(name)
+        files = [] if artifact is None else files_of(artifact.manifest["parts"]["config"])
+        named = ", ".join(map(visible, files))
+        said.append(f"{title(name)} (on {named})" if named else title(name))
+    rest = " Where no file is named an audit has items of its own, or asks about the corpus."
+    return ", ".join(said) + "." + rest if said else "Nothing."
+
+
+def files_of(config: Mapping[str, Any]) -> list[str]:
+    """The names of the files that settings name."""
+    values = [
+        v for value in config.values() for v in (value if isinstance(value, list) else [value])
+    ]
+    paths = [PurePath(value) for value in values if isinstance(value, str)]
+    return [path.name for path in paths if path.suffix]
 
 
 def _sentence(text: str) -> str:
@@ -100,6 +130,12 @@ def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str
     )
     if alone:
         said += f" {alone} of {len(kinds)} controls test a scorer or a baseline, not the model."
+    asking = list(dict.fromkeys(title(name) for name, row in controls if row["tests"] == "model"))
+    if asking and not weak:
+        said += (
+            f" Whether this model is strong enough to be asked is known for {', '.join(asking)} "
+            f"alone: it is."
+        )
     if weak:
         said += (
             f" This model is too weak to be asked by {', '.join(weak)}: what is not found there "

@@ -4,7 +4,7 @@ import pytest
 
 from reports.page.figures import Book
 from reports.sections.findings import Findings
-from reports.sections.standing import distance, standing, worst_of
+from reports.sections.standing import distance, files_of, standing, worst_of
 from tasks.audits.about import AUDITS
 from tasks.audits.findings import FINDINGS, finding, findings_table
 from tasks.audits.policy import PolicyConfig, policy
@@ -43,7 +43,9 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None):
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
     verdicts = policy(audits, PolicyConfig(rules=rules)) if rules else None
     book = Book({f"audit_{name}": artifact for name, artifact in audits.items()})
-    callout, facts, *rest = standing(Findings(book, audits), verdicts, why or {})
+    callout, facts, *rest = standing(
+        Findings(book, audits), verdicts, why or {}, ["Nobody knows."], str
+    )
     said = {term: "".join(p if isinstance(p, str) else p.short for p in parts)
             for term, parts in facts.pairs}  # fmt: skip
     return callout.kind, callout.parts[0], said, rest
@@ -145,3 +147,12 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
     assert "; 0.0 % where there is nothing to find." in text
     assert text.index("Metric 1, k=8") < text.index("Model details")
+
+
+def test_it_names_the_files_that_audits_were_made_on(session):
+    config = {"pairs": "sets/crows_pairs.csv", "pro": ["a/pro.txt", "a/anti.txt"], "seed": 3,
+              "kind": "all", "prompts": None}  # fmt: skip
+    assert files_of(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
+    _, _, said, _ = screen()
+    assert "(on" not in said["Audited"] and "items of its own" in said["Audited"]
+    assert said["What it had read"] == "Nobody knows."
