@@ -46,6 +46,7 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     from flows import pipeline  # noqa: F401
+    from flows.studying import StudyConfig
     from tasks.audits.catalogue import ASK
     from tasks.contract import STAGES
 
@@ -54,6 +55,10 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {f"ask_{name}" for name in ASK}  # have those of their audits
     ours -= {"respond_untrained", "refer", "failures"}  # have those of respond; a run fills its own
+    ours -= {"blank", "behind", "proof", "proof_card"}  # a proof fills theirs
+    of_study = {"world", "seal", "attribute", "judge_candidates", "error_rates", "study_card"}
+    assert {"world", "attribute", "study_card"} <= {*StudyConfig.model_fields}
+    ours -= of_study
     assert sections - {"cut_repeats", "cut_toxic", "deduplicate_masked", "select_scored"} == ours
 
 
