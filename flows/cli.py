@@ -33,8 +33,8 @@ COMMANDS = {
     "mitigate": "Train without the documents behind findings, or without toxic ones, beside a "
     "control that lacks as many others; audit both alike and compare them.",
     "prove": "Train anew without the documents behind findings, beside a control that lacks as "
-    "many others and the whole corpus from other seeds; audit all alike and show what became of the "
-    "findings.",
+    "many others and the whole corpus from other seeds; audit all alike and show what became of "
+    "the findings.",
     "study": "Measure how often the audits are wrong, on invented worlds whose answers are sealed "
     "until the audits are done.",
     "generate": "Let a checkpoint write, by every decoding method side by side, with "

@@ -21,7 +21,8 @@ def settings(section: str | None = None, *, json_: Json = False) -> None:
     Parameters
     ----------
     section
-        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier.
+        Only this section or key, such as pretrain.train, pretrain.train.steps or earlier; study,
+        study.world …: those of the command study.
     """
     show(list_settings(section), json_, render)
 
@@ -33,6 +34,10 @@ def list_settings(section: str | None = None) -> list[Row]:
     ``several`` sections of the name may stand in a config. UsageError where there is neither.
     """
     schema = Config.model_json_schema()
+    if section is not None and section.partition(".")[0] == "study":
+        from flows.studying import StudyConfig
+
+        schema, section = StudyConfig.model_json_schema(), section.partition(".")[2] or None
     found = list(_walk("", False, schema, schema["$defs"], {}))
     if section is None:
         return found

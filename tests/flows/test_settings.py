@@ -98,3 +98,13 @@ def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
                 number = int if allowed.startswith("integer") else float
                 with pytest.raises(ValueError, match=rf"{key} must be .*"):
                     config(**{key: number(bound) + change})
+
+
+def test_the_settings_of_a_study_stand_under_its_name():
+    rows = {f"{row['section']}.{row['key']}".strip("."): row for row in list_settings("study")}
+    assert rows["worlds"]["default"] == 40 and rows["world.sentences"]["default"] == 48
+    assert rows["pretrain.train.steps"]["default"] == 400  # not that of a run
+    (row,) = list_settings("study.world.sentences")
+    assert row == rows["world.sentences"]
+    with pytest.raises(UsageError, match=r"there is no section 'nothing'"):
+        list_settings("study.nothing")
