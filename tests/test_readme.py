@@ -39,7 +39,7 @@ def test_the_readme_shows_every_command():
 def test_the_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     targets = [line.split()[1] for line in LINES if line.startswith("make ")]
-    assert targets == ["run", "test", "check"]
+    assert targets == ["run", "proof", "test", "check"]
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
