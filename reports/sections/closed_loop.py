@@ -158,7 +158,9 @@ class ClosedLoop:
             if line["verdict"] != "pass":
                 said = "Not reached" if line["verdict"] else "Not known"
                 where = f"{said}: {words(case.name)}, {line['line']}: "
-                missed.append([where, Brief(self.line(case, number)), f", {self.bound(line)}."])
+                missed.append(
+                    [where, Brief(self.line(case, number)), f" (must be {self.bound(line)})."]
+                )
         return [
             Callout("good" if len(held) == len(lines) else "bad", [f"{told}."]),
             self.summary(cases), Bullets([*map(self.verdict, cases), *missed]),
@@ -202,8 +204,8 @@ class ClosedLoop:
             return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
         part = left["low"] is not None and left["low"] > 0
         told, end = ("went away in part", ".") if part else ("went away", ", which may be nothing.")
-        return [f"{name} {told}: of ", self.effect(case, "before", BASE), f"{case.measure} more "
-                f"than {case.nothing}, ", self.effect(case, "left", REMOVED),
+        return [f"{name} {told}: of ", self.effect(case, "before", BASE), f"{case.measure} above "
+                f"those {case.nothing}, ", self.effect(case, "left", REMOVED),
                 f" ({self.interval(left)}) is left{end}"]  # fmt: skip
 
     # Sections --------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ class ClosedLoop:
             [name for name, _ in shown],
             [row["value"] for _, row in shown],
             [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
-            f"{words(case.name)}{case.measure and f',{case.measure}'}",
+            case.unit,
             none["value"] if none is not None else None,
         )
         alt = "; ".join(f"{name} {show(row['value'], case.unit)} ({self.interval(row)})"
@@ -288,7 +290,7 @@ class ClosedLoop:
             value, none = case.get("value", arm), case.get("nothing", arm)
             assert value is not None
             n = f"{value['n']:,}" if value["clusters"] in (None, value["n"]) else (
-                f"{value['n']:,} of {value['clusters']:,}")  # fmt: skip
+                f"{value['n']:,} in {value['clusters']:,}")  # fmt: skip
             rows.append([self.arm(arm), self.mean(case, arm), self.interval(value), n,
                          self.mean(case, arm, "nothing"), self.interval(none)])  # fmt: skip
         columns = ["arm", "value", "95 % interval", "n", case.nothing, "95 % interval"]
@@ -300,7 +302,7 @@ class ClosedLoop:
                 f"{region['method']}."
             )
         if case.kind == "association":
-            note = "n: sentences, of so many pairs of groups, over which the interval is."
+            note = "n: sentences in so many pairs of groups; the interval is over these pairs."
         return Grid("Each arm", columns, rows, frozenset(range(1, 6)), note)
 
     def changes(self, case: Case) -> Grid:

@@ -161,7 +161,9 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
     copied = replace(apart, store=store)
     assert "has trained nothing" in copied("prove", corpus["run"], code=2).stderr
-    stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": {}}
+    part = run["pack"]["train"].parts[0].entry
+    entries = {part["name"]: {name: part[name] for name in ("path", "size", "sha256")}}
+    stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": entries}
     fresh.put(f"{run['pack'].folder}/{TOMBSTONES}", json.dumps(stones).encode())
     said = copied("prove", run.id, code=2).stderr
     assert "cannot be proved: it needs the document 0000" in said
