@@ -208,8 +208,8 @@ def world(config: dict[str, Any], store: str) -> str:
         whole = examined(whole_of(settings), checkpoint, text, WHOLE)
         judged = judge_candidates(sample, whole, pretrained, packed, CandidatesConfig())
         named = attribute([text], [text], settings.attribute)
-        if settings.retrain:
-            gone = predicted(named["attributed"].read(), found_in(judged))
+        gone = predicted(named["attributed"].read(), found_in(judged)) if settings.retrain else []
+        if gone:  # where nothing was found there is nothing to take out
             listed = write_list(gone, left_out(run.store))
             for arm in ARMS:
                 out = LeaveOutConfig(documents=listed, control=arm == "random", padding=True)
