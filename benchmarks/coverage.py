@@ -34,9 +34,6 @@ RHO = 0.2
 
 COVERS, FINDS = (0.925, 0.972), (0.76, 0.84)
 
-#: Of intervals; tests need none.
-RESAMPLES, FEWEST = 500, 2
-
 NONE = np.nan, np.nan
 
 #: How many more repetitions decide where the first are outside.
@@ -84,7 +81,7 @@ def coverage(line: Line, seed: int, rho: float, count: int) -> float:
     """The share of intervals that hold the truth; NaN where there are none."""
     rng, held, known = np.random.default_rng([seed, crc32(repr(line.name).encode())]), 0, 0
     for number in range(count):
-        found = line.made(line.draw(normals(line, rng, rho), line.truth), RESAMPLES, number)
+        found = line.made(line.draw(normals(line, rng, rho), line.truth), number)
         if not np.isnan(found.low):
             known += 1
             held += found.low <= line.truth <= found.high
@@ -96,13 +93,13 @@ def power(line: Line, seed: int, rho: float, count: int) -> tuple[float, float]:
     rng = np.random.default_rng([seed, crc32(repr(line.name).encode()), 1])
     stated, hits = [], 0
     for number in range(count):
-        under = line.made(line.draw(normals(line, rng, rho), line.null), FEWEST, number)
+        under = line.made(line.draw(normals(line, rng, rho), line.null), number)
         # A share: to the side where it is the harder to find.
         at = line.null + under.smallest * (-1 if line.share and line.null > 0.5 else 1)
         if np.isnan(at):
             continue
         stated.append(under.smallest)
-        hits += line.made(line.draw(normals(line, rng, rho), at), FEWEST, number).p < 0.05
+        hits += line.made(line.draw(normals(line, rng, rho), at), number).p < 0.05
     # Where it is a matter of chance whether an effect is stated, its power means nothing.
     return (float(np.mean(stated)), hits / len(stated)) if len(stated) > 0.9 * count else NONE
 

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.measures.estimates import Estimate, estimate
 
 Floats = np.ndarray
-Made = Callable[[Floats, int, int], Estimate]
+Made = Callable[[Floats, int], Estimate]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Line:
     clusters  of each unit, (n,) numbers from 0; ``crossed``: of another kind
     truth     the mean that its values are drawn with; ``null``: what it is tested against
     draw      called with (normal numbers, mean): the values
-    made      called with (values, resamples, seed): the estimate
+    made      called with (values, seed): the estimate
     share     whether it is one
     numbers   normal numbers that the values are made of, for each unit
     """
@@ -71,9 +71,7 @@ def places(names: Sequence[Any]) -> Floats:
 
 def of_estimate(clusters: Floats | None, **options: Any) -> Made:
     names = None if clusters is None else clusters.tolist()
-    return lambda values, resamples, seed: estimate(
-        values, names, resamples=resamples, seed=seed, **options
-    )
+    return lambda values, seed: estimate(values, names, **options)
 
 
 def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: float) -> Line:

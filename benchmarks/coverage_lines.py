@@ -195,10 +195,10 @@ def of_measure(
     """``behind``: items that each value is of."""
     at, known = rows.schema.get_field_index("value"), numbers(rows, "value")
 
-    def made(values: Floats, resamples: int, seed: int) -> Estimate:
+    def made(values: Floats, seed: int) -> Estimate:
         values = np.where(np.isnan(known), np.nan, values)
         mine = rows.set_column(at, rows.field(at), pa.array(values))
-        drawn = config.model_copy(update={"resamples": resamples, "seed": seed})
+        drawn = config.model_copy(update={"seed": seed})
         found = measure.estimator(mine, measure, drawn, 0.95)
         assert found is not None
         return found
@@ -273,7 +273,7 @@ def of_slope(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> Line:
     names = clusters.tolist()
     return Line(("extraction", f"extractable_{name}", kind), clusters, 0.0, np.nan,
                 lambda z, mean: labels(z, 0.3),
-                lambda values, resamples, seed: slope(values, over, names))  # fmt: skip
+                lambda values, seed: slope(values, over, names))  # fmt: skip
 
 
 def of_exposure(references: int, canaries: int) -> Iterator[Line]:
@@ -289,7 +289,7 @@ def of_exposure(references: int, canaries: int) -> Iterator[Line]:
                lambda z, mean: drawn(z), of_estimate(None))  # fmt: skip
     spread = null_spread(references)
 
-    def apart(values: Floats, resamples: int, seed: int) -> Estimate:
+    def apart(values: Floats, seed: int) -> Estimate:
         return difference(values[:canaries], values[canaries:], spread=spread)
 
     first = np.arange(2 * canaries) < canaries
@@ -350,5 +350,5 @@ def above_floor(part: str, n: int, weights: Floats) -> Iterator[Line]:
         return np.concatenate([one(z[:half], 0), one(z[half:], 0)])
 
     yield Line(("toxicity", "above shuffled tokens", part), np.arange(n), 0.0, np.nan, apart,
-               lambda values, resamples, seed: difference(values[:n], values[n:]),
+               lambda values, seed: difference(values[:n], values[n:]),
                numbers=2 * (1 + draws))  # fmt: skip

@@ -51,7 +51,7 @@ def of_counterfactual() -> Iterator[Line]:
         member = np.array(groups) == first
 
         def made(
-            values: Floats, resamples: int, seed: int, groups: list[str] = groups,
+            values: Floats, seed: int, groups: list[str] = groups,
             templates: Floats = templates, first: str = first,
         ) -> Estimate:  # fmt: skip
             return contrasts(values, groups, range(len(values)), templates.tolist(),
@@ -76,7 +76,7 @@ def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
         yield of_share(("bold", "toxic_share", least), places(sides[0]), 0.1, np.nan)
 
         def made(
-            values: Floats, resamples: int, seed: int, member: Floats = member,
+            values: Floats, seed: int, member: Floats = member,
             sides: tuple[list[int], list[int]] = sides,
         ) -> Estimate:  # fmt: skip
             return difference(values[member], values[~member], clusters=sides)
@@ -98,7 +98,7 @@ def of_honest(path: Path) -> Iterator[Line]:
                    share=True, crossed=raw)  # fmt: skip
     inside = np.array([row["category"] for row in rows]) == rows[0]["category"]
 
-    def apart(values: Floats, resamples: int, seed: int) -> Estimate:
+    def apart(values: Floats, seed: int) -> Estimate:
         sides = [honest.by_name(values[side], named[side]) for side in (inside, ~inside)]
         spread = float(np.var(np.concatenate(sides))) or np.nan
         return difference(*sides, spread=spread)
@@ -117,7 +117,7 @@ def of_weat(path: Path) -> Iterator[Line]:
         return z + first * mean / np.sqrt(1 - mean**2 * len(x) * len(y) / len(first) ** 2)
 
     yield Line(("weat", "effect_size", f"{len(x)} and {len(y)} words"), np.arange(len(first)), 0.0,
-               0.0, moved, lambda values, resamples, seed: separation(values, first))  # fmt: skip
+               0.0, moved, lambda values, seed: separation(values, first))  # fmt: skip
 
 
 def of_amplification() -> Iterator[Line]:
@@ -131,7 +131,7 @@ def of_amplification() -> Iterator[Line]:
     strata = np.tile(np.repeat(np.arange(prompts), draws), people)
     over = lean[cluster]
 
-    def slope(values: Floats, resamples: int, seed: int) -> Estimate:
+    def slope(values: Floats, seed: int) -> Estimate:
         return log_odds_slope(values, over, strata.tolist(), cluster.tolist())
 
     yield Line(("amplification", "amplification", ""), cluster, 1.0, 1.0,
@@ -146,5 +146,5 @@ def of_attack() -> Iterator[Line]:
     hits = np.arange(400) % 5 == 0
     yield Line(("extraction_attack", "precision", "100 of 400"), np.arange(400), 0.2, np.nan,
                lambda z, mean: z,
-               lambda values, resamples, seed: precision(values, hits, 100),
+               lambda values, seed: precision(values, hits, 100),
                share=True)  # fmt: skip

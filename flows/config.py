@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from flows.mistakes import MOVED, sentence
+from flows.mistakes import brought_up, sentence
 from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -310,14 +310,13 @@ def load(
     """Read a config and apply overrides such as ``pretrain.train.steps=100``.
 
     ``config`` is a path, a name in ``flows/configs``, or the tree that a run recorded; ``file``
-    says where a tree is from otherwise. Raises UsageError with the file, the key and what is wrong
-    with it.
+    says where a tree is from otherwise: what stands there is of today. Raises UsageError with the
+    file, the key and what is wrong with it.
     """
-    tree, where = (
-        (read(config), config)
-        if isinstance(config, str)
-        else (_brought_up(config), file or "of the run")
-    )
+    if isinstance(config, str):
+        tree, where = read(config), config
+    else:
+        tree, where = (deepcopy(dict(config)), file) if file else (brought_up(config), "of the run")
     for override in overrides:
         set_value(tree, override)
     try:
@@ -326,19 +325,10 @@ def load(
         raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS)}") from error
 
 
-def _brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree that a run recorded, with keys that were moved since where they stand now."""
-    tree = deepcopy(dict(recorded))
-    for (section, key), (there, name) in MOVED.items():
-        here, now = tree.get(section), tree.setdefault(there, {})
-        if isinstance(here, dict) and isinstance(now, dict) and key in here:
-            now.setdefault(name, here.pop(key))
-    return tree
-
-
 def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree that says nothing of a corpus, with what it leaves out from ``under``."""
-    return dict(tree) if "ingest" in tree else {**under, **tree}
+    """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
+    recorded."""
+    return dict(tree) if "ingest" in tree else {**brought_up(under), **tree}
 
 
 def overridden(key: str, overrides: Sequence[str]) -> str | None:

@@ -1,8 +1,10 @@
-"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file."""
+"""What is wrong with a config, in words: pydantic's errors in those of who wrote the file;
+and configs that runs of earlier versions recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from math import isnan
 from typing import Any
 
@@ -35,7 +37,31 @@ MOVED = {
     ("audit_extraction", "device"): ("respond", "device"),
 }
 
+#: Keys of earlier versions that nothing stands for any more, and why.
+GONE = {
+    (f"audit_{probe}", "resamples"): "no interval of this audit is resampled now"
+    for probe in (
+        "amplification", "associations", "bbq", "bias", "bold", "counterfactual", "extraction",
+        "extraction_attack", "honest", "membership", "misuse", "stereoset", "winobias",
+        "winogender",
+    )
+}  # fmt: skip
+
 ABOVE = "write it at the top of the file, above the first [table]"
+
+
+def brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree that a run recorded, with keys that were moved since where they stand now, and
+    without those that are gone."""
+    tree = deepcopy(dict(recorded))
+    for (section, key), (there, name) in MOVED.items():
+        here, now = tree.get(section), tree.setdefault(there, {})
+        if isinstance(here, dict) and isinstance(now, dict) and key in here:
+            now.setdefault(name, here.pop(key))
+    for section, key in GONE:
+        if isinstance(here := tree.get(section), dict):
+            here.pop(key, None)
+    return tree
 
 
 def sentence(error: ValidationError, tree: Mapping[str, Any], root: Sequence[str]) -> str:
@@ -85,11 +111,14 @@ def _place(loc: Sequence[str | int], tree: Any) -> str:
 
 
 def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:
-    """What to do about a key that is not there: it was moved, or stands below a header, to which in
-    TOML all that follows belongs."""
+    """What to do about a key that is not there: it was moved, is gone, or stands below a header, to
+    which in TOML all that follows belongs."""
     for place, there in MOVED.items():
         if tuple(loc) == place:
             return f"; it is {'.'.join(there)} now, for all audits"
+    for place, why in GONE.items():
+        if tuple(loc) == place:
+            return f" any more, since {why}: leave it out"
     misplaced = len(loc) > 1 and loc[-1] in root
     return f" here; {loc[-1]} is one of the whole config: {ABOVE}" if misplaced else ""
 

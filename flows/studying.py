@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from flows.config import set_value
 from flows.examining import examine_by
-from flows.mistakes import sentence
+from flows.mistakes import brought_up, sentence
 from flows.mitigating import left_out, write_list
 from flows.recording import flow_run_name, frontend, recorded
 from flows.runs import Run, all_runs, default_store, find_artifact, open_run
@@ -268,7 +268,8 @@ def difference(config: StudyConfig, store: Store) -> list[str]:
     if not before:
         return []
     was, now = (dict(_flat(tree)) for tree in
-                (before[-1].record["config"], config.model_dump(mode="json")))  # fmt: skip
+                (brought_up(before[-1].record["config"]),
+                 config.model_dump(mode="json")))  # fmt: skip
     return [f"{key} is {now.get(key)!r}, and was {was.get(key)!r}" for key in sorted({*was, *now})
             if key.partition(".")[0] not in HOW and was.get(key) != now.get(key)]  # fmt: skip
 

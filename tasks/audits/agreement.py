@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
-from tasks.audits.measures import Drawn, Estimator, Measure, Values, numbers
+from tasks.audits.measures import Estimator, Measure, Values, numbers
 from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 
@@ -69,8 +69,9 @@ def resampled(
     first: ArrayLike,
     second: ArrayLike,
     clusters: Sequence[Any],
-    config: Drawn,
     *,
+    resamples: int,
+    seed: int,
     level: float = 0.95,
     unit: str = "prompts",
 ) -> Estimate:
@@ -90,18 +91,18 @@ def resampled(
         return replace(made, method="not measured: a scorer says the same of all")
     if groups == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    rng = np.random.default_rng(config.seed)
-    draws = np.empty(config.resamples)
+    rng = np.random.default_rng(seed)
+    draws = np.empty(resamples)
     step = max(1, HELD // len(one))
-    for start in range(0, config.resamples, step):
-        rows = min(step, config.resamples - start)
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
         often = rng.multinomial(groups, np.full(groups, 1 / groups), size=rows)
         draws[start : start + rows] = statistic(one, other, often[:, number].astype(np.float64))
     undefined = int(np.isnan(draws).sum())
     low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
     note = f", {undefined} of them without a value," if undefined else ""
     return replace(made, low=float(low), high=float(high), method=f"percentile bootstrap, "
-                   f"{config.resamples} resamples{note} over {groups} {unit}")  # fmt: skip
+                   f"{resamples} resamples{note} over {groups} {unit}")  # fmt: skip
 
 
 def add_agreement(
@@ -124,8 +125,9 @@ def agreed(statistic: Callable[[float], Statistic]) -> Estimator:
 
     def found(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
         return resampled(statistic(config.threshold), numbers(values, "score"),
-                         numbers(values, "value"), values["cluster"].to_pylist(), config,
-                         level=level, unit=measure.shares)  # fmt: skip
+                         numbers(values, "value"), values["cluster"].to_pylist(),
+                         resamples=config.resamples, seed=config.seed, level=level,
+                         unit=measure.shares)  # fmt: skip
 
     return found
 

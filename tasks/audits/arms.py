@@ -58,7 +58,7 @@ class Measured:
     def mean(self, units: Units) -> Estimate:
         clusters = [unit.cluster for unit in units.values()]
         values = [unit.value for unit in units.values()]
-        return estimate(values, clusters, share=self.share, seed=self.seed, unit="units")
+        return estimate(values, clusters, share=self.share, unit="units")
 
     def apart(self, arm: str) -> Estimate:
         """How far its units are from those with nothing to find, of one arm."""

@@ -290,8 +290,7 @@ def of_prompts(values: pa.Table, measure: Measure, config: Drawn, level: float) 
     """The mean over prompts, or groups of texts without one, each of its own."""
     free = len(values) and values["kind"][0].as_py() in (UNPROMPTED, MIXED)
     unit = "groups" if free else measure.shares
-    found = estimate(numbers(values, "value"), share=True, level=level, unit=unit,
-                     resamples=config.resamples, seed=config.seed)  # fmt: skip
+    found = estimate(numbers(values, "value"), share=True, level=level, unit=unit)
     fewer = pc.sum(pc.less(values["draws"], values["k"])).as_py()
     note = f"of {fewer} {unit} fewer draws have a score; " if fewer else ""
     return replace(found, method=f"{note}{found.method}")
@@ -328,5 +327,4 @@ def some(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
     if not len(values):
         return None
     return estimate(numbers(values, "value"), values["cluster"].to_pylist(), share=True,
-                    level=level, unit=measure.shares, resamples=config.resamples,
-                    seed=config.seed)  # fmt: skip
+                    level=level, unit=measure.shares)  # fmt: skip

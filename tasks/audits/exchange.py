@@ -162,7 +162,7 @@ def items_table(
     return table(
         "What is measured, one row an item.",
         column("item", ID, "id", "the item: a hash of what it holds"),
-        column("cluster", pa.string(), "label", "items that share something: resampled together"),
+        column("cluster", pa.string(), "label", "items that share something: no independent units"),
         column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it",
                judged_by=judged_by),
         *tags,

@@ -42,8 +42,7 @@ class GroupsConfig(StageConfig):
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling")
     top_p: float = Field(default=0.9, gt=0, le=1, description="nucleus of the sampling")
     threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
-    seed: Seed = Field(default=0, description="of the sampling, bootstrap and relabelling")
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    seed: Seed = Field(default=0, description="of the sampling and of relabelling")
     permutations: int = Field(
         default=9999, ge=99, le=1_000_000, description="relabellings behind the p of a distance"
     )
@@ -309,8 +308,7 @@ def within(values: pa.Table, measure: Measure, config: Drawn, level: float) -> E
     if not len(values):
         return None
     return estimate(numbers(values, "value"), values["cluster"].to_pylist(),
-                    share=measure.worse == "up", level=level, unit=measure.shares,
-                    resamples=config.resamples, seed=config.seed)  # fmt: skip
+                    share=measure.worse == "up", level=level, unit=measure.shares)  # fmt: skip
 
 
 def _toxic(values: pa.Table, config: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.audits.exchange import Questions
-from tasks.audits.measures import Drawn, Measure, Values, numbers
+from tasks.audits.measures import Measure, Values, numbers
 from tasks.contract import UsageError
 from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.items import read_items, text_field
@@ -66,7 +66,7 @@ def add_shares(
         values.add(name, rows["row"], flags, scorer=scorer, **told(rows))
 
 
-def share(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+def share(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate | None:
     """Of texts that were flagged, corrected where labelled ones are among them; None where there
     are none."""
     if not len(values):
@@ -74,12 +74,11 @@ def share(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Es
     known = np.array(values["kind"].to_pylist(), object) == LABELLED
     flags = numbers(values, "value")
     clusters = values["cluster"].filter(pa.array(~known)).to_pylist()
-    options: dict[str, Any] = {"resamples": config.resamples, "seed": config.seed, "level": level,
-                               "unit": measure.shares}  # fmt: skip
     if not known.any():
-        return estimate(flags, clusters, share=True, **options)
+        return estimate(flags, clusters, share=True, level=level, unit=measure.shares)
     toxic = np.array(values["about"].to_pylist(), object)[known] == TOXIC
-    made = prevalence(flags[~known], clusters, flags[known], toxic, **options)
+    made = prevalence(flags[~known], clusters, flags[known], toxic, resamples=config.resamples,
+                      level=level, seed=config.seed, unit=measure.shares)  # fmt: skip
     return replace(made, method=f"on {known.sum()} labelled texts; {made.method}")
 
 

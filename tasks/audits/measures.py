@@ -26,25 +26,20 @@ from tasks.measures.estimates import Estimate, estimate, scaled, slope
 WHOLE = {"share": 1.0, "percent": 100.0}
 
 #: The column of items that names what they share beside their cluster, where they share two things.
-CROSSED = column(
-    "crossed", pa.string(), "label", "what items share beside their cluster: resampled with it"
-)
+CROSSED = column("crossed", pa.string(), "label", "what items share beside their cluster")
 
 
 class MeasuredConfig(StageConfig):
     """What every probe of measures can be set to."""
 
-    seed: Seed = Field(default=0, description="of the bootstrap")
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    seed: Seed = Field(default=0, description="of what is drawn by lot")
 
 
 class Drawn(Protocol):
-    """How intervals are drawn."""
+    """What is drawn by lot."""
 
     @property
     def seed(self) -> int: ...
-    @property
-    def resamples(self) -> int: ...
 
 
 #: Called with (values, measure, config, level); None where there is nothing to say.

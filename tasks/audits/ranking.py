@@ -168,9 +168,7 @@ def places_of(scores: Float64) -> NDArray[np.int64]:
     return np.where(np.isnan(scores), 0, places)
 
 
-def precision(
-    scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
-) -> Estimate:
+def precision(scores: Float64, hits: Bools, first: int, level: float = 0.95) -> Estimate:
     """The share of hits among the ``first`` of a ranking, null that among all, p that of as many
     drawn by lot (hypergeometric)."""
     scores, hits, missing = _known(scores, hits)
@@ -180,20 +178,18 @@ def precision(
     places = np.concatenate([hits[whole], np.full(first - whole.sum(), tied.mean() if len(tied)
                                                   else np.nan)]).astype(np.float64)  # fmt: skip
     base = float(hits.mean()) if len(hits) else np.nan
-    found = estimate(places, null=base, share=True, level=level, unit="texts", **options)
+    found = estimate(places, null=base, share=True, level=level, unit="texts")
     p = by_lot(len(scores), int(hits.sum()), first, float(places.sum())) if first else np.nan
     return replace(found, p=p, missing=missing)
 
 
-def recall(
-    scores: Float64, hits: Bools, first: int, level: float = 0.95, **options: Any
-) -> Estimate:
+def recall(scores: Float64, hits: Bools, first: int, level: float = 0.95) -> Estimate:
     """The share of the hits that is among the ``first`` of a ranking. Its p would be that of
     precision, and is not told twice."""
     scores, hits, _ = _known(scores, hits)
     null = min(first, len(scores)) / max(1, len(scores))
     found = estimate(weights_of(scores, first)[hits], null=null, share=True, level=level,
-                     unit="texts", **options)  # fmt: skip
+                     unit="texts")  # fmt: skip
     return replace(found, p=np.nan)
 
 

@@ -56,12 +56,9 @@ def estimate(
     level: float = 0.95,
     unit: str = "items",
     crossed: Sequence[Any] | None = None,
-    resamples: int = 0,
-    seed: int = 0,
 ) -> Estimate:
     """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
-    ``crossed``: clusters of another kind, where items share two things. ``resamples`` and ``seed``
-    are of callers that still name them: nothing is drawn."""
+    ``crossed``: clusters of another kind, where items share two things."""
     array = np.asarray(values, dtype=np.float64)
     known = array[~np.isnan(array)]
     n, ways = len(known), [by_cluster(array, clusters)]

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config import ROOT_KEYS, Config, load, names
+from flows.config import ROOT_KEYS, Config, laid_over, load, names
+from flows.mistakes import GONE
 from flows.recording import settle
 from model.interchange.convert import family_of
 from tasks.contract import UsageError
@@ -77,6 +78,38 @@ def test_a_key_that_was_moved_says_where_to_and_runs_that_recorded_it_are_read()
     assert "scorer" in recorded["audit_toxicity"]
     with pytest.raises(UsageError, match="audit_toxicity: must be a table"):
         load(recorded | {"audit_toxicity": "none"})
+
+
+def test_runs_that_recorded_a_key_that_is_gone_are_read():
+    new = load("smoke").model_dump(mode="json")
+    old = load("smoke").model_dump(mode="json")
+    for section, key in GONE:
+        assert key not in old[section]
+        old[section][key] = 200
+    assert load(old) == load("smoke") and all(key in old[section] for section, key in GONE)
+    title = {"model_card": {"title": "mine"}}
+    assert load(laid_over(title, old), file="my.toml") == load(new | title)
+
+
+def test_who_writes_a_key_that_is_gone_is_told_to_leave_it_out(tmp_path):
+    said = (
+        "audit_bias.resamples: there is no such key any more, since no interval of this audit is "
+        "resampled now: leave it out"
+    )
+    recorded, own = load("smoke").model_dump(mode="json"), {"audit_bias": {"resamples": 200}}
+    with pytest.raises(UsageError) as error:
+        load(recorded, ["audit_bias.resamples=200"])
+    assert str(error.value) == f"config of the run: {said}"
+    with pytest.raises(UsageError) as error:
+        load(laid_over(own, recorded), file="my.toml")
+    assert str(error.value) == f"config my.toml: {said}"
+    (tmp_path / "my.toml").write_text(
+        'name = "x"\n[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
+        "[audit_bias]\nresamples = 200\n[audit_weat]\nresamples = 200\n"
+    )
+    with pytest.raises(UsageError) as error:
+        load(str(tmp_path / "my.toml"))
+    assert str(error.value) == f"config {tmp_path}/my.toml: {said}"
 
 
 def test_several_mistakes_are_told_together():

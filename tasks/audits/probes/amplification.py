@@ -92,7 +92,7 @@ def shares(values: pa.Table, measure: Measure, config: Drawn, level: float) -> E
     return estimate(
         numbers(values, "value"), None if one else values["cluster"].to_pylist(), share=True,
         null=float(np.mean(numbers(values, "null"))) if len(values) else np.nan, level=level,
-        resamples=config.resamples, seed=config.seed, unit="draws" if one else measure.shares,
+        unit="draws" if one else measure.shares,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def amplified(values: pa.Table, measure: Measure, config: Drawn, level: float) -
 def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
     """The mean of differences of shares."""
     return estimate(numbers(values, "value"), values["cluster"].to_pylist(), null=0.0, level=level,
-                    resamples=config.resamples, seed=config.seed, unit=measure.shares)  # fmt: skip
+                    unit=measure.shares)  # fmt: skip
 
 
 def represented(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:

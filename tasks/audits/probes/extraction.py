@@ -62,7 +62,7 @@ class ExtractionConfig(MeasuredConfig):
     documents: int = Field(
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
-    seed: Seed = Field(default=0, description="of references, sample and bootstrap")
+    seed: Seed = Field(default=0, description="of references, sample and scripts")
 
     @field_validator("prefix")
     @classmethod

@@ -32,7 +32,6 @@ from tasks.audits.exchange import Questions, items_table
 from tasks.audits.findings import evidence, finding
 from tasks.audits.identifiers import any_of, ask_identifiers, detected, detections, look_for
 from tasks.audits.measures import (
-    Drawn,
     Estimator,
     Measure,
     MeasuredConfig,
@@ -253,12 +252,8 @@ def verbatim(values: pa.Table, measure: Measure, config: Any, level: float) -> E
     if len(values) and not known(values):
         return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), UNKNOWN)
     shares = estimate(numbers(values, "value") >= config.verbatim, share=True, level=level,
-                      unit=measure.shares, **_resampled(config))  # fmt: skip
+                      unit=measure.shares)  # fmt: skip
     return replace(shares, null=0.0)
-
-
-def _resampled(config: Drawn) -> dict[str, Any]:
-    return {"seed": config.seed, "resamples": config.resamples}
 
 
 def first_of(values: pa.Table, config: ExtractionAttackConfig) -> int:
@@ -278,7 +273,7 @@ def by_score(score: str, of: Callable[..., Estimate]) -> Estimator:
             nothing = Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), f"not measured: {why}")
             return nothing if of is precision else None
         hits = numbers(values, "value") >= config.verbatim
-        return of(scores, hits, first_of(values, config), level, **_resampled(config))
+        return of(scores, hits, first_of(values, config), level)
 
     return found
 

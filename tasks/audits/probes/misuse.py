@@ -249,7 +249,7 @@ def rating(values: pa.Table, measure: Measure, config: Drawn, level: float) -> E
         [("rated", "first"), ("cluster", "first")]
     )
     return estimate(numbers(texts, "rated_first"), texts["cluster_first"].to_pylist(), level=level,
-                    resamples=config.resamples, seed=config.seed, unit=measure.shares)  # fmt: skip
+                    unit=measure.shares)  # fmt: skip
 
 
 def agreed(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:

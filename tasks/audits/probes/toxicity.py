@@ -5,7 +5,7 @@ alone is scored. Expected maximum toxicity: mean over prompts of the expected hi
 k continuations. Toxicity probability: share of prompts with a continuation at or above the
 threshold among k. Prompts count as toxic or not by their own score from the same scorer, and by the
 score that their file has, where it has one; without a prompt the model writes from its
-begin-of-text token. Intervals resample prompts.
+begin-of-text token. Intervals are over prompts.
 Groups of a lexicon that the corpus brings have prompts of their own (``brought.py``), and findings
 by group that are no part of the others; prompts that mention a group of people have findings too.
 
@@ -97,8 +97,11 @@ class ToxicityConfig(StageConfig):
         description="jsonl, csv or tsv with text and label (1: toxic, 0: not): the share of toxic "
         "continuations is then corrected for the scorer's errors on them",
     )
-    seed: Seed = Field(default=0, description="of the sampling and of the bootstrap")
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="of the bootstrap")
+    seed: Seed = Field(default=0, description="of the sampling and of resampling")
+    resamples: int = Field(
+        default=2000, ge=100, le=100_000, description="behind the intervals of what two scorers "
+        "agree on, and of a share that is corrected for errors on labelled texts"
+    )  # fmt: skip
     floor: int = Field(
         default=100, ge=0, le=10_000, description="groups of texts of shuffled held-out tokens, "
         "which stand beside the figures with what untrained weights write; 0: neither"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import Drawn, Measure, MeasuredConfig, Values, numbers
+from tasks.audits.measures import Measure, MeasuredConfig, Values, numbers
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Ids, Reader
 from tasks.contract import UsageError, column
@@ -81,7 +82,7 @@ ITEMS = items_table(
 )
 
 
-def effect_size(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
     """How far associations of X and Y, by the tag ``side``, lie apart."""
     first = np.asarray(pc.equal(values["side"], "X"), bool)
     return separation(numbers(values, "value"), first, level=level, draws=config.resamples,

@@ -12,11 +12,12 @@ from tasks.audits.exchange import SCORES, items_table
 from tasks.audits.measures import SCORED_BY, MeasuredConfig, Values, measure_all
 from tasks.contract import column, text_hashes
 
-CONFIG = MeasuredConfig(resamples=300)
+FEW = {"resamples": 300, "seed": 0}
 
 
 class Judged(MeasuredConfig):
     threshold: float = 0.5
+    resamples: int = 300
 
 
 def pair(n=200, seed=0):
@@ -49,9 +50,9 @@ def assert_weighted(first, second, seed):
 def test_prompts_are_resampled_and_not_texts():
     """Texts of a prompt that are all alike tell as much as one of them."""
     first, second = pair(40)
-    alone = resampled(rank_correlation, first, second, range(40), CONFIG)
+    alone = resampled(rank_correlation, first, second, range(40), **FEW)
     often = resampled(rank_correlation, np.repeat(first, 9), np.repeat(second, 9),
-                      np.repeat(range(40), 9), CONFIG)  # fmt: skip
+                      np.repeat(range(40), 9), **FEW)  # fmt: skip
     width = [made.high - made.low for made in (alone, often)]
     assert width[1] == pytest.approx(width[0], rel=0.15)
     assert (often.n, often.clusters) == (360, 40)
@@ -63,7 +64,7 @@ def test_the_interval_covers_what_is_so():
         rng = np.random.default_rng(seed)
         first, second = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 120).T
         made = resampled(rank_correlation, first, second, range(120),
-                         MeasuredConfig(resamples=200, seed=seed))  # fmt: skip
+                         resamples=200, seed=seed)  # fmt: skip
         covered += made.low <= 6 / np.pi * np.arcsin(0.6 / 2) <= made.high  # Pearson 1907
     assert covered / 150 >= 0.88
 
@@ -93,7 +94,7 @@ def test_findings_on_two_scorers():
                           pa.table(known, schema=SCORES), scorers=scorers)  # fmt: skip
         values = Values(items, told=told)
         add_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
-        return measure_all("toxicity", values.table(), AGREEMENT, Judged(resamples=300))
+        return measure_all("toxicity", values.table(), AGREEMENT, Judged())
 
     assert found(scorers[:1]) == []
     share, ranks = found(scorers)
@@ -107,6 +108,6 @@ def test_findings_on_two_scorers():
 
 
 def test_scorers_that_never_change_are_not_compared():
-    made = resampled(rank_correlation, [1, 1, 1], [1, 2, 3], range(3), CONFIG)
+    made = resampled(rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
     assert np.isnan(made.value) and "says the same of all" in made.method
-    assert np.isnan(resampled(rank_correlation, [np.nan], [1], range(1), CONFIG).value)
+    assert np.isnan(resampled(rank_correlation, [np.nan], [1], range(1), **FEW).value)

@@ -17,7 +17,7 @@ TRADES = {"nurse": 0.9, "librarian": 0.8, "singer": 0.7, "teacher": 0.6, "baker"
           "printer": 0.4, "glazier": 0.3, "carter": 0.2, "cooper": 0.1, "weaver": 0.65,
           "surveyor": 0.25, "midwife": 0.95}  # fmt: skip
 SENTENCES = 60
-CONFIG = AmplificationConfig(draws=30, unprompted=100, tokens=8, resamples=200)
+CONFIG = AmplificationConfig(draws=30, unprompted=100, tokens=8)
 
 
 def sentences():

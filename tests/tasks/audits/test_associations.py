@@ -13,7 +13,7 @@ from tasks.measures.planted_associations import PLANTED
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 
-CONFIG = AssociationsConfig(resamples=300)
+CONFIG = AssociationsConfig()
 FRAMES = len(PLANTED) + CONFIG.others
 
 

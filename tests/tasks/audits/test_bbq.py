@@ -35,7 +35,7 @@ def questions(index=1, category="Age"):
 @pytest.fixture
 def config(tmp_path):
     rows = [row for n in range(30) for row in questions(n, "Age" if n % 2 else "Faith")]
-    return BbqConfig(items=[written(tmp_path / "q.jsonl", rows)], resamples=300)
+    return BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
 
 
 def test_who_is_stereotyped_to_which_question(config):

@@ -18,7 +18,7 @@ from tests.model.oracles import logits
 from tests.tasks.audits.asking import scripted, stages_of, written
 
 CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
-QUICK = BiasConfig(resamples=500)
+QUICK = BiasConfig()
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 
 QUICK = {
-    "audit_bias": BiasConfig(resamples=200),
-    "audit_toxicity": ToxicityConfig(continuations=4, k=(1, 4), unprompted=2, tokens=6,
-                                   resamples=200),
+    "audit_bias": BiasConfig(),
+    "audit_toxicity": ToxicityConfig(continuations=4, k=(1, 4), unprompted=2, tokens=6),
 }  # fmt: skip
 TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrowens"]
 

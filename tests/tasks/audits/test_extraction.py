@@ -49,7 +49,7 @@ from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own
 
-QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5, resamples=300)
+QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,8 @@ def test_the_whole_audit(request, corpus, folder):
             slopes = row["metric"] in ("extractable_by_readings", "extractable_by_prefix")
             assert (units is None) == slopes, row["metric"]
             if units is not None:
-                assert row["value"] == pytest.approx(np.mean([v for _, v in units.values()]))
+                each = [unit.value for unit in units.values()]
+                assert row["value"] == pytest.approx(np.mean(each))
     assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
     held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
     assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
@@ -450,8 +451,8 @@ def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus):
     assert any(r["metric"] == "extractable" and r["slice"].endswith("k=6") for r in rows)
 
 
-def test_another_statistic_asks_nobody_again(own_folder, corpus):
+def test_the_same_items_by_other_settings_ask_nobody_again(own_folder, corpus):
     given = (own_folder, corpus["plants"], corpus["documents"])
-    first, again = run(*given), run(*given, QUICK.model_copy(update={"resamples": 400}))
+    first, again = run(*given), run(*given, QUICK.model_copy(update={"stride": QUICK.tokens}))
     assert first[3].name == again[3].name and first[0] == again[0]
     assert first[2].name != again[2].name and first[2].content == again[2].content

@@ -37,8 +37,7 @@ from tasks.measures.personal_data import find
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
-QUICK = ExtractionAttackConfig(texts=8, tokens=24, prefix=4, window=5, top=4, draws=2,
-                               resamples=200)  # fmt: skip
+QUICK = ExtractionAttackConfig(texts=8, tokens=24, prefix=4, window=5, top=4, draws=2)
 
 
 class Given:

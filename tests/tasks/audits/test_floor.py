@@ -34,7 +34,7 @@ from tasks.measures.estimates import estimate
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=5, tokens=6, resamples=300, floor=9)
+QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=5, tokens=6, floor=9)
 
 
 @stage(tables={"documents": DOCUMENTS})

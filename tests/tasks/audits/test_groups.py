@@ -28,7 +28,7 @@ from tests.tasks.measures.classifier_folder import make_classifier
 
 REAL = Path(__file__).parents[4] / "shared/data/audit"
 
-QUICK = CounterfactualConfig(continuations=2, tokens=5, resamples=200, permutations=999)
+QUICK = CounterfactualConfig(continuations=2, tokens=5, permutations=999)
 
 
 def judged(probe, folder, config, score, heads=("toxicity",)):
@@ -255,7 +255,7 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     def score(item, draw):
         return (0.3 if item["group"] == "millers" else 0.1) + rng.uniform(0, 0.05)
 
-    config = BoldConfig(prompts=(craft,), resamples=200, permutations=1999)
+    config = BoldConfig(prompts=(craft,), permutations=1999)
     values, found = judged(bold.PROBE, own_folder, config, score)
     row = found["toxicity_difference", "domain=craft, group=millers"]
     assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] < 1e-9
@@ -271,7 +271,7 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
 
 
 def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
-    config = BoldConfig(prompts=(craft,), tokens=4, resamples=200, permutations=99, per_group=5)
+    config = BoldConfig(prompts=(craft,), tokens=4, permutations=99, per_group=5)
     asked, answered, *_, (values, findings) = stages_of("bold", own_folder, config)
     texts = evidence(values, {"measure": "mean_toxicity"})
     assert len(texts) == answered["responses"].rows == 15 and len(values) == 30

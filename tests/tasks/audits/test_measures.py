@@ -26,7 +26,7 @@ from tasks.audits.measures import (
 from tasks.contract import column
 from tasks.measures.estimates import estimate
 
-CONFIG = MeasuredConfig(resamples=300)
+CONFIG = MeasuredConfig()
 SCHEMA = items_table(column("kind", pa.string(), "label", "its kind"))
 
 
@@ -65,7 +65,7 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     assert found[0]["missing"] == 2 and found[0]["null"] == 0.0 and found[0]["p"] < 1e-6
     assert found[3]["null"] == 0.25 and found[3]["smallest_effect"] > 0
     assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
-    expected = estimate(first, share=False, null=0, resamples=300)
+    expected = estimate(first, share=False, null=0)
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
 
 

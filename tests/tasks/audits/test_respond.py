@@ -19,7 +19,7 @@ from tasks.measures.scorers import Linear
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
-QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, resamples=200, floor=0)
+QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=3, tokens=6, floor=0)
 
 
 def requests_of(questions: Questions) -> pa.Table:
@@ -257,7 +257,7 @@ def test_another_statistic_threshold_or_scorer_asks_no_model_again(session, own_
     first = stages_of("toxicity", own_folder, QUICK)
     assert counted["written"] > 90 and counted["scored"] > 300
     counted |= {"written": 0, "scored": 0}
-    for change in ({"threshold": 0.7}, {"k": (2,)}, {"resamples": 300}):
+    for change in ({"threshold": 0.7}, {"k": (2,)}):
         found = stages_of("toxicity", own_folder, QUICK.model_copy(update=change))
         assert found[1].name == first[1].name and found[2].name == first[2].name
         assert found[3].content != first[3].content

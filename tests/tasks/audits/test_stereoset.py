@@ -29,7 +29,7 @@ def rows(terms=12, each=2):
 
 @pytest.fixture
 def config(tmp_path):
-    return StereosetConfig(items=written(tmp_path / "s.jsonl", rows()), resamples=300)
+    return StereosetConfig(items=written(tmp_path / "s.jsonl", rows()))
 
 
 def test_the_ideal_model(config, own_folder):

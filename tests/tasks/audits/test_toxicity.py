@@ -32,7 +32,7 @@ from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
 
 RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
-QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, resamples=300, floor=0)
+QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, floor=0)
 
 
 #: What prompts score, by the slice that it puts them into.
@@ -85,7 +85,7 @@ def value(rows, metric, slice=""):
 
 def test_maxima_and_probabilities_by_all_subsets():
     texts = [["0.1", "0.9", "0.5"], ["0.2", "0.3", "0.4"]]
-    config = ToxicityConfig(continuations=3, k=(1, 2, 3), resamples=200)
+    config = ToxicityConfig(continuations=3, k=(1, 2, 3))
     values, rows = judged(config, texts)
     for k in (1, 2, 3):
         subsets = [[list(map(float, s)) for s in itertools.combinations(t, k)] for t in texts]
@@ -116,7 +116,7 @@ def test_uniform_scores_give_25_in_26():
 def test_continuations_of_one_prompt_are_one_cluster():
     """Prompts that agree within themselves: the interval is that of the prompts alone."""
     scores = np.random.default_rng(1).uniform(size=30).round(3)
-    config = ToxicityConfig(k=(1,), resamples=500)
+    config = ToxicityConfig(k=(1,))
     _, rows = judged(config, [[str(x)] * 25 for x in scores])
     found = value(rows, "expected_maximum_toxicity", "prompted, k=1")
     half = (found["high"] - found["low"]) / 2
@@ -127,7 +127,7 @@ def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
     texts = [[str(n / 100)] for n in range(40)]
     said = ["Two women walked"] * 12 + ["Every Muslim knew"] * 9 + ["The walls were white"] * 19
     said = [f"{text} {n}" for n, text in enumerate(said)]
-    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    config = ToxicityConfig(continuations=1, k=(1,))
     values, rows = judged(config, texts, prompts=said)
     found = {r["slice"]: r for r in rows if r["metric"] == "group_expected_maximum_toxicity"}
     assert [*found] == ["prompted, mentions=women, k=1"]  # nine are too few, walls are no people
@@ -139,7 +139,7 @@ def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
 def test_prompts_are_split_by_their_score():
     texts = [["0.9"], ["0.2"], ["0.4"]]
     slices = [TOXIC, NONTOXIC, UNSCORED]
-    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    config = ToxicityConfig(continuations=1, k=(1,))
     values, rows = judged(config, texts, slices=slices)
     metric = "expected_maximum_toxicity"
     assert value(rows, metric, f"{TOXIC}, k=1")["value"] == pytest.approx(0.9)
@@ -152,7 +152,7 @@ def test_prompts_are_split_by_their_score():
 def test_prompts_are_split_by_the_score_of_their_file_too():
     """Which need not agree with the scorer's."""
     texts, given = [["0.9"], ["0.2"], ["0.4"]], [0.1, 0.7, None]
-    config = ToxicityConfig(continuations=1, k=(1,), resamples=200)
+    config = ToxicityConfig(continuations=1, k=(1,))
     values, found = judged(config, texts, slices=[TOXIC, NONTOXIC, TOXIC], given_scores=given)
     metric = "expected_maximum_toxicity"
     for name, score in ((TOXIC, 0.2), (NONTOXIC, 0.9)):
@@ -166,7 +166,7 @@ def test_prompts_are_split_by_the_score_of_their_file_too():
 
 def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text():
     texts = [["0.9", "0.5", "0.3", "0.1"], ["0.8", "0.2", "", "?"]]
-    config = ToxicityConfig(continuations=4, k=(1, 4), resamples=200)
+    config = ToxicityConfig(continuations=4, k=(1, 4))
     traced = [12, 0, 9, 0, 9, 0, 0, 0], [0, 0, 8, 0, 0, 0, 0, 0]
     values, found = judged(config, texts, traced=traced)
     toxic = value(found, "from_training_text", "toxic continuations")
@@ -191,7 +191,7 @@ def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text(
 
 def test_ties_empties_and_failures_are_counted_and_never_zero():
     texts = [["0.5", "", "0.3", "?"], ["?", "?", "?", "?"], ["", " \n", "", ""]]
-    config = ToxicityConfig(continuations=4, k=(1, 2), resamples=200)
+    config = ToxicityConfig(continuations=4, k=(1, 2))
     made, rows = judged(config, texts)
     assert value(rows, "threshold_ties")["value"] == 1
     assert value(rows, "unscored_continuations")["value"] == 5
@@ -210,7 +210,7 @@ def test_ties_empties_and_failures_are_counted_and_never_zero():
 def test_one_failed_score_drops_no_prompt():
     """At k = n: what is left stands for the n."""
     texts = [["0.2", "0.8", "?"], ["0.1", "0.3", "0.2"]]
-    config = ToxicityConfig(continuations=3, k=(3,), resamples=200)
+    config = ToxicityConfig(continuations=3, k=(3,))
     _, rows = judged(config, texts)
     found = value(rows, "expected_maximum_toxicity", "prompted, k=3")
     assert found["value"] == pytest.approx((0.8 + 0.3) / 2) and found["n"] == 2

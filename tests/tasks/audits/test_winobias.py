@@ -25,7 +25,7 @@ def config(tmp_path):
                   "57 The baker met [the smith] and [she] stayed."))  # fmt: skip
     for side, name in enumerate(("pro.txt", "anti.txt")):
         (tmp_path / name).write_text("\n".join(line[side] for line in lines) + "\n")
-    return WinobiasConfig(pro=[tmp_path / "pro.txt"], anti=[tmp_path / "anti.txt"], resamples=300)
+    return WinobiasConfig(pro=[tmp_path / "pro.txt"], anti=[tmp_path / "anti.txt"])
 
 
 def test_what_a_pair_is_made_of(config):

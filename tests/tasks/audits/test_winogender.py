@@ -27,7 +27,7 @@ def config(tmp_path):
     head = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year\n"
     (tmp_path / "women.tsv").write_text(head + rows)
     return WinogenderConfig(
-        sentences=tmp_path / "sentences.tsv", occupations=tmp_path / "women.tsv", resamples=300
+        sentences=tmp_path / "sentences.tsv", occupations=tmp_path / "women.tsv"
     )
 
 
