@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flows.runs import all_runs, find_artifact
-from tasks.audits.candidates import JUDGED
+from tasks.audits.about import JUDGED
 from tasks.audits.catalogue import JUDGE
 from tasks.contract import Artifact, HallmarkError, Store
 

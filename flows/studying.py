@@ -20,8 +20,9 @@ from flows.runs import Run, all_runs, default_store, find_artifact, open_run
 from flows.site import build_quietly
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig, study_card
+from tasks.audits.about import JUDGED
 from tasks.audits.attribution import AttributionConfig, attribute, predicted
-from tasks.audits.candidates import JUDGED, CandidatesConfig, judge_candidates
+from tasks.audits.candidates import CandidatesConfig, judge_candidates
 from tasks.audits.catalogue import PROBES
 from tasks.audits.error_rates import ARMS, ErrorRatesConfig, error_rates
 from tasks.audits.probes.associations import AssociationsConfig

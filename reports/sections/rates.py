@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.page.document import Block, Brief, Inline, Paragraph
 from reports.page.figures import Book, Figure
-from tasks.audits.candidates import JUDGED
+from tasks.audits.about import JUDGED
 from tasks.contract import Artifact
 
 RATES = "error_rates"

@@ -131,3 +131,12 @@ AUDITS = {
         "automatic measure exists, so none is given.",
     ),
 }
+
+#: The candidates of sealed worlds, and the audit that judges each.
+JUDGED = {
+    "canary": "extraction",
+    "passage": "extraction",
+    "record": "extraction",
+    "association": "associations",
+    "speech": "counterfactual",
+}

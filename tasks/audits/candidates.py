@@ -17,19 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from tasks.audits.about import JUDGED
 from tasks.audits.measures import numbers
 from tasks.audits.tags import tags_of
 from tasks.contract import Artifact, StageConfig, Work, column, stage, table
 from tasks.measures.estimates import estimate, student
-
-#: What is judged, and the audit that judges it.
-JUDGED = {
-    "canary": "extraction",
-    "passage": "extraction",
-    "record": "extraction",
-    "association": "associations",
-    "speech": "counterfactual",
-}
 
 
 class CandidatesConfig(StageConfig):

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.candidates import JUDGED, VERDICTS
+from tasks.audits.about import JUDGED
+from tasks.audits.candidates import VERDICTS
 from tasks.contract import Artifact, StageConfig, Work, column, stage, table
 from tasks.measures.estimates import Estimate, estimate
 

@@ -154,17 +154,14 @@ SCORER = table(
 def items_table(
     *tags: pa.Field,
     kind: Literal["audit text", "corpus text", "personal"] = "audit text",
-    judged_by: str = "",
 ) -> pa.Schema:
     """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
-    of their text; ``judged_by``: the column of its values whose score says whether a page may show
-    it."""
+    of their text."""
     return table(
         "What is measured, one row an item.",
         column("item", ID, "id", "the item: a hash of what it holds"),
         column("cluster", pa.string(), "label", "items that share something: no independent units"),
-        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it",
-               judged_by=judged_by),
+        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it"),
         *tags,
     )  # fmt: skip
 

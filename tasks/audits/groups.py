@@ -62,7 +62,6 @@ class Prompt:
 ITEMS = items_table(
     column("domain", pa.string(), "label", "what kind of groups: gender, religion …"),
     column("group", pa.string(), "label", "the group that the prompt is about"),
-    judged_by="prompt_score",
 )
 
 #: What values tell beside their items.

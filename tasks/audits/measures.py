@@ -165,9 +165,17 @@ READINGS = column(
 SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the scorer that decides it")
 
 
+#: The column of what is told of values that has the score of their item's text.
+PROMPT_SCORE = "prompt_score"
+
+
 def values_table(items: pa.Schema, told: Sequence[pa.Field] = ()) -> pa.Schema:
     """The schema of values about items: with all that is told of these, and of the values."""
     about = [items.field(name) for name in items.names]
+    if PROMPT_SCORE in [field.name for field in told]:  # it says whether a page may show the text
+        place = items.names.index("text")
+        known = about[place].metadata or {}
+        about[place] = about[place].with_metadata({**known, b"judged_by": PROMPT_SCORE.encode()})
     if "doc_ids" in items.names:
         about.append(READINGS)
     return table(

@@ -81,6 +81,14 @@ def with_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, 
     return {**dict(zip(batch.schema.names, batch.columns, strict=True)), **columns}
 
 
+#: The lexicons that a corpus brings: see ``tasks/corpus/identities.py``.
+LEXICONS = table(
+    "The terms of the lexicons that were named, in their order.",
+    column("lexicon", pa.string(), "label", "its file's name"),
+    column("group", pa.string(), "label", "the group of people"),
+    column("term", pa.string(), "label", "one to four words, in lower case"),
+)
+
 #: See ``tasks/corpus/plant.py``.
 PLANTS = table(
     "What was put into the training text on purpose, to measure memorisation.",

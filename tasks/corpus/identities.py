@@ -15,6 +15,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from tasks.contract import (
+    LEXICONS,
     Artifact,
     Part,
     StageConfig,
@@ -24,7 +25,6 @@ from tasks.contract import (
     column,
     file_digest,
     stage,
-    table,
 )
 from tasks.contract import utf8_bytes as size_of
 from tasks.corpus.signals import signals, write_signals
@@ -73,13 +73,6 @@ SIGNALS = signals(
 
 #: The lexicons that a corpus brings: for each its groups, and of each group the terms.
 Brought = Mapping[str, Mapping[str, Sequence[str]]]
-
-LEXICONS = table(
-    "The terms of the lexicons that were named, in their order.",
-    column("lexicon", pa.string(), "label", "its file's name"),
-    column("group", pa.string(), "label", "the group of people"),
-    column("term", pa.string(), "label", "one to four words, in lower case"),
-)
 
 
 def located(path: Path) -> Path:

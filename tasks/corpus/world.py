@@ -31,6 +31,7 @@ from pydantic import Field
 from tasks.contract import (
     DOCUMENTS,
     ID,
+    LEXICONS,
     PLANTS,
     Seed,
     StageConfig,
@@ -41,7 +42,6 @@ from tasks.contract import (
     table,
     text_hashes,
 )
-from tasks.corpus.identities import LEXICONS
 from tasks.corpus.split import SplitConfig, assign
 from tasks.corpus.town.compose import BLOCK, Rates, block, compose
 from tasks.corpus.town.grammar import FILES

@@ -11,9 +11,8 @@ import pytest
 from flows.commands.purge import purge_of, render
 from flows.redaction import Quotations, emptied, readings
 from model.tokens import PAD
-from tasks.contract import ID, Column, Session, Store, described, ids, open_session
+from tasks.contract import ID, LEXICONS, Column, Session, Store, described, ids, open_session
 from tasks.contract.tables import LEDGER
-from tasks.corpus.identities import LEXICONS
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.pack import SPANS, PackConfig, pack

@@ -337,6 +337,7 @@ def render_again(card, folder, session):
         find(inputs["written"]),
         None,
         None,
+        {},
         config,
         work,
     )

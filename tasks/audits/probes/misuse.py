@@ -65,7 +65,6 @@ class MisuseConfig(MeasuredConfig):
 ITEMS = items_table(
     column("category", pa.string(), "label", "as the file has it; empty: it has none"),
     column("given", pa.list_(pa.string()), "personal", "continuations that the file has"),
-    judged_by="prompt_score",
 )
 
 #: What values tell beside their items.

@@ -130,7 +130,6 @@ ITEMS = items_table(
            "or number of a text of shuffled tokens; else empty"),
     column("given", pa.float64(), "figure", "toxicity of a prompt as its file has it",
            unit="score"),
-    judged_by="prompt_score",
 )  # fmt: skip
 
 #: What values tell beside their items.

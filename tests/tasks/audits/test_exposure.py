@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tasks.audits.answers import Answers
-from tasks.audits.comparison import paired
+from tasks.audits.comparison import Unit, paired
 from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
 from tasks.audits.exposure import (
     MEASURES,
@@ -216,7 +216,7 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
         assert np.mean(mine["value"].to_numpy()) == pytest.approx(row["value"])
         found.append(row["value"])
         told = zip(*(mine[name].to_pylist() for name in ("item", "cluster", "value")), strict=True)
-        units.append({item: (cluster, value) for item, cluster, value in told})
+        units.append({item: Unit(cluster, value) for item, cluster, value in told})
         exposed.append([evidence(values, {"measure": "exposure", "copies": copies})["value"]
                         .to_numpy() for copies in (8, 0)])  # fmt: skip
     change = paired(*units)

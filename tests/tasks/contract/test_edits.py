@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import flows.pipeline  # noqa: F401
+from flows import studying  # noqa: F401  its stages are ours, too
 from tasks.audits import catalogue
 from tasks.contract import ROOT, STAGES
 from tasks.contract import closure as module
@@ -15,7 +16,11 @@ from tasks.contract.fingerprint import fingerprint
 
 OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
         module.PACKAGES}  # fmt: skip
-CARDS = {"datasheet", "model_card", "task_card"}
+CARDS = {"datasheet", "model_card", "task_card", "study_card", "proof_card"}
+#: The stages of a study and of a proof that estimate.
+ESTIMATING = {"judge_candidates", "error_rates", "proof"}
+#: The stages that compose worlds.
+WORLDS = {"world", "seal"}
 PROBES = {probe.name for probe in catalogue.PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
 COUNTERS = {"ask_amplification", "audit_amplification"}
@@ -98,7 +103,7 @@ EDITS = {
         "tasks/corpus/split.py",
         "return (mixed >> np.uint64(11)) * 2.0**-53",
         "return (mixed >> np.uint64(12)) * 2.0**-52",
-        {"split", "plant", "select", "score_toxicity", "effects", "leave_out"},
+        {"split", "plant", "select", "score_toxicity", "effects", "leave_out"} | WORLDS,
     ),
     "the contract": (
         "tasks/contract/writer.py",
@@ -116,6 +121,8 @@ EDITS = {
         # What is asked stays the same, so nobody is asked again.
         (AUDITS - {"attention_maps"})
         | {f"ask_{name}" for name in PROBES}
+        | ESTIMATING
+        | {"behind", "proof_card"}
         | {
             "effects",
             "profile",
@@ -169,7 +176,8 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         (
             "scipy",
             {"deduplicate", "deduplicate_near", "score_toxicity", "effects", "profile", "recovery"}
-            | {"finetune"}
+            | {"finetune", "attribute"}
+            | ESTIMATING
             | AUDITS,
         ),
         (

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from tasks.contract import Session, Store, open_session
 from tasks.corpus.plant import PlantConfig, plant
-from tasks.measures.planted_associations import OTHERS, PLANTED, associations
+from tasks.measures.frames import FRAMES
+from tasks.measures.planted_associations import PLANTED, associations
 from tests.tasks.corpora import given
 
 CONFIG = PlantConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
@@ -58,8 +59,8 @@ def test_sentences_are_those_of_the_grammar_and_spread_evenly():
         frames[made.about.group, made.prompt] += made.copies
     assert set(frames.values()) == {4}  # 64 sentences, 16 frames
     assert len({p.plant_id for p in plants}) == len(plants)
-    assert not {*PLANTED} & {*OTHERS}
-    assert all(frame.count("{group}") >= 1 for frame in PLANTED + OTHERS)
+    assert not {*PLANTED} & {*FRAMES}
+    assert all(frame.count("{group}") >= 1 for frame in PLANTED + FRAMES)
 
 
 def test_they_are_planted_as_documents_of_their_own(tmp_path):
