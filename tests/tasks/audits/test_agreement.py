@@ -105,6 +105,7 @@ def test_findings_on_two_scorers():
     for row in (share, ranks):
         assert (row["n"], row["missing"], row["clusters"]) == (199, 1, 50)
         assert row["scorer"] == "one and two" and row["slice"] == "beside=two"
+        assert "bootstrap, 300 resamples over" in row["method"]
 
 
 def test_scorers_that_never_change_are_not_compared():

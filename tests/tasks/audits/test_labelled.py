@@ -1,13 +1,15 @@
 """What hangs on the scorer of toxic continuations: its errors, its heads, a second one."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tasks.audits.exchange import Questions
 from tasks.audits.findings import evidence
-from tasks.audits.labelled import ask_labelled
+from tasks.audits.labelled import SHARES, ask_labelled
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.contract import UsageError
+from tasks.measures.prevalence import prevalence
 from tasks.measures.scorers import HEADS, ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -51,6 +53,28 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     assert kinds == [{"prompted"}, {"prompted", "labelled"}]
     assert share["n"] == len(behind["toxic_share"]) - share["missing"]
     assert {*evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
+
+
+def test_the_corrected_share_is_resampled_as_the_settings_say():
+    rng = np.random.default_rng(0)
+    flags, toxic = rng.random(90) < 0.4, np.arange(60) % 2 == 0
+    said = np.where(toxic, rng.random(60) < 0.9, rng.random(60) < 0.1)
+    prompts = [f"p{n // 3}" for n in range(90)]
+    values = pa.table({
+        "kind": ["prompted"] * 90 + ["labelled"] * 60,
+        "value": np.concatenate([flags, said]).astype(float),
+        "cluster": prompts + [f"labelled {n}" for n in range(60)],
+        "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
+    })  # fmt: skip
+    measure, found = SHARES[1], {}
+    for resamples, seed in ((200, 0), (200, 1), (300, 0)):
+        config = ToxicityConfig(resamples=resamples, seed=seed)
+        made = found[resamples, seed] = measure.estimator(values, measure, config, 0.9)
+        expected = prevalence(flags, prompts, said, toxic, resamples=resamples, seed=seed,
+                              level=0.9)  # fmt: skip
+        assert (made.low, made.high) == (expected.low, expected.high)
+        assert f"{resamples} resamples" in made.method and made.low < made.value < made.high
+    assert len({each.low for each in found.values()}) == 3
 
 
 def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, quick):
