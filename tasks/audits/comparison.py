@@ -4,6 +4,7 @@ of the units of both."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,11 +25,13 @@ Row = dict[str, Any]
 
 
 class Unit(NamedTuple):
-    """A unit: what it shares with others, its value, and what else it shares with others."""
+    """A unit: what it shares with others, its value, what else it shares with others, and of how
+    many values its own is the mean."""
 
     cluster: str
     value: float
     crossed: str | None = None
+    draws: int = 1
 
 
 class Audited(Protocol):
@@ -143,12 +146,14 @@ class Units:
         rows = evidence(self.values, where)
         if not len(rows):
             return None
+        draws = Counter(rows["item"].to_pylist())
         rows = by_item(rows)
         items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
         values = pc.fill_null(rows["value"], float("nan")).to_pylist()
         known = "crossed" in rows.column_names
         crossed = rows["crossed"].to_pylist() if known else [None] * len(rows)
-        return dict(zip(items, map(Unit, clusters, values, crossed), strict=True))
+        many = [draws[item] for item in items]
+        return dict(zip(items, map(Unit, clusters, values, crossed, many), strict=True))
 
 
 def by_item(values: pa.Table) -> pa.Table:
@@ -167,9 +172,12 @@ def paired(
     first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
 ) -> Row | None:
     """What the second has more than the first, over the units of both. Of shares no end of the
-    interval is beyond what a difference of shares can be."""
+    interval is beyond what a difference of shares can be. None where a unit is not the mean of as
+    many values in both: which texts are looked at is then decided by what they are."""
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
+        return None
+    if any(first[item].draws != second[item].draws for item in both):
         return None
     sides = [np.array([side[item].value for item in both]) for side in (first, second)]
     units = [first[item] for item in both]

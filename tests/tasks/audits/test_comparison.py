@@ -82,3 +82,10 @@ def test_units_that_share_two_things_are_compared_by_both():
             covered[name] += found["low"] <= 0 <= found["high"]
     assert covered["two"] >= 90 and covered["one"] < 85
     assert "two-way clusters" in both(draw, 168, rows, columns)["method"]
+
+
+def test_means_of_other_numbers_of_texts_are_no_pairs():
+    """Of texts that are chosen by what they are each side has others."""
+    one = {"a": Unit("x", 0.5, None, 2), "b": Unit("y", 1.0, None, 3)}
+    assert paired(one, one)["value"] == 0
+    assert paired(one, {**one, "b": Unit("y", 1.0, None, 2)}) is None
