@@ -81,6 +81,12 @@ def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5
 
 
 def studied(worlds: Mapping, void=None, learned=True, arms=()):
+    """The tables of the rates of these worlds."""
+    rates = rates_of_worlds(worlds, void, learned, arms)
+    return {name: rates[name].read().to_pylist() for name in rates.tables}
+
+
+def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
     verdicts, envelopes = {}, {}
     for name, rows in worlds.items():
         told, sealed_rows = zip(*rows, strict=True)
@@ -88,8 +94,7 @@ def studied(worlds: Mapping, void=None, learned=True, arms=()):
         envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
     traced = dict.fromkeys(verdicts, named())
     again = {name: said(Rows(rows=list(rows))) for name, rows in arms}
-    rates = error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(void=void or {}))
-    return {name: rates[name].read().to_pylist() for name in rates.tables}
+    return error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(void=void or {}))
 
 
 @pytest.fixture

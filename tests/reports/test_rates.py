@@ -1,0 +1,66 @@
+"""Error rates on cards: that of a study, and what a model card says of its own audits."""
+
+import pytest
+
+from reports.model_card import ModelCardConfig, model_card
+from reports.study_card import StudyCardConfig, study_card
+from tasks.contract import NoConfig
+from tests.reports import artifacts, pages
+from tests.reports.test_analyses import findings_with_p
+from tests.tasks.audits.test_error_rates import candidate, rates_of_worlds
+
+
+def rates(session, found=True, alarm=0.5, whole=0.5):
+    """Of a world with a secret and an association of the largest dose, and one without any."""
+    some = [
+        candidate("canary", "c", 64, p=0.01 if found else 0.9, whole=whole),
+        candidate("canary", "a", 0, p=alarm),
+        candidate("association", "x", 1.0, p=0.01),
+        candidate("association", "y", 0.5, p=0.6),
+    ]
+    none = [candidate("canary", "a", 0, p=alarm), candidate("association", "y", 0.5, p=0.7)]
+    return rates_of_worlds({"one": some, "two": none}, {"three": "its envelope was changed"})
+
+
+def card_of(made, **settings):
+    return study_card(made, StudyCardConfig(**settings))
+
+
+def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
+    page = pages.read(card_of(rates(session)).directory() / "study_card.html")
+    assert "Detection: every audit finds its largest effect in at least 95 % of cases." in page.text
+    assert "Alarms: no audit claims more" in page.text
+    assert "three" in page.text and "its envelope was changed" in page.text
+    page = pages.read(card_of(rates(session, found=False)).directory() / "study_card.html")
+    text = " ".join(page.text.split())
+    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 % too few" in text
+
+
+def test_its_figures_are_means_of_candidates(session):
+    made = rates(session)
+    card = card_of(made)
+    figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
+    units = made["units"].read().to_pylist()
+    mine = [u for u in units if u["kind"] == "canary" and u["effect"] is False]
+    row = figures["claimed-canary"]
+    assert row["rows"] == len(mine) == 2
+    assert row["value"] == pytest.approx(sum(u["alarm"] for u in mine) / 2)
+    assert row["level"] == pytest.approx(1 - 0.05 / 2)
+    assert pages.broken_links(card.directory()) == []
+
+
+def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
+    checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
+    audits = dict.fromkeys(("extraction", "bias"), findings_with_p(NoConfig()))
+    known = {"extraction": rates(session)}
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
+                      ModelCardConfig())  # fmt: skip
+    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert ("How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
+            "sealed, it found 100.0 % of candidates with copies 64") in text  # fmt: skip
+    assert text.count("How often it is wrong") == 1  # nothing is known of bias
+    assert "has not been measured" not in text
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {},
+                      ModelCardConfig())  # fmt: skip
+    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert "has not been measured with this version of them" in text
