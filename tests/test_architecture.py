@@ -89,7 +89,8 @@ def test_reports_reach_neither_torch_nor_prefect_and_the_pipeline_no_torch_when_
 
 
 def stages():
-    import flows.pipeline  # noqa: F401
+    import flows.pipeline
+    import flows.studying  # noqa: F401
     from tasks.contract import STAGES
 
     return [s for s in STAGES.values() if s.body.__module__ in SOURCES]

@@ -261,7 +261,7 @@ def falls(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "smallest": SMALLEST, "worlds": WORLDS,
             "precision": PRECISION, "removed": REMOVED},
     libraries=["numpy", "scipy"],
-    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "origins"),
+    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "written_for"),
            "attributions": ("attributed",), "arms": ("verdicts",)},
 )  # fmt: skip
 def error_rates(
@@ -285,7 +285,7 @@ def error_rates(
         figures = {name: model[name] for name in ("bits", "simple")}
         worlds.append({"world": world, "counts": not why, "why": why, **figures})
         units += rows
-        origins = envelopes[world]["origins"].read()
+        origins = envelopes[world]["written_for"].read()
         both = {arm: arms[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
                 if f"{world} {arm}" in arms}  # fmt: skip
         dropped += fallen(world, artifact["verdicts"].read(), both) if both else []

@@ -276,7 +276,7 @@ def _id(name: str) -> bytes:
 
 
 @stage(
-    tables={"envelope": ENVELOPE, "origins": ORIGINS},
+    tables={"envelope": ENVELOPE, "written_for": ORIGINS},
     code=[f"tasks/corpus/data/town/{name}" for name in FILES],
 )
 def seal(config: WorldConfig, work: Work) -> None:
@@ -291,7 +291,7 @@ def seal(config: WorldConfig, work: Work) -> None:
         if origin
     ]
     behind.sort(key=lambda row: row["doc_id"])
-    work.table("origins").write(pa.Table.from_pylist(behind, schema=ORIGINS))
+    work.table("written_for").write(pa.Table.from_pylist(behind, schema=ORIGINS))
 
 
 @stage(

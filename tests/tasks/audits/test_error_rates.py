@@ -49,10 +49,10 @@ def said(config: Rows, work: Work) -> None:
     work.table("model").write(pa.Table.from_pylist(model, schema=MODEL))
 
 
-@stage(tables={"envelope": ENVELOPE, "origins": ORIGINS})
+@stage(tables={"envelope": ENVELOPE, "written_for": ORIGINS})
 def sealed(config: Rows, work: Work) -> None:
     work.table("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
-    work.table("origins").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
+    work.table("written_for").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
 
 
 @stage(tables={"attributed": ATTRIBUTED})

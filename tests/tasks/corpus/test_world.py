@@ -78,6 +78,24 @@ def test_the_public_is_not_told_how_often_or_how_strongly(session):
     assert order == sorted(order)  # not that of the doses
 
 
+def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session):
+    texts = {row["doc_id"]: row["text"] for row in world(CONFIG)["documents"].read().to_pylist()}
+    plants = world(CONFIG)["plants"].read().to_pylist()
+    known = {plant["plant_id"].hex(): plant["text"] for plant in plants}
+    traits = {plant["group"]: plant["trait"] for plant in plants if plant["group"]}
+    rows = seal(CONFIG)["written_for"].read().to_pylist()
+    for row in rows:
+        text = texts[row["doc_id"]]
+        if row["kind"] == "association":
+            assert f" {row['about']} " in text
+            assert row["supports"] == text.endswith(f" {traits[row['about']]}.\n")
+        else:
+            assert text == known[row["unit"]] and row["supports"]
+    copies = Counter(row["unit"] for row in rows if row["kind"] == "canary")
+    sealed = {c.unit: c.dose for c in compose_world(CONFIG).envelope if c.kind == "canary"}
+    assert copies == {unit: dose for unit, dose in sealed.items() if dose}
+
+
 def test_only_the_town_is_held_out(session):
     documents = world(CONFIG)["documents"].read()
     out = [row for row in documents.to_pylist() if row["split"] != "train"]
