@@ -70,7 +70,7 @@ class WholeConfig(StageConfig):
 
 
 class StudyConfig(StageConfig):
-    """Everything a study is made from: its defaults are the recorded study."""
+    """Everything a study is made from."""
 
     name: PlainName = Field("study", description="names the study; its runs go on under this name")
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
@@ -345,7 +345,7 @@ def envelope(run: Run) -> Artifact:
     artifact = find_artifact(run.store, entry["artifact"])
     if artifact.content != entry["content"]:
         raise HallmarkError("its envelope is not the one that was sealed")
-    for part in artifact["envelope"].parts:
+    for part in (part for table in artifact.tables.values() for part in table.parts):
         if file_digest(part.path) != part.entry["sha256"]:
             raise HallmarkError("its envelope was changed after it was sealed")
     return artifact

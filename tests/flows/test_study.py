@@ -101,6 +101,19 @@ def test_a_changed_envelope_makes_its_world_void(studied, tmp_path):
     assert len(after["worlds"]) == len(before["worlds"])
 
 
+def test_all_that_is_sealed_is_checked(studied, tmp_path):
+    hallmark, _ = studied
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(replace(hallmark, store=copy))[0]
+    assert envelope(run)["written_for"].rows
+    path = run["seal"]["written_for"].parts[0].path
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-8] + b"changed!")
+    with pytest.raises(HallmarkError, match="changed after it was sealed"):
+        envelope(run)
+
+
 def test_a_study_that_is_done_runs_nothing_again(studied):
     hallmark, before = studied
     again = hallmark.json(*STUDY)
