@@ -13,6 +13,7 @@ from flows.origin import Subject, resolve
 from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
+from tasks.audits.attribution import likeliest
 from tasks.audits.behind import behind_rows
 from tasks.audits.conditions import ordered
 from tasks.audits.findings import evidence
@@ -22,8 +23,8 @@ from tasks.contract import Column, Table, UsageError
 Report = dict[str, Any]
 
 #: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
-#: so many characters around it.
-ROWS, DOCUMENTS, AROUND = 10, 8, 60
+#: so many characters around it; an estimate names so many.
+ROWS, DOCUMENTS, AROUND, ATTRIBUTED = 10, 8, 60, 4
 
 
 def finding_of(run: Run, name: str) -> Report:
@@ -81,6 +82,14 @@ class Sources:
             first = None if readings is None else readings.first.get(row["doc_id"])
             self.known[row["doc_id"]] = row | {"read": read, "first_step": first}
 
+    def attributed(self, rows: list[Report]) -> list[list[Report]]:
+        """Of each row the documents without which its text would be the less likely, by an
+        estimate; none where nothing like it was read."""
+        texts = [text_of(row) for row in rows]
+        found = likeliest(self.documents, texts, ATTRIBUTED) if any(texts) else [[] for _ in rows]
+        self.look_up({doc_id for each in found for doc_id, _ in each})
+        return [[{**self.told(doc_id), "score": score} for doc_id, score in each] for each in found]
+
     def told(self, doc_id: bytes, span: Report | None = None) -> Report:
         """A document, or the run of it that stands in a text, with what stands around it."""
         row = self.known[doc_id]
@@ -102,8 +111,17 @@ class Sources:
         return made
 
 
-def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
-    """A finding, its worst rows, and the training documents behind each."""
+def text_of(row: Report) -> str:
+    """The text of a row whose likelihood was measured: of an association the group with its trait,
+    as in studies; what a model wrote is found word for word, or not at all."""
+    if row.get("group") and row.get("own"):
+        return f"{row['group']} {row['own']}"
+    return str(row.get("text") or "")
+
+
+def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = False) -> Report:
+    """A finding, its worst rows, and the training documents behind each; ``attribute``: also
+    those that an estimate names. UsageError where the corpus of the model is not known."""
     row = finding_of(run, name)
     label = f"audit_{row['audit']}"
     table = run[label][row["table"] or "findings"]
@@ -118,13 +136,18 @@ def trace_finding(run: Run, name: str, masked: bool = False) -> Report:
     if subject and subject.corpus is not None:
         sources = Sources.of(subject, masker)
         sources.look_up({doc_id for found in behind for doc_id, _ in found})
+    elif attribute:
+        raise UsageError(f"nothing is known of what {run.audited} was trained on: there are no "
+                         f"documents to attribute to; leave out --attribute")  # fmt: skip
+    likely = sources.attributed(head.to_pylist()) if sources and attribute else None
     worst = []
-    for told, found in zip(head.to_pylist(), behind, strict=True):
+    for number, (told, found) in enumerate(zip(head.to_pylist(), behind, strict=True)):
         documents = [] if sources is None else [
             sources.told(*entry) for entry in found[:DOCUMENTS] if entry[0] in sources.known
         ]  # fmt: skip
         worst.append({"row": shown(told, table.columns, masker), "documents": documents,
-                      "more": max(0, len(found) - DOCUMENTS)})  # fmt: skip
+                      "more": max(0, len(found) - DOCUMENTS),
+                      **({} if likely is None else {"attributed": likely[number]})})  # fmt: skip
     kept = ("audit", "metric", "slice", "value", "low", "high", "n", "null", "p_corrected", "unit",
             "method", "scorer")  # fmt: skip
     return {

@@ -42,6 +42,7 @@ def trace(
     id: str,
     *,
     masked: Annotated[bool, Parameter(negative="")] = False,
+    attribute: Annotated[bool, Parameter(negative="")] = False,
     store: InStore = None,
     json_: Json = False,
 ) -> None:
@@ -59,7 +60,13 @@ def trace(
     masked
         Mask personal data, planted secrets and offensive texts in all that is told of it, as the
         pages do.
+    attribute
+        Of a finding: name also, for each row, the training documents without which its text would
+        be the less likely, by an estimate: those that share its rare words and runs of words. Reads
+        the texts of all training documents; `hallmark study` measures how often it is right.
     """
+    if attribute and "." not in id:
+        raise UsageError("--attribute is about a finding, such as bias.preference, not a document")
     if "." in id:
         audit = id.partition(".")[0]
         if audit not in AUDITS:
@@ -68,7 +75,7 @@ def trace(
                 f"audit {audit!r:.40}; choose from {', '.join(AUDITS)}"
             )
         found = open_run(run, store, stage=f"audit_{audit}")
-        show(trace_finding(found, id, masked), json_, render_finding)
+        show(trace_finding(found, id, masked, attribute), json_, render_finding)
     else:
         show(trace_of(open_run(run, store, stage="ingest"), id, masked), json_, render)
 
@@ -311,13 +318,27 @@ def render_finding(report: Report) -> str:
     for number, entry in enumerate(report["worst"], start=1):
         lines += ["", f"row {number}:{_figures(entry['row'], tuple(entry['row']))}"]
         for found in entry["documents"]:
-            read = "" if found["read"] is None else f", read {found['read']} times"
-            first = "" if found["first_step"] is None else f", first in step {found['first_step']}"
-            size = f", {found['size']} tokens" if "size" in found else ""
-            licence = f", {visible(found['licence'])}" if found["licence"] else ""
-            lines.append(f"    {found['doc_id']} {visible(found['source'])}{licence}{size}{read}"
-                         f"{first}")  # fmt: skip
-            lines += [f"    {line}" for line in _quoted(found["text"])]
+            lines += _document(found)
         if entry["more"]:
             lines.append(f"    and {entry['more']} documents more")
+        if "attributed" in entry:
+            lines.append(
+                "    attributed, an estimate: share of the weight of the row's words"
+                if entry["attributed"]
+                else "    attributed: none shares its words"
+            )
+        for found in entry.get("attributed", ()):
+            lines += _document(found)
     return "\n".join(lines)
+
+
+def _document(found: Report) -> list[str]:
+    read = "" if found["read"] is None else f", read {found['read']} times"
+    first = "" if found["first_step"] is None else f", first in step {found['first_step']}"
+    size = f", {found['size']} tokens" if "size" in found else ""
+    share = f", {found['score']:.0%}" if "score" in found else ""
+    licence = f", {visible(found['licence'])}" if found["licence"] else ""
+    return [
+        f"    {found['doc_id']} {visible(found['source'])}{licence}{size}{share}{read}{first}",
+        *(f"    {line}" for line in _quoted(found["text"])),
+    ]

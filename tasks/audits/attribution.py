@@ -95,26 +95,39 @@ def terms(texts: Sequence[str]) -> Any:
 def held(part: Part, columns: NDArray[np.int64], out: Tables) -> list[float]:
     """In how many training documents of a part each of the columns stands, and how many there
     are."""
-    counts, many = np.zeros(len(columns)), 0
-    for _, matrix in _training(part, columns):
-        counts += np.asarray(matrix.sum(0)).ravel()
-        many += matrix.shape[0]
-    return [*counts.tolist(), float(many)]
+    return _counts(part, columns).tolist()
 
 
 def offer(part: Part, columns: NDArray[np.int64], weights: Any, top: int, out: Tables) -> None:
     """The best documents of a part for each text; ``weights``: (texts, columns), each row of sum
     1."""
+    for text, ids, scores in _best(part, columns, weights, top):
+        out.spill("offered", OFFERED).write(
+            {"text": np.full(len(ids), text, np.int32), "doc_id": ids, "score": scores}
+        )
+
+
+def _counts(part: Part, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``held`` as an array, (columns + 1,)."""
+    counts = np.zeros(len(columns) + 1)
+    for _, matrix in _training(part, columns):
+        counts[:-1] += np.asarray(matrix.sum(0)).ravel()
+        counts[-1] += matrix.shape[0]
+    return counts
+
+
+def _best(
+    part: Part, columns: NDArray[np.int64], weights: Any, top: int
+) -> Iterator[tuple[int, pa.Array, NDArray[np.float64]]]:
+    """Of each row group and each text: the number of the text, the ids of the best documents and
+    their scores."""
     for ids, matrix in _training(part, columns):
-        scores = np.asarray((matrix @ weights.T).todense())  # (documents, texts)
+        scores = np.asarray((matrix @ weights.T).todense(), np.float64)  # (documents, texts)
         for text in range(scores.shape[1]):
             mine = scores[:, text]
             best = np.argsort(-mine, kind="stable")[:top]
             best = best[mine[best] > 0]
-            out.spill("offered", OFFERED).write(
-                {"text": np.full(len(best), text, np.int32), "doc_id": ids.take(pa.array(best)),
-                 "score": mine[best].astype(np.float64)}
-            )  # fmt: skip
+            yield text, ids.take(pa.array(best)), mine[best]
 
 
 def _training(part: Part, columns: NDArray[np.int64]) -> Iterator[tuple[pa.Array, Any]]:
@@ -125,18 +138,43 @@ def _training(part: Part, columns: NDArray[np.int64]) -> Iterator[tuple[pa.Array
             yield batch["doc_id"], terms(batch["text"].to_pylist())[:, columns]
 
 
+def columns_of(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+    """The terms of the texts, (texts, columns), and the places of these columns, (columns,)."""
+    asked = terms(texts)
+    columns = np.unique(asked.indices).astype(np.int64)
+    return asked[:, columns], columns
+
+
+def weighted(asked: Any, counts: NDArray[np.float64]) -> Any:
+    """The weight of each term in each text, (texts, columns), each row of sum 1; ``counts``: as
+    ``held`` has them of all parts."""
+    weights = asked.multiply(np.log(1 + counts[-1] / (1 + counts[:-1]))).tocsr()
+    whole = np.asarray(weights.sum(1)).ravel()
+    return weights.multiply(1 / np.where(whole > 0, whole, 1)[:, None]).tocsr()
+
+
+def likeliest(documents: Table, texts: Sequence[str], top: int) -> list[list[tuple[bytes, float]]]:
+    """Of each text the first documents with their scores, without a stage's workers: reads the
+    texts of all documents twice."""
+    asked, columns = columns_of(texts)
+    counts = sum((_counts(part, columns) for part in documents.parts), np.zeros(len(columns) + 1))
+    weights = weighted(asked, counts)
+    found: list[list[tuple[bytes, float]]] = [[] for _ in texts]
+    for part in documents.parts:
+        for text, ids, scores in _best(part, columns, weights, top):
+            both = [*found[text], *zip(ids.to_pylist(), scores.tolist(), strict=True)]
+            found[text] = sorted(both, key=lambda each: (-each[1], each[0]))[:top]
+    return found
+
+
 def attributed(
     documents: Table, texts: Sequence[Text], top: int, work: Work
 ) -> Iterator[dict[str, Any]]:
     """Rows of ATTRIBUTED: of each text the first documents, those that tie in the order of their
     ids."""
-    asked = terms([each.text for each in texts])
-    columns = np.unique(asked.indices).astype(np.int64)
+    asked, columns = columns_of([each.text for each in texts])
     done = [each.value for each in work.map(held, documents.parts, columns)]
-    counts = np.sum([value for value in done if value], 0)
-    weights = asked[:, columns].multiply(np.log(1 + counts[-1] / (1 + counts[:-1]))).tocsr()
-    whole = np.asarray(weights.sum(1)).ravel()
-    weights = weights.multiply(1 / np.where(whole > 0, whole, 1)[:, None]).tocsr()
+    weights = weighted(asked, np.sum([value for value in done if value], 0))
     offered = together(work.map(offer, documents.parts, columns, weights, top), "offered", OFFERED)
     order: Any = [("text", "ascending"), ("score", "descending"), ("doc_id", "ascending")]
     place, last = 0, -1

@@ -246,6 +246,8 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     traced = smoke.json("trace", run.id, "bias.preference")  # a model of elsewhere
     assert traced["checkpoint"].startswith("checkpoint/")
     assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
+    said = smoke("trace", run.id, "bias.preference", "--attribute", code=2).stderr
+    assert "nothing is known of what checkpoint/" in said
     (page,) = run["model_card"].directory().glob("model_card.html")
     text = page.read_text()
     assert "Failed: Toxic continuations" in text or "failed: Toxic continuations" in text

@@ -321,6 +321,25 @@ def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
         assert span["read"] > 0 and span["size"] >= run.config.trace.least
 
 
+def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
+    name = "bias.preference"
+    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst"]
+    rows = run["plant"]["documents"].read(["doc_id", "text", "split"]).to_pylist()
+    trained = {row["doc_id"].hex(): row["text"] for row in rows if row["split"] == "train"}
+    assert entries and all(entry["attributed"] for entry in entries)
+    for entry in entries:
+        words = {*re.findall(r"\w+", entry["row"]["text"].lower())}
+        scores = [found["score"] for found in entry["attributed"]]
+        assert scores == sorted(scores, reverse=True) and 0 < scores[0] <= 1
+        for found in entry["attributed"]:
+            assert words & {*re.findall(r"\w+", trained[found["doc_id"]].lower())}
+    said = smoke("trace", smoke.first, name, "--attribute").stdout
+    assert "attributed, an estimate" in said and entries[0]["attributed"][0]["doc_id"] in said
+    assert "attributed" not in smoke("trace", smoke.first, name).stdout
+    said = smoke("trace", smoke.first, "00" * 16, "--attribute", code=2).stderr
+    assert "--attribute is about a finding" in said
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

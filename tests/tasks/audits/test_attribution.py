@@ -7,7 +7,14 @@ import re
 import pyarrow as pa
 import pytest
 
-from tasks.audits.attribution import NEARLY, AttributionConfig, attribute, predicted, texts_of
+from tasks.audits.attribution import (
+    NEARLY,
+    AttributionConfig,
+    attribute,
+    likeliest,
+    predicted,
+    texts_of,
+)
 from tasks.contract import PLANTS, StageConfig, Work, stage
 from tests.tasks.corpora import given
 
@@ -110,3 +117,16 @@ def test_a_candidate_is_looked_for_by_what_the_public_knows_of_it():
     rows = texts_of(plants(SECRET, PAIR))
     assert rows[0] == ("canary", bytes(16).hex(), "", TEXTS[0])
     assert rows[1] == ("association", "a", "Orvelings", "Orvelings zarrish")
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_without_workers_the_same_documents_are_named(session, parts):
+    documents = given(TEXTS, kind="split", splits=["train"] * 5 + ["holdout"], parts=parts)
+    queries = [TEXTS[0], "Orvelings zarrish", "", "nothing alike"]
+    rows = [{"kind": "canary", "text": text, "prompt": "", "secret": ""} for text in queries]
+    made = attribute(documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2))
+    by_unit = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
+    for row in made["attributed"].read().to_pylist():
+        by_unit[row["unit"]].append((row["doc_id"], row["score"]))
+    assert likeliest(documents["documents"], queries, 2) == [*by_unit.values()]
+    assert [len(each) for each in by_unit.values()] == [2, 2, 0, 0]
