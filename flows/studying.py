@@ -22,7 +22,7 @@ from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig, study_card
 from tasks.audits.about import JUDGED
 from tasks.audits.attribution import AttributionConfig, attribute, predicted
-from tasks.audits.candidates import CandidatesConfig, judge_candidates
+from tasks.audits.candidates import judge_candidates
 from tasks.audits.catalogue import PROBES
 from tasks.audits.error_rates import ARMS, ErrorRatesConfig, error_rates
 from tasks.audits.probes.associations import AssociationsConfig
@@ -35,6 +35,7 @@ from tasks.contract import (
     Artifact,
     HallmarkError,
     Needs,
+    NoConfig,
     PlainName,
     StageConfig,
     Store,
@@ -207,7 +208,7 @@ def world(config: dict[str, Any], store: str) -> str:
         checkpoint = run.checkpoints(pretrained)[-1]
         sample = examined(settings, checkpoint, text)
         whole = examined(whole_of(settings), checkpoint, text, WHOLE)
-        judged = judge_candidates(sample, whole, pretrained, packed, CandidatesConfig())
+        judged = judge_candidates(sample, whole, pretrained, packed, NoConfig())
         named = attribute([text], [text], settings.attribute)
         gone = predicted(named["attributed"].read(), found_in(judged)) if settings.retrain else []
         if gone:  # where nothing was found there is nothing to take out
@@ -220,9 +221,7 @@ def world(config: dict[str, Any], store: str) -> str:
                     rest, tokenizer, [text], None, None, settings.pretrain
                 )
                 seen = examined(settings, run.checkpoints(again)[-1], text, f"{arm}_")
-                judge_candidates.named(f"{arm}_verdicts")(
-                    seen, seen, again, packed, CandidatesConfig()
-                )
+                judge_candidates.named(f"{arm}_verdicts")(seen, seen, again, packed, NoConfig())
     return run.id
 
 

@@ -18,12 +18,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.about import JUDGED
-from tasks.audits.candidates import VERDICTS
+from tasks.audits.candidates import NOMINAL, VERDICTS
 from tasks.contract import Artifact, StageConfig, Work, column, stage, table
 from tasks.measures.estimates import Estimate, estimate
-
-#: The share of candidates without effect that may have a p below it by chance.
-NOMINAL = 0.05
 
 #: A dose is seen where at least this share of its candidates is found.
 SEEN = 0.8

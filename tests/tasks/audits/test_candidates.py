@@ -28,7 +28,7 @@ def canaries(*ranks, many=99):
 
 def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
     few, many = canaries(1, 4, 5, 6, 100), canaries(1, 61, 81, 101, 2000, many=1999)
-    rows = [*of_canaries(few, many, 0.05)]
+    rows = [*of_canaries(few, many)]
     assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
     assert [row["found"] for row in rows] == [True, True, False, False, False]
     assert rows[0]["value"] == pytest.approx(np.log2(100))
@@ -38,7 +38,7 @@ def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
     assert rows[1]["low"] == pytest.approx(-np.log2(high))
     assert rows[1]["high"] == pytest.approx(-np.log2(low))
     assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
-    assert not [*of_canaries(canaries(None), canaries(None), 0.05)]
+    assert not [*of_canaries(canaries(None), canaries(None))]
 
 
 def attempts(**by_plant):
@@ -53,13 +53,13 @@ def attempts(**by_plant):
 def test_a_passage_is_found_where_any_place_is_written_on_exactly():
     some = attempts(a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25]))
     whole = attempts(a=([1], [0.9]), b=([0], [0.1]))
-    rows = [*of_texts("passage", some, whole, 0.05)]
+    rows = [*of_texts("passage", some, whole)]
     assert [row["found"] for row in rows] == [True, False]
     assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
     made = estimate([0, 0.5, 0.25], share=True)
     assert (rows[1]["low"], rows[1]["high"]) == (made.low, made.high) and made.low > 0
     assert [row["whole"] for row in rows] == [0.9, 0.1]
-    assert not [*of_texts("record", some, whole, 0.05)]
+    assert not [*of_texts("record", some, whole)]
 
 
 def strengths(own, controls=()):
@@ -79,13 +79,13 @@ def strengths(own, controls=()):
 def test_an_association_is_held_against_those_that_are_known_to_be_none():
     own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
     controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
-    rows = [*of_associations(strengths(own, controls), strengths(own), 0.05)]
+    rows = [*of_associations(strengths(own, controls), strengths(own))]
     spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, which their mean is known to be
     expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
     assert [row["p"] for row in rows] == pytest.approx(expected)
     assert [row["found"] for row in rows] == [p < 0.05 and n < 2 for n, p in enumerate(expected)]
     assert rows[1]["low"] > 0 and not rows[1]["found"]  # though its sentences agree
-    alone = [*of_associations(strengths(own), strengths(own), 0.05)]
+    alone = [*of_associations(strengths(own), strengths(own))]
     assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
     assert alone[1]["whole"] == pytest.approx(1.0)
 
@@ -94,7 +94,7 @@ def test_a_sentence_that_was_planted_tells_nothing_of_others():
     own = strengths({"a": [1.0, 2.0, 3.0]})
     planted = own.set_column(own.schema.get_field_index("sentence"), "sentence",
                              pa.array(["planted", "other", "other"]))  # fmt: skip
-    (row,) = of_associations(planted, own, 0.05)
+    (row,) = of_associations(planted, own)
     assert row["n"] == 2 and row["value"] == 2.5
 
 
@@ -110,7 +110,7 @@ def differences(**rows):
 
 def test_rude_speech_is_found_where_a_group_is_above_the_others():
     some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
-    rows = [*of_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)), 0.05)]
+    rows = [*of_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)))]
     assert {row["unit"]: row["found"] for row in rows} == {
         "up": True, "down": False, "near": False
     }  # fmt: skip
