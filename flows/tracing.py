@@ -113,18 +113,24 @@ class Sources:
 
 def text_of(row: Report) -> str:
     """The text of a row whose likelihood was measured: of an association the group with its trait,
-    as in studies; what a model wrote is found word for word, or not at all."""
-    if row.get("group") and row.get("own"):
-        return f"{row['group']} {row['own']}"
-    return str(row.get("text") or "")
+    as in studies; else its text with the secret that goes on behind it."""
+    names = ("group", "own") if row.get("group") and row.get("own") else ("text", "secret")
+    return " ".join(str(row[name]) for name in names if row.get(name))
 
 
 def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = False) -> Report:
     """A finding, its worst rows, and the training documents behind each; ``attribute``: also
-    those that an estimate names. UsageError where the corpus of the model is not known."""
+    those that an estimate names. UsageError where the corpus of the model is not known, or no
+    likelihood was measured."""
     row = finding_of(run, name)
     label = f"audit_{row['audit']}"
     table = run[label][row["table"] or "findings"]
+    writes = any(column.kind == "model text" for column in table.columns.values())
+    if attribute and writes:
+        raise UsageError(
+            f"{name!r:.120} is about what the model wrote, which is looked for word for word: "
+            f"there is no likelihood to attribute; leave out --attribute"
+        )
     rows = evidence(table.read(), row["where"])
     head = ordered(rows, row.get("order", ""))[:ROWS]
     subject = subject_of(run)
@@ -158,7 +164,7 @@ def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = F
         "table": row["table"] or "findings",
         "where": json.loads(row["where"]),
         "rows": len(rows),
-        "unknown": traces is None and any(c.kind == "model text" for c in table.columns.values()),
+        "unknown": traces is None and writes,
         "worst": worst,
     }
 

@@ -61,9 +61,10 @@ def trace(
         Mask personal data, planted secrets and offensive texts in all that is told of it, as the
         pages do.
     attribute
-        Of a finding: name also, for each row, the training documents without which its text would
-        be the less likely, by an estimate: those that share its rare words and runs of words. Reads
-        the texts of all training documents; `hallmark study` measures how often it is right.
+        Of a finding about likelihoods: name also, for each row, the training documents without
+        which its text would be the less likely, by an estimate: those that share its rare words and
+        runs of words. Reads the texts of all training documents; `hallmark study` measures how
+        often it is right.
     """
     if attribute and "." not in id:
         raise UsageError("--attribute is about a finding, such as bias.preference, not a document")

@@ -336,8 +336,19 @@ def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
     said = smoke("trace", smoke.first, name, "--attribute").stdout
     assert "attributed, an estimate" in said and entries[0]["attributed"][0]["doc_id"] in said
     assert "attributed" not in smoke("trace", smoke.first, name).stdout
-    said = smoke("trace", smoke.first, "00" * 16, "--attribute", code=2).stderr
-    assert "--attribute is about a finding" in said
+    toxic = "toxicity.toxicity_probability[prompted, k=4]"
+    for name, why in (("00" * 16, "is about a finding"), (toxic, "there is no likelihood")):
+        assert why in smoke("trace", smoke.first, name, "--attribute", code=2).stderr
+
+
+def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
+    name = "extraction.exposure[copies=8]"
+    plants = {r["secret"]: r for r in run["plant"]["plants"].read().to_pylist()}
+    entries = smoke.json("trace", smoke.first, name, "--attribute")["worst"]
+    assert entries
+    for entry in entries:
+        copies = {i.hex() for i in plants[entry["row"]["secret"]]["doc_ids"]}
+        assert {found["doc_id"] for found in entry["attributed"]} <= copies
 
 
 @pytest.mark.parametrize(
