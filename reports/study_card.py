@@ -164,16 +164,11 @@ class Card:
             section.add(Paragraph(["Claimed of candidates without effect: ", figure,
                                    f", at a nominal 5.0 %; the {level} interval holds for all "
                                    "kinds together."]))  # fmt: skip
+        covered: Parts = ["Its figures have no interval that could be wrong."]
         if kind in self.rates.covered:
-            section.add(
-                Paragraph(
-                    [
-                        f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
-                        self.rates.covered[kind],
-                        " of cases.",
-                    ]
-                )
-            )
+            covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
+                       self.rates.covered[kind], " of cases."]  # fmt: skip
+        section.add(Paragraph(covered))
         return section
 
     def attribution(self) -> Section:
@@ -230,7 +225,9 @@ class Card:
             ["What is found depends on how often the model read a text, and so on the length of "
              "its training; the study's settings stand in its run."],
             ["The true figure of an interval is what the same model gives over all items, not what "
-             "the text says: an interval is right about the model, detection about the text."],
+             "the text says: an interval is right about the model, detection about the text. So "
+             "may be what is claimed without effect: by chance a model speaks otherwise of one "
+             "group than of another of which its text says the same."],
         ]  # fmt: skip
         return Section("Caveats", [Bullets(items)])
 

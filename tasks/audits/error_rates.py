@@ -282,6 +282,8 @@ def error_rates(
         figures = {name: model[name] for name in ("bits", "simple")}
         worlds.append({"world": world, "counts": not why, "why": why, **figures})
         units += rows
+        if why:
+            continue
         origins = envelopes[world]["written_for"].read()
         both = {arm: arms[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
                 if f"{world} {arm}" in arms}  # fmt: skip

@@ -150,14 +150,17 @@ def test_the_smallest_dose_is_seen_with_all_above_it():
 
 def test_a_world_that_tells_nothing_is_counted_apart(session):
     rows = [candidate("canary", "a", 64, p=0.01)]
-    dull = [candidate("canary", "a", 64, p=0.9)]
-    found = studied({"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"})
+    dull = [candidate("canary", "a", 64, p=0.9), candidate("canary", "b", 64, p=0.01)]
+    again = [(f"dull {arm}", [told for told, _ in dull]) for arm in ("removed", "random")]
+    found = studied({"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"},
+                    arms=again)  # fmt: skip
     worlds = {row["world"]: row for row in found["worlds"]}
     assert [row["counts"] for row in worlds.values()] == [True, False, False]
     assert "no more than frequencies" in worlds["dull"]["why"]
     assert worlds["gone"]["why"] == "its envelope was never sealed"
     assert found["detection"][0]["value"] == 1.0 and found["detection"][0]["n"] == 1
-    assert len(found["units"]) == 2  # what it said is kept
+    assert found["precision"][0]["worlds"] == 1 and found["removed"] == []
+    assert len(found["units"]) == 3  # what it said is kept
 
 
 def test_attribution_is_right_where_it_names_what_was_written_for_a_text(found):
