@@ -73,7 +73,12 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
     assert one["judge_candidates"].content == run["judge_candidates"].content
 
 
-def test_a_changed_envelope_makes_its_world_void(studied, tmp_path):
+@pytest.mark.parametrize("damage, why", [
+    (lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
+     "its envelope was changed after it was sealed"),
+    (lambda path: path.unlink(), "envelope/00000.parquet is missing"),
+], ids=["changed", "missing"])  # fmt: skip
+def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
     hallmark, before = studied
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
@@ -81,10 +86,10 @@ def test_a_changed_envelope_makes_its_world_void(studied, tmp_path):
     sealed = find_artifact(Store(str(copy)), run.stages["seal"]["artifact"])
     path = sealed["envelope"].parts[0].path
     path.chmod(0o600)
-    path.write_bytes(path.read_bytes()[:-8] + b"changed!")
+    damage(path)
     after = replace(hallmark, store=copy).json(*STUDY)
     (void,) = [row for row in after["worlds"] if not row["counts"] and "envelope" in row["why"]]
-    assert void["why"] == "its envelope was changed after it was sealed"
+    assert why in void["why"]
     assert len(after["worlds"]) == len(before["worlds"])
 
 
