@@ -89,8 +89,9 @@ class Card:
             dose, figure = self.rates.detected[kind][-1]
             if kind in ASKED and figure.value is not None and figure.value < FOUND:
                 by = show(FOUND - figure.value, "share")
+                ends = "" if figure.low is None else f" ({figure.interval})"
                 found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
-                              Brief(figure), f", {by} too few"])  # fmt: skip
+                              Brief(figure), f"{ends}, {by} too few"])  # fmt: skip
         return found
 
     def loud(self) -> list[Parts]:
@@ -156,7 +157,7 @@ class Card:
             Grid(f"Found, by {about.dose}", [about.dose, "found", "interval", "candidates"],
                  [[label, figure, figure.interval, f"{figure.n:,}"]
                   for label, (_, figure) in zip(labels, rows, strict=True)],
-                 frozenset({0, 1, 2, 3})),
+                 frozenset({1, 2, 3})),
         )  # fmt: skip
         if kind in self.rates.alarmed:
             figure = self.rates.alarmed[kind]

@@ -37,6 +37,10 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     page = pages.read(card_of(rates(session, found=False)).directory() / "study_card.html")
     text = " ".join(page.text.split())
     assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 % too few" in text
+    missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
+    page = pages.read(card_of(rates_of_worlds(missed)).directory() / "study_card.html")
+    text = " ".join(page.text.split())
+    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 % too few", text)
 
 
 def test_its_figures_are_means_of_candidates(session):
