@@ -90,6 +90,19 @@ def test_an_association_is_held_against_those_that_are_known_to_be_none():
     assert alone[1]["whole"] == pytest.approx(1.0)
 
 
+def test_what_is_said_of_an_association_hangs_on_no_unit():
+    said = []
+    for unit in (1.0, 0.1):
+        own = {"a": [3.0 * unit, 3.2 * unit], "b": [unit, unit], "c": [-3.0 * unit, -3.1 * unit]}
+        controls = [[sign * size * unit] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
+        said.append([*of_associations(strengths(own, controls), strengths(own))])
+    large, small = said
+    assert [row["p"] for row in large] == pytest.approx([row["p"] for row in small])
+    assert (
+        [row["found"] for row in large] == [row["found"] for row in small] == [True, False, False]
+    )
+
+
 def test_a_sentence_that_was_planted_tells_nothing_of_others():
     own = strengths({"a": [1.0, 2.0, 3.0]})
     planted = own.set_column(own.schema.get_field_index("sentence"), "sentence",
