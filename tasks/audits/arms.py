@@ -161,9 +161,10 @@ def _changes(measured: Measured) -> Iterator[Row]:
         yield _row("against", RANDOM, against) | {"noise": noise, "verdict": beyond(against, noise)}
     if measured.nothing.get(BASE) and measured.units[REMOVED]:
         before, left = measured.apart(BASE), measured.apart(REMOVED)
+        there = before.value > 0
         how = "how much of the effect before is not left after the removal; "
-        how += "an estimate, without an interval" if before.value > 0 else "there was none"
-        known = before.value > 0 and not np.isnan(left.value)
+        how += "an estimate, without an interval" if there else "there was none"
+        known = there and not np.isnan(left.value)
         yield {"what": "explained", "arm": REMOVED,
                "value": 1 - left.value / before.value if known else None, "low": None, "high": None,
                "level": None, "n": left.n, "clusters": left.clusters, "method": how, "noise": None,
@@ -174,9 +175,14 @@ def beyond(change: Row, noise: float | None) -> str:
     """Whether a change is surely larger than trainings differ by themselves."""
     if noise is None or change["value"] is None:
         return ""
-    low, high = change["low"], change["high"]
-    near = None if low is None or high is None else max(low, -high)
+    near = nearest(change["low"], change["high"])
     return "beyond noise" if near is not None and near > noise else "within noise"
+
+
+def nearest(low: float | None, high: float | None) -> float | None:
+    """How far from 0 the end of an interval is that is nearest to it; below 0 where 0 is inside,
+    None where there is no interval."""
+    return None if low is None or high is None else max(low, -high)
 
 
 def told(what: str, arm: str, found: Estimate) -> Row:
@@ -231,8 +237,7 @@ def lines(case: Case, found: Sequence[Row]) -> list[Row]:
         ]  # fmt: skip
     noise = get("change", REMOVED, "noise")
     if noise is not None:
-        ends = [get("change", REMOVED, name) for name in ("low", "high")]
-        near = None if ends[0] is None or ends[1] is None else max(ends[0], -ends[1])
+        near = nearest(*(get("change", REMOVED, name) for name in ("low", "high")))
         made.append(("change after removal, its end nearest to 0, against the largest distance of "
                      "another seed from the base", near, "above", noise))  # fmt: skip
     return [

@@ -18,6 +18,7 @@ from tasks.audits.arms import (
     changed,
     effects,
     lines,
+    nearest,
     region,
     verdict,
 )
@@ -72,6 +73,12 @@ def test_what_was_memorised_and_is_gone_passes_every_line():
     assert rows["region", REMOVED]["value"] == pytest.approx(expected_exposure(REFERENCES))
     assert 0.7 < rows["explained", REMOVED]["value"] < 1.3
     assert [line["verdict"] for line in lines(SECRETS, found)] == ["pass"] * 6
+    assert [line["unit"] for line in lines(SECRETS, found)] == ["units"] + ["bits"] * 5
+    levels = {what: {row["level"] for row in found if row["what"] == what} for what, _ in rows}
+    # Those that are all alike have no interval.
+    assert levels["change"] == levels["value"] == {0.95, None} and levels["region"] == {0.99}
+    methods = {what: row["method"] for (what, _), row in rows.items()}
+    assert "an estimate" in methods["explained"] and "20 secrets" in methods["region"]
 
 
 def test_what_stays_fails_and_says_where():
@@ -108,6 +115,8 @@ def test_a_change_counts_where_the_near_end_of_its_interval_is_beyond_the_noise(
     assert beyond({"value": 3.0, "low": 2.0, "high": 4.0}, 1.0) == "beyond noise"
     assert beyond({"value": 3.0, "low": None, "high": None}, 1.0) == "within noise"
     assert beyond(row, None) == ""
+    assert [nearest(2.0, 4.0), nearest(-4.0, -2.0), nearest(-1.0, 2.0)] == [2.0, 2.0, -1.0]
+    assert nearest(None, 1.0) is nearest(1.0, None) is None
 
 
 def test_changes_are_paired_by_unit():
@@ -137,6 +146,7 @@ def test_shares_of_two_groups_differ_by_newcombes_interval():
     found = apart(left, right, share=True)
     assert found.value == pytest.approx(0.2)
     assert [found.low, found.high] == pytest.approx([0.0524, 0.3339], abs=1e-4)
+    assert "70 and 80 units" in found.method
     nothing = apart(units([0] * 16), units([0] * 8, "r"), share=True)
     assert nothing.value == 0 and 0.15 < nothing.high < 0.25
 
@@ -151,6 +161,10 @@ def test_the_null_region_of_shares_is_that_of_every_split():
     assert np.quantile(means, 0.97) <= high <= max(means)
     gone = Measured(PASSAGES, {REMOVED: units([0] * 5)}, {REMOVED: units(none[:2], "n")})
     assert region(gone, REMOVED)[:2] == (0, 0)
+    unknown = units([np.nan] * 5)  # a model that gives no number
+    assert region(Measured(PASSAGES, {REMOVED: unknown}, found.nothing), REMOVED) is None
+    assert region(Measured(PASSAGES, found.units, {REMOVED: unknown}), REMOVED) is None
+    assert region(Measured(PASSAGES, found.units, {}), REMOVED) is None
 
 
 def associations(fall):
@@ -176,8 +190,22 @@ def test_an_association_must_fall_by_half_of_its_distance():
 def test_where_there_was_no_effect_nothing_must_be_half_of_it():
     made = associations(0.0)
     flipped = replace(made, nothing=made.units)
-    found = lines(TRAITS, effects(flipped))
+    made = effects(flipped)
+    found = lines(TRAITS, made)
     assert found[0]["bound"] is None and found[0]["verdict"] == ""
+    explained = by(made)["explained", REMOVED]
+    assert explained["value"] is None and "there was none" in explained["method"]
+
+
+def test_a_model_that_answers_nothing_leaves_no_figure_and_no_verdict():
+    known = memorised()
+    dumb = {**known.units, REMOVED: {}}
+    found = effects(replace(known, units=dumb))
+    rows = by(found)
+    assert ("value", REMOVED) not in rows and ("left", REMOVED) not in rows
+    assert ("explained", REMOVED) not in rows and ("change", REMOVED) not in rows
+    alone = by(effects(replace(known, nothing={})))
+    assert {what for what, _ in alone} == {"value", "change", "against"}
 
 
 def test_attempts_at_one_text_are_one_unit():

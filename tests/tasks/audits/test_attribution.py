@@ -80,6 +80,13 @@ def test_documents_are_scored_by_the_weight_of_what_they_share(session):
     assert [row["place"] for _, row in found] == [*range(1, len(found) + 1)]
 
 
+def test_who_holds_all_of_a_text_has_all_of_its_weight_however_little_that_is(session):
+    found = named({**SECRET, "text": "the"})
+    assert {text: row["score"] for text, row in found} == pytest.approx(
+        {text: 1.0 for text in TEXTS if "the" in runs(text)}, abs=1e-6
+    )
+
+
 def test_of_an_association_documents_that_hold_both_words_stand_first(session):
     found = named(PAIR)
     assert found[0][0] == TEXTS[4]

@@ -93,7 +93,7 @@ def test_an_association_is_held_against_those_that_are_known_to_be_none():
 def test_what_is_said_of_an_association_hangs_on_no_unit():
     said = []
     for unit in (1.0, 0.1):
-        own = {"a": [3.0 * unit, 3.2 * unit], "b": [unit, unit], "c": [-3.0 * unit, -3.1 * unit]}
+        own = {"a": [9.0 * unit, 9.2 * unit], "b": [unit, unit], "c": [-3.0 * unit, -3.1 * unit]}
         controls = [[sign * size * unit] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
         said.append([*of_associations(strengths(own, controls), strengths(own))])
     large, small = said

@@ -134,6 +134,17 @@ def test_alarms_are_of_candidates_without_effect(found):
                        "g": True, "h": None}  # fmt: skip
 
 
+@pytest.mark.parametrize("doses, effects", [
+    ((0.25, 0.25, 0.25), (False, False, False)),
+    ((0.1, 0.4, 0.4), (None, True, True)),  # beside 0.4, 0.25 and 0.25
+    ((0.5,), (False,)),  # beside nobody
+])  # fmt: skip
+def test_rude_speech_is_more_than_that_about_all_others(session, doses, effects):
+    rows = [candidate("speech", f"g{n}", dose, p=0.5) for n, dose in enumerate(doses)]
+    found = studied({"one": rows})["units"]
+    assert tuple(row["effect"] for row in found) == effects
+
+
 def test_coverage_is_of_the_figure_over_all_items(found):
     rows = {row["kind"]: row for row in found["calibration"]}
     # c is beyond it; "at least", as of d, is no interval.
@@ -214,5 +225,6 @@ def test_an_alarm_is_a_p_in_whatever_direction():
     assert covered({"low": None, "high": None, "whole": 1.0}) is None
     assert covered({"low": 0.0, "high": None, "whole": 5.0}) is None
     assert covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
+    assert covered({"low": 5.0, "high": 6.0, "whole": 5.0}) is True
     assert covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
     assert [*alarms([])] == []

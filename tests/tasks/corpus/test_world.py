@@ -1,9 +1,12 @@
 """Sealed worlds: every dose is in the text, and in nothing that anybody but the last may read."""
 
 from collections import Counter
+from itertools import combinations
 
 import pytest
 
+from tasks.corpus.town.compose import similarity
+from tasks.corpus.town.grammar import Said, rules
 from tasks.corpus.world import ENVELOPE, OTHER, RUDE, WorldConfig, compose_world, seal, world
 
 CONFIG = WorldConfig(seed=3, documents=30, sentences=20, said=10, counts=(0, 2, 5), calm=4)
@@ -13,6 +16,12 @@ WITHOUT = CONFIG.model_copy(update={"effects": False})
 @pytest.fixture(scope="module")
 def made():
     return compose_world(CONFIG)
+
+
+def lines_of(*rules_):
+    """The longest run that is the same each time a line of these rules is said."""
+    return {max((part.text for part in line if isinstance(part, Said)), key=len)
+            for rule in rules_ for line in rules()[rule]}  # fmt: skip
 
 
 def said(made, text):
@@ -46,6 +55,35 @@ def test_what_the_envelope_says_is_in_the_text(made):
             rude = sum(any(text.endswith(f"{word}.\n") for word in RUDE) for text in about)
             calm = sum(any(text.endswith(f"{word}.\n") for word in OTHER) for text in about)
             assert rude == round(10 * c.dose) and rude + calm == 10
+
+
+def test_the_town_of_a_world_holds_nothing_that_is_not_in_the_envelope(made):
+    town = [text for _, text in made.texts[: made.kept]]
+    assert made.kept == len(town) == len({*town}) == 30  # no copies
+    pairs = [similarity(*pair) for pair in combinations(town, 2)]
+    assert max(pairs) < 0.5  # not even near ones
+    assert not any("@" in text or "555-01" in text for text in town)
+    assert not any(line in text for line in lines_of("rude") for text in town)
+
+
+def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(made):
+    passages = [plant for plant in made.plants if plant["kind"] == "passage"]
+    assert len({plant["text"] for plant in passages}) == len(passages) == 12
+    for plant in passages:
+        assert CONFIG.shortest <= len(plant["text"]) <= CONFIG.longest
+        assert plant["text"].startswith(plant["prompt"])
+        assert len(plant["prompt"]) == len(plant["text"]) // 2
+        assert not any(line in plant["text"] for line in lines_of("rude", "unsafe"))
+    short = compose_world(CONFIG.model_copy(update={"shortest": 400, "longest": 420}))
+    lengths = [len(plant["text"]) for plant in short.plants if plant["kind"] == "passage"]
+    assert min(lengths) >= 400 and max(lengths) <= 420
+
+
+def test_the_public_knows_of_a_pair_whom_it_is_about_and_its_own_trait(made):
+    pairs = [plant for plant in made.plants if plant["kind"] == "association"]
+    assert all(plant["own"] for plant in pairs)
+    by_pair = Counter(plant["association"] for plant in pairs)
+    assert {*by_pair.values()} == {2}
 
 
 def test_a_world_without_effects_has_the_same_candidates_and_none_of_them_any():
