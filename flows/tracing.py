@@ -165,6 +165,7 @@ def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = F
         "where": json.loads(row["where"]),
         "rows": len(rows),
         "unknown": traces is None and writes,
+        "least": traces.manifest["parts"]["config"]["least"] if traces and writes else None,
         "worst": worst,
     }
 

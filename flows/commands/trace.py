@@ -25,8 +25,8 @@ from tasks.contract import ID, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 
-#: Characters of a text, and steps, that a terminal shows.
-SHOWN = 2000
+#: Characters of a text, and of one in a line with others, and steps, that a terminal shows.
+SHOWN, SHORT = 2000, 120
 STEPS = 12
 
 #: Training rows looked at together.
@@ -272,7 +272,10 @@ def _figures(row: Report, names: tuple[str, ...]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else _line(str(value))[:80]
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = _line(str(value))
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
 
 
 def _line(text: str) -> str:
@@ -320,6 +323,9 @@ def render_finding(report: Report) -> str:
         lines += ["", f"row {number}:{_figures(entry['row'], tuple(entry['row']))}"]
         for found in entry["documents"]:
             lines += _document(found)
+        if report["least"] and not entry["documents"]:
+            lines.append(f"    no run of {report['least']} tokens of what was written stands in "
+                         "the training text")  # fmt: skip
         if entry["more"]:
             lines.append(f"    and {entry['more']} documents more")
         if "attributed" in entry:

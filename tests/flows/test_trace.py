@@ -275,6 +275,11 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     shown = {(entry["row"]["text"], entry["row"]["continuation"]) for entry in report["worst"]}
     assert shown <= {(r["text"], r["continuation"]) for r in texts.to_pylist()}
     assert not report["unknown"] and report["checkpoint"].endswith("@60")
+    # Where nothing that is long enough stands in the training text that is said.
+    least, without = report["least"], [e for e in report["worst"] if not e["documents"]]
+    assert least == run.config.trace.least and all(e["row"]["longest"] < least for e in without)
+    said = smoke("trace", smoke.first, name).stdout
+    assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
     assert run["toxicity_trace"]["traced"].rows == run["toxicity_respond"]["responses"].rows
 
 
