@@ -352,7 +352,7 @@ def audit_capability(
     }
     readers |= {name: reader_of(baseline, subject) for name, baseline in baselines.items()}
     preferred = prefer([*agreement(), *garden_paths()], readers)
-    findings += measure_dependencies(preferred, AUDIT, resamples=config.resamples, seed=config.seed)
+    findings += measure_dependencies(preferred, AUDIT)
     work.progress(5, 6, "cloze")
     found = find_passages(
         held_out, config.passages, config.passage_words, config.passage_characters
@@ -367,7 +367,7 @@ def audit_capability(
     else:
         answers = answer_passages(subject, found)
         rows += answers
-        findings += measure_cloze(answers, config.resamples, config.seed)
+        findings += measure_cloze(answers)
     nothing = dict.fromkeys(SAMPLES.names)
     numbered = [{**nothing, **row, "sample": number} for number, row in enumerate(rows)]
     work.table("pairs").write(pa.Table.from_pylist(preferred, schema=PAIRS))

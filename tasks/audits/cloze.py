@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.audits.findings import finding
 from tasks.audits.subjects.subject import Subject
-from tasks.measures.statistics import bootstrap_share
+from tasks.measures.estimates import estimate
 
 CLOZE = "cloze"
 OTHERS = "answers of other passages"  # negative control
@@ -108,9 +108,7 @@ _PARTS: dict[str, tuple[_Control, str]] = {
 }
 
 
-def measure_cloze(
-    rows: list[dict[str, Any]], resamples: int, seed: int, audit: str = "capability"
-) -> list[dict[str, Any]]:
+def measure_cloze(rows: list[dict[str, Any]], audit: str = "capability") -> list[dict[str, Any]]:
     """Findings cloze_accuracy: the share of answers found, and of the two controls."""
     findings = []
     for part, (control, method) in _PARTS.items():
@@ -122,7 +120,7 @@ def measure_cloze(
                         table="samples")
             )  # fmt: skip
             continue
-        found = bootstrap_share(hits, resamples=resamples, seed=seed, unit="passages")
+        found = estimate(hits, share=True, unit="passages")
         passed = None
         if control:
             passed = bool(found.value <= 0.1 if control == "negative" else found.value >= 0.95)

@@ -27,7 +27,7 @@ from tasks.audits.findings import finding
 from tasks.audits.subjects.reader import shared_prefix
 from tasks.audits.subjects.subject import Subject
 from tasks.contract import column, table
-from tasks.measures.statistics import bootstrap_mean
+from tasks.measures.estimates import estimate
 
 Float64 = NDArray[np.float64]
 #: log p of texts behind contexts, in nats.
@@ -151,9 +151,7 @@ HOW = {
 }
 
 
-def measure_dependencies(
-    rows: Sequence[dict[str, Any]], audit: str, *, resamples: int, seed: int
-) -> list[dict[str, Any]]:
+def measure_dependencies(rows: Sequence[dict[str, Any]], audit: str) -> list[dict[str, Any]]:
     """Findings agreement_accuracy and garden_path_share: by reader, and by distance.
 
     Control, negative: a bigram model agrees by chance, in exactly half of the pairs, wherever
@@ -161,7 +159,7 @@ def measure_dependencies(
 
     def found(chosen: list[dict[str, Any]], where: Mapping[str, Any], **more: Any):  # type: ignore[no-untyped-def]
         values, clusters = [r["correct"] for r in chosen], [r["cluster"] for r in chosen]
-        share = bootstrap_mean(values, clusters, resamples=resamples, seed=seed, unit="nouns")
+        share = estimate(values, clusters, share=True, unit="nouns")
         kind = chosen[0]["phenomenon"]
         metric = {AGREEMENT: "agreement_accuracy", GARDEN_PATH: "garden_path_share"}[kind]
         return finding(

@@ -9,65 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Float64 = NDArray[np.float64]
-Method = Literal["percentile", "bca"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its confidence interval.
-
-    n counts the values behind it, ``clusters`` the units that were resampled. low and high are
-    NaN where fewer than two clusters leave nothing to resample. method is a phrase for findings.
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-    clusters: int
-    standard_error: float
-    method: str
-
-
-def bootstrap_mean(
-    values: ArrayLike,
-    clusters: Sequence[Any] | None = None,
-    *,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-    method: Method = "percentile",
-    unit: str = "items",
-) -> Interval:
-    """The mean of all values with a cluster bootstrap interval (Davison & Hinkley 1997, 3.8).
-
-    Whole clusters are drawn with replacement; the statistic is the ratio of their sum to their
-    count. "bca" corrects for bias and skewness (Efron 1987), with a jackknife over clusters.
-    ``unit`` names what a cluster is, for ``Interval.method``.
-    """
-    sums, counts = by_cluster(values, clusters)
-    n, groups = int(counts.sum()), len(sums)
-    phrase = f"{method} bootstrap over {groups} {unit}, {resamples} resamples"
-    if groups == 0:
-        return Interval(np.nan, np.nan, np.nan, 0, 0, np.nan, f"no {unit} to measure")
-    value = float(sums.sum() / counts.sum())
-    if groups == 1:
-        phrase = f"no interval: a single one of {unit} cannot be resampled"
-        return Interval(value, np.nan, np.nan, n, 1, np.nan, phrase)
-    draws = resampled_means(sums, counts, resamples, seed)
-    tail = (1 - level) / 2
-    tails = (tail, 1 - tail)
-    if method == "bca":
-        tails = _bca_tails(sums, counts, value, draws, tails)
-    low, high = np.quantile(draws, tails)
-    error = float(draws.std(ddof=1))
-    return Interval(value, float(low), float(high), n, groups, error, phrase)
 
 
 @dataclass(frozen=True)
@@ -100,25 +47,6 @@ def clustered_mean(values: Float64, clusters: Sequence[Any]) -> ClusteredMean:
     return ClusteredMean(mean, mean - half, mean + half, p, count)
 
 
-def bootstrap_share(
-    values: ArrayLike,
-    clusters: Sequence[Any] | None = None,
-    *,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-    unit: str = "items",
-) -> Interval:
-    """``bootstrap_mean`` of values in [0, 1]. Where all clusters have one mean (all are 0, say) a
-    bootstrap sees no spread and claims certainty: there Wilson's interval over them stands in."""
-    found = bootstrap_mean(values, clusters, resamples=resamples, level=level, seed=seed, unit=unit)
-    if found.clusters > 1 and found.low == found.high:
-        low, high = wilson(found.value * found.clusters, found.clusters, level)
-        phrase = f"Wilson interval over {found.clusters} {unit} (no spread to resample)"
-        return Interval(found.value, low, high, found.n, found.clusters, np.nan, phrase)
-    return found
-
-
 def _known(values: ArrayLike) -> Float64:
     found = np.asarray(values, dtype=np.float64)
     return found[~np.isnan(found)]
@@ -140,6 +68,8 @@ def by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Float
 
 
 def resampled_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
+    """Means of as many clusters, drawn with replacement, (resamples,); ``sums`` and ``counts``: of
+    the values of each cluster (Davison & Hinkley 1997, 3.8)."""
     rng = np.random.default_rng(seed)
     groups = len(sums)
     means = np.empty(resamples)
@@ -149,24 +79,6 @@ def resampled_means(sums: Float64, counts: Float64, resamples: int, seed: int) -
         drawn = rng.integers(groups, size=(stop - start, groups))
         means[start:stop] = sums[drawn].sum(1) / counts[drawn].sum(1)
     return means
-
-
-def _bca_tails(
-    sums: Float64, counts: Float64, value: float, draws: Float64, tails: tuple[float, float]
-) -> tuple[float, float]:
-    from scipy.special import ndtr, ndtri
-
-    below = ((draws < value).mean() + (draws <= value).mean()) / 2
-    if not 0 < below < 1:
-        return tails
-    bias = ndtri(below)
-    jackknife = (sums.sum() - sums) / (counts.sum() - counts)
-    away = jackknife.mean() - jackknife
-    spread = (away**2).sum()
-    acceleration = (away**3).sum() / (6 * spread**1.5) if spread > 0 else 0.0
-    z = bias + ndtri(np.array(tails))
-    low, high = ndtr(bias + z / (1 - acceleration * z))
-    return float(low), float(high)
 
 
 def wilson(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.contract import column, table
-from tasks.measures.statistics import bootstrap_share
+from tasks.measures.estimates import estimate
 
 Float64 = NDArray[np.float64]
 Row = dict[str, Any]
@@ -60,7 +60,7 @@ def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Ite
     """Exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) of texts, one reference
     each."""
     exact = [a.strip() == b.strip() for a, b in zip(written, gold, strict=True)]
-    found = bootstrap_share(exact, unit="texts", resamples=RESAMPLES)
+    found = estimate(exact, share=True, unit="texts")
     yield score(system, "exact match", found.value, found.low, found.high, found.n, found.method)
     if not gold:
         return
@@ -104,7 +104,7 @@ def label_scores(
     label the text it belongs to, the unit of resampling; ``labels``: those of the model."""
     unit = "texts"
     right = [a == b for a, b in zip(given, gold, strict=True)]
-    found = bootstrap_share(right, rows, unit=unit, resamples=RESAMPLES)
+    found = estimate(right, rows, share=True, unit=unit)
     yield score(
         system, "accuracy", found.value, found.low, found.high, found.n, found.method, scorer=scorer
     )
@@ -189,9 +189,9 @@ def share_difference(
     system: str, metric: str, ours: Sequence[bool], theirs: Sequence[bool], rows: Sequence[int]
 ) -> Row:
     """Of answers that are right or wrong, in percentage points. Differences lie from -1 to 1, and
-    are put to where shares lie: so where they have no spread, Wilson's interval stands in."""
+    are put to where shares lie: so that they have an interval without any spread, too."""
     apart = (np.asarray(ours, float) - np.asarray(theirs, float) + 1) / 2
-    found = bootstrap_share(apart, rows, unit="texts", resamples=RESAMPLES)
+    found = estimate(apart, rows, share=True, unit="texts")
     value, low, high = (100 * (2 * x - 1) for x in (found.value, found.low, found.high))
     how = f"{found.method}, {ON_THE_SAME}"
     return score(system, metric, value, low, high, found.n, how, unit=POINTS)

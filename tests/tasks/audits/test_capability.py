@@ -341,7 +341,7 @@ def cloze_of(subject: Subject) -> dict[str, dict[str, Any]]:
     texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
     table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
     rows = answer_passages(subject, find_passages(table, 60, 3, 200))
-    return {row["slice"]: row for row in measure_cloze(rows, 500, 0)}
+    return {row["slice"]: row for row in measure_cloze(rows)}
 
 
 def test_a_subject_that_repeats_the_last_word_is_always_right_where_that_is_the_answer() -> None:

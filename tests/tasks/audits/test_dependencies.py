@@ -104,7 +104,7 @@ def test_readers_get_the_figures_of_what_they_know() -> None:
     readers = {"model": knows, "contrary": lambda t, c: -knows(t, c)}
     rows = prefer(pairs, readers)
     assert len(rows) == 2 * len(pairs)
-    found = measure_dependencies(rows, "capability", resamples=200, seed=0)
+    found = measure_dependencies(rows, "capability")
     for reader, at_hand in (("model", 1.0), ("contrary", 0.0)):
         for distance, share in ((0, at_hand), (3, at_hand), (6, 0.5), (9, 0.5)):
             row = of(found, "agreement_accuracy", f"{reader}, distance={distance}")
@@ -125,7 +125,7 @@ def test_a_bigram_guesses_where_words_stand_between_and_a_fivegram_learns_what_i
         name: reader_of(NgramModel(ids, order, 1000), subject)
         for name, order in (("bigram", 2), ("fivegram", 6))
     }
-    found = measure_dependencies(prefer(pairs, readers), "capability", resamples=200, seed=0)
+    found = measure_dependencies(prefer(pairs, readers), "capability")
     control = of(found, "agreement_accuracy", "bigram, words between")
     assert (control["value"], control["n"], control["verdict"]) == (0.5, 216, "pass")
     assert of(found, "agreement_accuracy", "bigram, distance=0")["value"] == 1
@@ -136,7 +136,7 @@ def test_a_bigram_guesses_where_words_stand_between_and_a_fivegram_learns_what_i
 
 def test_the_control_fails_where_a_bigram_knows_too_much() -> None:
     rows = prefer(list(agreement()), {"bigram": knows})
-    found = measure_dependencies(rows, "capability", resamples=200, seed=0)
+    found = measure_dependencies(rows, "capability")
     assert of(found, "agreement_accuracy", "bigram, words between")["verdict"] == "fail"
 
 

@@ -15,85 +15,33 @@ def rng():
     return np.random.default_rng(7)
 
 
-@pytest.mark.parametrize("method", ["percentile", "bca"])
-def test_bootstrap_agrees_with_scipy(rng, method):
-    values = rng.exponential(size=40)  # skewed: the two methods differ clearly
-    ours = st.bootstrap_mean(values, resamples=40_000, method=method)
-    peer = scipy.stats.bootstrap(
-        (values,), np.mean, n_resamples=40_000, method=method, rng=rng, vectorized=True
-    )
-    assert ours.value == pytest.approx(values.mean())
-    assert ours.low == pytest.approx(peer.confidence_interval.low, abs=0.01)
-    assert ours.high == pytest.approx(peer.confidence_interval.high, abs=0.015)
-    assert ours.standard_error == pytest.approx(peer.standard_error, rel=0.03)
-
-
-def test_bca_moves_the_interval_of_skewed_values_to_the_right(rng):
+def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
     values = rng.exponential(size=40)
-    plain, corrected = (st.bootstrap_mean(values, method=m) for m in ("percentile", "bca"))
-    assert corrected.low > plain.low and corrected.high > plain.high
-
-
-def test_clusters_are_resampled_as_a_whole(rng):
-    """Copies of a value inside its cluster add nothing to what is known."""
-    values = rng.normal(size=30)
-    copied = np.repeat(values, 10)
-    names = [f"t{i}" for i in np.repeat(np.arange(30), 10)]
-    alone = st.bootstrap_mean(values)
-    clustered = st.bootstrap_mean(copied, names)
-    naive = st.bootstrap_mean(copied)
-    assert (clustered.low, clustered.high) == pytest.approx((alone.low, alone.high))
-    assert clustered.n == 300 and clustered.clusters == 30
-    assert naive.high - naive.low < 0.5 * (clustered.high - clustered.low)
+    draws = st.resampled_means(*st.by_cluster(values, None), 40_000, seed=0)
+    peer = scipy.stats.bootstrap(
+        (values,), np.mean, n_resamples=40_000, method="percentile", rng=rng, vectorized=True
+    )
+    ends = peer.confidence_interval
+    assert np.quantile(draws, (0.025, 0.975)) == pytest.approx((ends.low, ends.high), abs=0.015)
+    assert draws.std(ddof=1) == pytest.approx(peer.standard_error, rel=0.03)
 
 
 def test_clusters_of_unequal_size_weigh_by_their_items():
-    found = st.bootstrap_mean([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"], resamples=8000)
-    assert found.value == 0.75
+    sums, counts = st.by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
+    assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 1])
+    drawn, many = np.unique(st.resampled_means(sums, counts, 8000, seed=1), return_counts=True)
     # Two clusters: aa (1/4) gives 1, bb (1/4) gives 0, ab (1/2) gives 3/4.
-    draws = np.repeat([0.0, 0.75, 0.75, 1.0], 2000)
-    assert found.standard_error == pytest.approx(draws.std(), rel=0.02)
-
-
-def test_intervals_are_seeded_and_leave_missing_values_out():
-    values = [0.1, math.nan, 0.7, 0.4, math.nan, 0.9]
-    known = [0.1, 0.7, 0.4, 0.9]
-    assert st.bootstrap_mean(values, seed=3) == st.bootstrap_mean(known, seed=3)
-    assert st.bootstrap_mean(known, seed=3) != st.bootstrap_mean(known, seed=4)
-
-
-@pytest.mark.parametrize("values", [[], [math.nan]])
-def test_nothing_to_measure_is_not_zero(values):
-    found = st.bootstrap_mean(values)
-    assert math.isnan(found.value) and math.isnan(found.low) and found.n == 0
+    assert drawn.tolist() == [0, 0.75, 1]
+    assert many / 8000 == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
 
 
 def test_more_clusters_than_are_drawn_at_a_time(rng):
     """17 million drawn clusters, in two steps: the error of a mean is s / sqrt(n)."""
     values = rng.normal(3, 2, 1 << 13)
-    found = st.bootstrap_mean(values, resamples=2100, seed=1)
+    draws = st.resampled_means(*st.by_cluster(values, None), 2100, seed=1)
     error = values.std() / math.sqrt(len(values))
-    assert found.standard_error == pytest.approx(error, rel=0.1)
-    half = scipy.stats.norm.ppf(0.975) * error
-    assert found.low == pytest.approx(values.mean() - half, abs=error / 4)
-    assert found.high == pytest.approx(values.mean() + half, abs=error / 4)
-
-
-def test_one_cluster_has_a_value_and_no_interval():
-    found = st.bootstrap_mean([1.0, 2.0], ["a", "a"])
-    assert found.value == 1.5 and math.isnan(found.low) and math.isnan(found.high)
-
-
-def test_a_share_without_spread_is_not_certain():
-    found = st.bootstrap_share(np.zeros(25))
-    peer = scipy.stats.binomtest(0, 25).proportion_ci(method="wilson")
-    assert (found.low, found.high) == pytest.approx((peer.low, peer.high))
-    assert "Wilson" in found.method
-    level = st.bootstrap_share([1.0, 0.0] * 6, [i // 2 for i in range(12)])  # each cluster is 1/2
-    peer = scipy.stats.binomtest(3, 6).proportion_ci(method="wilson")
-    assert (level.value, level.low, level.high) == pytest.approx((0.5, peer.low, peer.high))
-    mixed = [0.0, 1.0, 1.0, 0.0, 1.0]
-    assert st.bootstrap_share(mixed) == st.bootstrap_mean(mixed)
+    assert draws.std() == pytest.approx(error, rel=0.1)
+    assert draws.mean() == pytest.approx(values.mean(), abs=error / 10)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 10), (10, 10), (3, 10), (57, 200)])
@@ -141,50 +89,6 @@ def test_empty_draws_take_part_and_have_no_score(k):
     assert st.probability_any(scores, k, 0.6, empty) == pytest.approx(reached)
     assert math.isnan(st.expected_maximum([], k, 5))
     assert st.probability_any([], k, 0.6, 5) == 0
-
-
-def covered(truth, sample, repetitions=1000, **options):
-    """Share of simulated audits whose 95 % interval holds the truth."""
-    hits = 0
-    for repetition in range(repetitions):
-        values, clusters = sample(np.random.default_rng(repetition))
-        found = st.bootstrap_share(values, clusters, resamples=1000, seed=repetition, **options)
-        hits += found.low <= truth <= found.high
-    return hits / repetitions
-
-
-def test_coverage_of_swapped_labels():
-    """Known null: which sentence of a pair is called stereotyping is a coin per template, and
-    pairs of a template agree mostly."""
-    templates = np.repeat(np.arange(40), 3)
-    names = templates.tolist()
-
-    def sample(rng):
-        coin = rng.integers(2, size=40)[templates]
-        stray = rng.random(120) < 0.2
-        return np.where(stray, 1 - coin, coin).astype(float), names
-
-    assert 0.925 <= covered(0.5, sample) <= 0.972
-
-
-def test_coverage_of_a_scorer_of_known_distribution():
-    """Uniform scores, 25 a prompt: the mean expected maximum at k = 5 is 5/6."""
-
-    def sample(rng):
-        scores = np.sort(rng.uniform(size=(60, 25)), axis=1)
-        return scores @ st.maximum_weights(25, 5), None
-
-    assert 0.925 <= covered(5 / 6, sample) <= 0.972
-
-
-def test_items_taken_for_clusters_cover_too_little():
-    """What the cluster bootstrap is for: without it the same simulation claims harm too often."""
-    templates = np.repeat(np.arange(40), 3)
-
-    def sample(rng):
-        return rng.integers(2, size=40)[templates].astype(float), None
-
-    assert covered(0.5, sample) < 0.85
 
 
 def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
