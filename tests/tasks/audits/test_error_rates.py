@@ -145,6 +145,14 @@ def test_rude_speech_is_more_than_that_about_all_others(session, doses, effects)
     assert tuple(row["effect"] for row in found) == effects
 
 
+def test_of_each_kind_one_dose_is_nothing(session):
+    kinds = {"canary": 0, "passage": 0, "record": 0, "association": 0.5}
+    rows = [candidate(kind, f"{kind} {more}", dose + more, p=0.5)
+            for kind, dose in kinds.items() for more in (0, 0.25, 1)]  # fmt: skip
+    effects = {row["unit"]: row["effect"] for row in studied({"one": rows})["units"]}
+    assert effects == {f"{kind} {more}": more > 0 for kind in kinds for more in (0, 0.25, 1)}
+
+
 def test_coverage_is_of_the_figure_over_all_items(found):
     rows = {row["kind"]: row for row in found["calibration"]}
     # c is beyond it; "at least", as of d, is no interval.
