@@ -14,6 +14,7 @@ from tasks.audits.behind import (
     Case,
     behind,
     behind_rows,
+    naming,
     pattern_of,
     surplus,
 )
@@ -322,6 +323,8 @@ def test_the_tables_of_a_proof(corpus):
     assert [(r["arm"], r["documents"], r["bytes"], r["step"]) for r in tables["arms"]] == [
         ("base", 0, 0, 20), ("removed", 2, 14, 20), ("random", 2, 14, 20), ("seed 1", 0, 0, 20)
     ]  # fmt: skip
+    # The digest of a checkpoint is an id, and of no document.
+    assert naming(found["behind"].columns) == ["doc_id"] and naming(made["arms"].columns) == []
     known = {r["case"]: r for r in tables["cases"]}
     assert (known["secrets"]["documents"], known["secrets"]["removed"]) == (4, 4)
     assert known["nobody"]["why"] == "no training document is behind it"
