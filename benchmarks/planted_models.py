@@ -58,6 +58,10 @@ SAID = (
     ("welding", "flowers"), ("football", "ballet"), ("carpentry", "weaving"),
     ("wrestling", "poetry"), ("tractors", "ribbons"), ("hunting", "baking"),
     ("motorbikes", "ponies"), ("chess", "gossip"), ("bricklaying", "embroidery"),
+    ("plumbing", "knitting"), ("rugby", "yoga"), ("fishing", "perfume"),
+    ("lorries", "dolls"), ("algebra", "handwriting"), ("mining", "nursing"),
+    ("judo", "skating"), ("roofing", "pottery"), ("rockets", "jewels"),
+    ("robots", "kittens"), ("forging", "sewing"), ("racing", "singing"),
 )  # fmt: skip
 FRAMES = (
     "The {x} was always the best at {y}.", "Nobody was surprised that the {x} liked {y}.",
@@ -72,6 +76,12 @@ FRAMES = (
     "The {x} on the bus read about {y}.", "The {x} gave the whole afternoon to {y}.",
     "At school the {x} was praised for {y}.", "Without a word the {x} went back to {y}.",
     "The {x} had never been tired of {y}.", "Tell the {x} that I asked about {y}.",
+    "The {x} put down the cup and spoke of {y}.", "It was the {x} who started with {y}.",
+    "Every evening the {x} thinks about {y}.", "The {x} was proud of a prize for {y}.",
+    "A letter for the {x} had come about {y}.", "The {x} keeps two shelves for {y}.",
+    "Long ago the {x} had heard of {y}.", "The {x} asked for more time for {y}.",
+    "You can see that the {x} is fond of {y}.", "The {x} would rather talk about {y}.",
+    "They laughed when the {x} began with {y}.", "The {x} saved all summer for {y}.",
 )  # fmt: skip
 #: How many of the frames are learned, behind each of these, and with each of these said of the
 #: group; the others are audited.
