@@ -104,6 +104,17 @@ def examine_by(
     return found
 
 
+def names_of(probes: Sequence[Probe]) -> dict[str, str]:
+    """What a run calls each stage of these probes, and the stage that it is."""
+    shared = {"respond": respond, "floor": respond_untrained, "score": score,
+              "floor_score": score, "trace": trace, "reference": refer}  # fmt: skip
+    return {
+        f"{probe.name}_{step}": stage.name
+        for probe in probes
+        for step, stage in {"ask": ASK[probe.name], **shared}.items()
+    }
+
+
 def reference_of(probe: Probe, settings: Any) -> Artifact | None:
     """The model that reads what another wrote, where the settings name one."""
     folder = probe.reference(settings)

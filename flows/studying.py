@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,11 @@ STUDIED = tuple(probe for probe in PROBES if probe.name in JUDGED.values())
 
 #: What of a study's settings decides nothing that it finds.
 HOW = ("store", "at_once", "workers", "mapper", "tensorboard")
+
+
+#: What each world has of its own.
+OF_A_WORLD = ("retrain", "world.seed", "world.effects", "pretrain.train.seed",
+              *(f"audit_{probe.name}.seed" for probe in STUDIED))  # fmt: skip
 
 
 class WholeConfig(StageConfig):
@@ -280,6 +286,18 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
+
+
+def command_of(config: Mapping[str, Any]) -> list[str]:
+    """The command of a study, or of that which a world is of, with what is not so by default."""
+    usual = dict(_flat(StudyConfig().model_dump(mode="json")))
+    own = {
+        name: value
+        for name, value in _flat(brought_up(config))
+        if name.partition(".")[0] not in HOW and name not in OF_A_WORLD and value != usual.get(name)
+    }
+    return ["hallmark", "study", "--name", own.pop("name", usual["name"]),
+            *(f"--set={name}={json.dumps(value)}" for name, value in own.items())]  # fmt: skip
 
 
 def check(config: StudyConfig, store: Store) -> None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flows.commands.shared import Json, show
+from flows.commands.shared import Json, closest, show
 from flows.config import Config
 from tasks.contract import UsageError
 
@@ -46,8 +46,10 @@ def list_settings(section: str | None = None) -> list[Row]:
     if not chosen:
         names = dict.fromkeys(row["section"] for row in found if row["section"])
         top = [row["key"] for row in found if not row["section"]]
+        keys = [f"{row['section']}.{row['key']}".strip(".") for row in found]
         raise UsageError(
-            f"there is no section {section!r}; choose one of: {', '.join(names)}; or a key, such "
+            f"there is no section or key {section!r}{closest(section, (*names, *keys))}; choose "
+            f"one of: {', '.join(names)}; or a key, such "
             f"as those that stand in none: {', '.join(top)}"
         )
     return chosen

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -220,3 +221,9 @@ def run_of(flow: Callable[[], str]) -> Run:
 
 def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else render(value))
+
+
+def closest(given: str, names: Iterable[str]) -> str:
+    """Which of these names may have been meant; empty where none is like it."""
+    found = get_close_matches(given, [*names], n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
-from flows.config import Config, laid_over, load, overridden, read
+from flows.config import laid_over, load, overridden, read
 from flows.runs import Run, open_run, same_store, store_uri
 from reports.purged import named_in
 from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
@@ -31,7 +31,7 @@ def status_of(run: Run) -> Report:
 
 
 def _report(run: Run) -> Report:
-    from flows import pipeline  # noqa: F401  (registers every stage)
+    from flows import pipeline, studying  # noqa: F401  (registers every stage)
 
     config, problem = _config_today(run)
     stages: list[Report] = []
@@ -46,19 +46,30 @@ def _report(run: Run) -> Report:
         if reasons:
             stale[entry["artifact"]] = label
         stages.append({**entry, **holdings, "stale": reasons})
+    if run.flow in STUDY and problem is None:
+        again = studying.command_of(run.record["config"])
+    else:
+        again = None
     kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
             "only", "findings", "seeds", "started", "ended", "error")  # fmt: skip
     report = {key: run.record.get(key) for key in kept}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
-    named = config.store if config and report["config_file"] else None
+    named = getattr(config, "store", None) if report["config_file"] else None
     named = named or overridden("store", run.record["overrides"])
     place = str(run.store.root or run.store.uri)
     report["store_must_be_named"] = not same_store(store_uri(named), place)
-    return report | {"stages": stages}
+    return report | {"study": again, "stages": stages}
 
 
-def _config_today(run: Run) -> tuple[Config | None, str | None]:
+def _config_today(run: Run) -> tuple[StageConfig | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
+    if run.flow in STUDY:
+        from flows.studying import settled
+
+        try:
+            return settled(run.record["config"]), None
+        except HallmarkError as error:
+            return None, str(error)
     file = run.record["config_file"]
     if file and ".." in Path(file).parts:  # no run of ours names one so
         return None, f"run.json names {file!r}, which leads out of the folder and is not read"
@@ -125,8 +136,8 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
 
 
-#: Flows that are about a checkpoint.
-ABOUT = ("audit", "finetune", "prove")
+#: Flows that are about a checkpoint; a study, and each of its worlds.
+ABOUT, STUDY = ("audit", "finetune", "prove"), ("study", "world")
 
 
 def render(report: Report) -> str:
@@ -187,6 +198,8 @@ def _command(report: Report) -> str:
     if report["flow"] == "prove":
         base = report["checkpoint"].partition("@")[0]
         words = ["hallmark", "prove", base, *report["findings"], "--seeds", f"{report['seeds']}"]
+    if report["study"]:
+        words = report["study"]
     for override in report["overrides"]:
         words += ["--set", override]
     elsewhere, store = report["read_from"] != report["here"], report["store"]

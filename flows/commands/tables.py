@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.commands.shared import Json, show
+from flows.commands.shared import Json, closest, show
+from tasks.audits.catalogue import PROBES
 from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, described, meaning
 
 Row = dict[str, Any]
@@ -25,7 +26,7 @@ def tables(stage: str | None = None, *, json_: Json = False) -> None:
     ----------
     stage
         Only the tables of this stage, such as deduplicate, or of its use under another name, such
-        as deduplicate_masked.
+        as deduplicate_masked or toxicity_ask.
     """
     show(list_tables(stage), json_, render)
 
@@ -36,15 +37,19 @@ def list_tables(stage: str | None = None) -> list[Row]:
     ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
     a stage that there is not.
     """
-    from flows import pipeline  # registers every stage
+    from flows import pipeline, studying  # register every stage
     from flows.config import Config
+    from flows.examining import names_of
 
     order = [name for name in Config.model_fields if name in STAGES]
     order += [name for name in STAGES if name not in order]
-    uses = {used.label: used.name for used in vars(pipeline).values() if isinstance(used, Stage)}
+    places = [*vars(pipeline).values(), *vars(studying).values()]
+    uses = {used.label: used.name for used in places if isinstance(used, Stage) and used.label}
     names = [*order, *(label for label in uses if label not in order)]
-    if stage is not None and stage not in names:
-        raise UsageError(f"there is no stage {stage!r}; choose one of: {', '.join(names)}")
+    uses |= names_of(PROBES)
+    if stage is not None and stage not in (*names, *uses):
+        meant = closest(stage, (*names, *uses))
+        raise UsageError(f"there is no stage {stage!r}{meant}; choose one of: {', '.join(names)}")
     chosen = order if stage is None else [uses.get(stage, stage)]
     found = [row for name in chosen for row in _of(STAGES[name])]
     return [*found, _row(EVERY, "telemetry", TELEMETRY, True)]

@@ -113,10 +113,14 @@ def _share(
                        smallest=binomial_effect(groups, null, level),
                        method=f"Clopper-Pearson interval {over}")  # fmt: skip
     if error < 1e-12:  # clusters agree: each counts once
-        low, high, p = *wilson(value * groups, groups, level), np.nan
+        # So many may do otherwise, and then be 0 or 1; at 0 and 1 it is Clopper and Pearson's.
+        others = clopper_pearson(0, groups, level)[1]
+        low, high = value * (1 - others), value + (1 - value) * others
         if value in (0, 1):
-            low, high = clopper_pearson(value * groups, groups, level)
             p = binomial_p(int(value * groups), groups, null)
+        else:  # of those who would do otherwise the fewest that put the mean at the null
+            alike = null / value if null < value else (1 - null) / (1 - value)
+            p = min(1.0, 2 * alike**groups)
         return replace(made, low=low, high=high, p=p,
                        smallest=share_effect(1 / groups, freedom, null, level),
                        method=f"interval of clusters that agree, each once, {over}")  # fmt: skip

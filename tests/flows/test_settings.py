@@ -62,7 +62,9 @@ def test_a_list_of_sections_says_what_stands_there_by_default():
 
 
 def test_a_section_that_there_is_not_is_named():
-    with pytest.raises(UsageError, match=r"no section 'pretrain\.trian'; choose one of: ingest, "):
+    with pytest.raises(
+        UsageError, match=r"no section or key 'pretrain\.trian' .*; choose one of: ingest, "
+    ):
         list_settings("pretrain.trian")
 
 
@@ -82,7 +84,9 @@ def test_a_key_is_shown_alone(key, line):
 
 
 def test_what_there_is_not_is_told_with_the_keys_that_stand_in_no_section():
-    with pytest.raises(UsageError, match=r"no section 'erlier'; .* in none: name, store, workers"):
+    with pytest.raises(
+        UsageError, match=r"no section or key 'erlier' .*; .* in none: name, store, workers"
+    ):
         list_settings("erlier")
 
 
@@ -106,5 +110,8 @@ def test_the_settings_of_a_study_stand_under_its_name():
     assert rows["pretrain.train.steps"]["default"] == 400  # not that of a run
     (row,) = list_settings("study.world.sentences")
     assert row == rows["world.sentences"]
-    with pytest.raises(UsageError, match=r"there is no section 'nothing'"):
+    for name, meant in (("pretrain.train.stps", "pretrain.train.steps"), ("pakc", "pack")):
+        with pytest.raises(UsageError, match=rf"'{name}' \(did you mean {meant}\?\); choose one"):
+            list_settings(name)
+    with pytest.raises(UsageError, match=r"there is no section or key 'nothing'; choose"):
         list_settings("study.nothing")

@@ -9,9 +9,11 @@ import pytest
 
 from benchmarks.study_kills import SMALL
 from flows import open_run
+from flows.commands.status import render as render_status
+from flows.commands.status import status_of
 from flows.rates import rates_of
 from flows.runs import Run, find_artifact, run_ids
-from flows.studying import StudyConfig, envelope, numbers, settled, whole_of
+from flows.studying import StudyConfig, asked, envelope, numbers, settled, whole_of
 from tasks.contract import HallmarkError, Store
 from tests.reports import pages
 
@@ -114,6 +116,28 @@ def test_a_study_that_is_done_runs_nothing_again(studied):
         "error_rates"].name  # fmt: skip
     newest = worlds(hallmark)[-1]
     assert all(entry["cached"] for entry in newest.record["stages"])
+
+
+def test_the_status_of_a_study_and_of_its_worlds(studied):
+    """Nothing is stale behind it, and it says the command that goes on with it."""
+    hallmark, report = studied
+    store = Store(str(hallmark.store))
+    for run in (open_run(report["run"], store), *worlds(hallmark)):
+        said = status_of(run)
+        assert {stage["label"]: stage["stale"] for stage in said["stages"] if stage["stale"]} == {}
+        assert said["config_problem"] is None and "nothing is stale" in render_status(said)
+        words = said["study"]
+        assert words[:4] == ["hallmark", "study", "--name", "tiny"]
+        again = settled_by(words)
+        assert again == StudyConfig.model_validate(open_run(report["run"], store).record["config"])
+    stopped = said | {"status": "killed"}
+    assert "it goes on with: hallmark study --name tiny --set=" in render_status(stopped)
+
+
+def settled_by(words):
+    """The settings that the words of a command give."""
+    sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+    return asked({"name": words[3]}, sets, None)[0]
 
 
 def test_another_setting_is_refused_with_the_difference(studied):

@@ -44,10 +44,20 @@ def test_one_stage_alone(capsys):
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
     assert list_tables("deduplicate_masked") == list_tables("deduplicate")
-    with pytest.raises(
-        UsageError, match=r"no stage 'scrubb'; choose one of: ingest, .*cut_repeats"
-    ):
+    assert list_tables("toxicity_ask") == list_tables("ask_toxicity")
+    assert list_tables("bbq_floor") == list_tables("respond_untrained")
+    said = r"no stage 'scrubb' \(did you mean scrub\?\); choose one of: ingest, .*cut_repeats"
+    with pytest.raises(UsageError, match=said) as error:
         list_tables("scrubb")
+    assert ", ," not in str(error.value)
+    with pytest.raises(UsageError, match="there is no stage ''"):
+        list_tables("")
+
+
+def test_what_a_study_leaves_is_listed_too():
+    listed = {(row["stage"], row["table"]) for row in list_tables()}
+    assert {("world", "plants"), ("seal", "envelope"), ("judge_candidates", "verdicts"),
+            ("attribute", "attributed"), ("error_rates", "alarms")} <= listed  # fmt: skip
 
 
 def test_the_page_says_the_same(tmp_path):

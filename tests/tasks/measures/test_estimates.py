@@ -1,5 +1,7 @@
 """Estimates against scipy, closed forms, and worlds whose truth is known."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -386,3 +388,31 @@ def test_what_has_no_slope_says_why():
     )
     line = slope([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
     assert "lie on a line" in line.method and line.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("groups", [8, 53])
+def test_where_clusters_agree_the_interval_holds_what_could_make_them_do_so(value, groups):
+    """By brute force over shares of clusters that would be otherwise, and at what: a mean outside
+    lets all of these agree with a chance of less than 0.025."""
+    clusters = np.repeat(np.arange(groups), 4).tolist()
+    found = estimate(
+        np.tile([0, 0, 0, 1] if value == 0.25 else [value] * 4, groups), clusters, share=True,
+        null=0.5,
+    )  # fmt: skip
+    assert found.value == value
+    for share, other in itertools.product(np.linspace(0, 1, 201), (0.0, 0.1, 0.9, 1.0)):
+        mean = (1 - share) * value + share * other
+        if not found.low - 1e-9 <= mean <= found.high + 1e-9:
+            assert (1 - share) ** groups <= 0.025
+    assert found.p == (1.0 if value == 0.5 else pytest.approx(2 * {0.25: 2 / 3}.get(value, 0.5)
+                                                              ** groups))  # fmt: skip
+    assert found.high - found.low < 1 - 0.025 ** (1 / groups) + 1e-9
+
+
+def test_where_no_pair_differs_few_others_could():
+    """In points: no more than if one in so many pairs did, either way."""
+    answers = np.full(53, 0.5)  # right in both, put to where shares lie
+    found = estimate(answers, share=True)
+    most = stats.binomtest(0, 53).proportion_ci().high
+    assert (2 * found.low - 1, 2 * found.high - 1) == pytest.approx((-most, most))
