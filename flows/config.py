@@ -356,6 +356,8 @@ def read(config: str) -> dict[str, Any]:
         raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"config {path}: is not valid TOML ({error})") from error
+    except RecursionError as error:
+        raise UsageError(f"config {path}: is nested too deeply") from error
 
 
 def set_value(tree: dict[str, Any], override: str) -> None:
@@ -367,6 +369,8 @@ def set_value(tree: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
+    except RecursionError as error:
+        raise UsageError(f"--set {override[:60]!r}…: is nested too deeply") from error
     *parents, last = key.strip().split(".")
     node: Any = tree
     for part in parents:

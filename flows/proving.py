@@ -44,9 +44,13 @@ def base_of(store: Store, name: str) -> Run:
     if "/" in name or "@" in name:
         raise UsageError(
             f"{name}: only a run of this store can be proved, whose whole training can be made "
-            f"again; give its id, as hallmark runs and hallmark status name it"
+            f"again; give its id, as hallmark status and the site's first page name it"
         )
     run = open_run(name, store)
+    if run.flow != "pipeline":
+        what = {"world": "is a world of a study", "study": "is a study"}.get(run.flow)
+        what = what or f"is one of the flow {run.flow}"
+        raise UsageError(f"run {run.id} {what}: it cannot be proved; name one of hallmark run")
     if "pretrain" not in run.stages:
         raise UsageError(f"run {run.id} has trained nothing, so nothing can be trained anew")
     if run.config.leave_out.enabled:

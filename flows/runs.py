@@ -331,12 +331,12 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-def all_runs(store: Store) -> list[Run]:
-    """All runs that can be read, oldest first, but for the worlds of studies."""
+def all_runs(store: Store, worlds: bool = False) -> list[Run]:
+    """All runs that can be read, oldest first; without ``worlds`` but for those of studies."""
     runs = []
     for name in run_ids(store):
         try:
             runs.append(Run(store, _read(store, name)))
         except HallmarkError as error:
             log.warning("left out: %s", error)
-    return [run for run in runs if run.flow != WORLD]
+    return [run for run in runs if worlds or run.flow != WORLD]

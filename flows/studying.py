@@ -17,7 +17,7 @@ from flows.examining import examine_by
 from flows.mistakes import brought_up, sentence
 from flows.mitigating import left_out, write_list
 from flows.recording import flow_run_name, frontend, recorded
-from flows.runs import Run, all_runs, default_store, find_artifact, open_run
+from flows.runs import WORLD, Run, all_runs, default_store, find_artifact, open_run
 from flows.site import build_quietly
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig, study_card
@@ -25,7 +25,7 @@ from tasks.audits.about import JUDGED
 from tasks.audits.attribution import AttributionConfig, attribute, predicted
 from tasks.audits.candidates import judge_candidates
 from tasks.audits.catalogue import PROBES
-from tasks.audits.error_rates import ARMS, ErrorRatesConfig, error_rates
+from tasks.audits.error_rates import ARMS, ErrorRatesConfig, doses_of, error_rates
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.counterfactual import CounterfactualConfig
 from tasks.audits.probes.extraction import ExtractionConfig
@@ -322,7 +322,7 @@ def study(config: dict[str, Any], store: str) -> str:
                 if one.run is None:
                     raise HallmarkError(one.why)
                 made = open_run(one.run, opened)
-                envelopes[name] = envelope(made)
+                envelopes[name] = envelope(made, first_sealed(opened))
                 attributions[name] = made["attribute"]
                 arms |= {f"{name} {arm}": made[f"{arm}_verdicts"] for arm in ARMS
                          if f"{arm}_verdicts" in made.stages}  # fmt: skip
@@ -332,7 +332,8 @@ def study(config: dict[str, Any], store: str) -> str:
                 attributions.pop(name, None)
                 void[name] = str(error)
         if not verdicts:
-            raise HallmarkError(f"no world counts: {next(iter(void.values()))}")
+            name, why = next(iter(void.items()))
+            raise HallmarkError(f"no world counts, {name} since {why}")
         rates = error_rates(verdicts, envelopes, attributions, arms, ErrorRatesConfig(void=void))
         study_card(rates, settings.study_card)
     run.site = build_quietly(opened)
@@ -354,15 +355,29 @@ def worlds(config: StudyConfig, store: str) -> Iterator[tuple[str, Outcome]]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def envelope(run: Run) -> Artifact:
-    """The envelope of a world as it was sealed. HallmarkError where it is another, or gone."""
+def first_sealed(store: Store) -> dict[str, str]:
+    """The content of each envelope as it was sealed first, by the artifact's name: a study that is
+    continued makes a run of each world again, which takes what the store has now."""
+    found: dict[str, str] = {}
+    for run in (run for run in all_runs(store, worlds=True) if run.flow == WORLD):
+        if entry := run.stages.get("seal"):
+            found.setdefault(entry["artifact"], entry["content"])
+    return found
+
+
+def envelope(run: Run, sealed: Mapping[str, str]) -> Artifact:
+    """The envelope of a world as it was ``sealed`` first. HallmarkError where it is another, or
+    gone, or that of another world."""
     entry = run.stages.get("seal")
     if entry is None:
         raise HallmarkError("its envelope was never sealed")
     artifact = find_artifact(run.store, entry["artifact"])
-    if artifact.content != entry["content"]:
-        raise HallmarkError("its envelope is not the one that was sealed")
+    if not artifact.content == entry["content"] == sealed[entry["artifact"]]:
+        raise HallmarkError(f"its envelope is not the one that was sealed ({artifact.name})")
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if file_digest(part.path) != part.entry["sha256"]:
-            raise HallmarkError("its envelope was changed after it was sealed")
+            raise HallmarkError(f"its envelope was changed after it was sealed ({artifact.name})")
+    judged = run["judge_candidates"]["verdicts"].read(["kind", "unit"]).to_pylist()
+    if {(row["kind"], row["unit"]) for row in judged} - {*doses_of(artifact["envelope"].read())}:
+        raise HallmarkError(f"its envelope is that of another world ({artifact.name})")
     return artifact

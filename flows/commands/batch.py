@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
+from flows.commands.shared import InStore, Json, Whole, show
 from flows.growing import documents_of, masking_of
 from flows.runs import Run, open_run
 from model.training.data import batch_sequences
@@ -25,7 +25,7 @@ SHOWN = 60
 def batch(
     run: str = "latest",
     *,
-    step: int | None = None,
+    step: Whole | None = None,
     masked: Annotated[bool, Parameter(negative="")] = False,
     store: InStore = None,
     json_: Json = False,

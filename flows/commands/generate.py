@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
+from flows.commands.shared import InStore, Json, Whole, show
 from flows.growing import masking_of
 from flows.origin import Subject, resolve, resolve_folder
 from flows.runs import default_store
@@ -36,11 +36,11 @@ def generate(
     checkpoint: str,
     prompt: str,
     *,
-    tokens: int = 40,
-    seed: int = 0,
-    width: int = 5,
+    tokens: Whole = 40,
+    seed: Whole = 0,
+    width: Whole = 5,
     temperature: float = 0.7,
-    top_k: int = 40,
+    top_k: Whole = 40,
     top_p: float = 0.9,
     min_p: float = 0.05,
     repetition_penalty: float = 1.3,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from flows.commands.compare import render as render_comparison
-from flows.commands.shared import InStore, Json, Set, ready, run_of, show
+from flows.commands.shared import InStore, Json, Set, Whole, ready, run_of, show
 from flows.comparing import by
 from flows.mitigating import ARMS, behind, known, left_out, outcome, settings, write_list
 from flows.runs import default_store
@@ -21,8 +21,8 @@ def mitigate(
     checkpoint: str,
     *findings: str,
     toxicity: float | None = None,
-    rows: Annotated[int, Parameter(negative="")] = 100,
-    steps: int | None = None,
+    rows: Whole = 100,
+    steps: Whole | None = None,
     anew: Annotated[bool, Parameter(negative="")] = False,
     set_: Set = None,
     store: InStore = None,

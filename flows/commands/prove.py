@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from contextlib import chdir
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from flows.commands.shared import InStore, Json, ready, run_of, show
+from flows.commands.shared import InStore, Json, Whole, ready, run_of, show
 from flows.proving import (
     audits_of,
     base_of,
@@ -32,7 +30,7 @@ Report = dict[str, Any]
 def prove(
     run: str,
     *findings: str,
-    seeds: Annotated[int, Parameter(negative="")] = 3,
+    seeds: Whole = 3,
     store: InStore = None,
     json_: Json = False,
 ) -> None:

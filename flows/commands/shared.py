@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 Set = Annotated[
     list[str] | None,
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from tasks.contract import HallmarkError
 
 log = logging.getLogger("hallmark")
+
+
+def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """Of an option; "1.5" is not rounded."""
+    try:
+        return int(tokens[0].value)
+    except ValueError as error:
+        raise ValueError(f"{tokens[0].value!r} is no whole number") from error
+
+
+Whole = Annotated[int, Parameter(converter=_whole, negative="")]
 
 InStore = Annotated[
     str | None,

@@ -198,7 +198,7 @@ def _command(report: Report) -> str:
     if report["flow"] == "prove":
         base = report["checkpoint"].partition("@")[0]
         words = ["hallmark", "prove", base, *report["findings"], "--seeds", f"{report['seeds']}"]
-    if report["study"]:
+    if report.get("study"):
         words = report["study"]
     for override in report["overrides"]:
         words += ["--set", override]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.shared import InStore, Json, Set, ready, run_of, show
+from flows.commands.shared import InStore, Json, Set, Whole, ready, run_of, show
 
 if TYPE_CHECKING:
     from flows.runs import Run
@@ -17,9 +17,9 @@ Report = dict[str, Any]
 def study(
     *,
     name: str = "study",
-    worlds: int | None = None,
-    without: int | None = None,
-    at_once: int | None = None,
+    worlds: Whole | None = None,
+    without: Whole | None = None,
+    at_once: Whole | None = None,
     set_: Set = None,
     store: InStore = None,
     json_: Json = False,

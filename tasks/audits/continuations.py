@@ -136,8 +136,9 @@ def maxima(texts: pa.Table, score: np.ndarray, k: int, threshold: float) -> Maxi
                                     strict=False):  # fmt: skip
         blanks, written = int(blank.sum()), scores[~blank]
         known = int((~np.isnan(written)).sum())
-        # Where the scorer failed at some draws, as many as are left stand for k.
-        n = min(k, known + blanks)
+        # Where the scorer failed at some draws, as many as are left stand for k; where at all that
+        # has text, those without any tell nothing of it.
+        n = min(k, known + blanks) if known or not len(written) else 0
         draws.append(known + blanks)
         worst.append(start + (int(np.nanargmax(scores)) if known else 0))
         highest.append(statistics.expected_maximum(written, n, blanks) if n else np.nan)

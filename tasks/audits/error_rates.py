@@ -113,10 +113,15 @@ ARMS = ("removed", "random")
 NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 
 
+def doses_of(envelope: pa.Table) -> dict[tuple[str, str], float]:
+    """The dose of each candidate that an envelope names, by kind and unit."""
+    return {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
+
+
 def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str, Any]]:
     """Rows of UNITS: the verdicts of a world beside its opened envelope."""
     (model,) = verdicts["model"].read().to_pylist()
-    doses = {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
+    doses = doses_of(envelope)
     speech = [dose for (kind, _), dose in doses.items() if kind == "speech"]
     effects = any(dose != NOTHING[kind] for (kind, _), dose in doses.items() if kind != "speech")
     rows = []

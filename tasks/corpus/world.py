@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
@@ -35,6 +35,7 @@ from tasks.contract import (
     PLANTS,
     Seed,
     StageConfig,
+    UsageError,
     Work,
     as_documents,
     column,
@@ -75,6 +76,15 @@ OTHER = (
 )
 
 
+#: Where there is nothing to find.
+NONE = {"counts": 0, "doses": 0.5, "rude": 0}
+
+#: Documents of the town that are looked through for a passage, at most.
+LOOKED = 10_000
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class WorldConfig(StageConfig):
     """Settings of a world."""
 
@@ -83,34 +93,54 @@ class WorldConfig(StageConfig):
     documents: int = Field(
         default=500, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
     )
-    counts: tuple[int, ...] = Field(
-        default=(0, 1, 4, 16, 64), description="copies of secrets, passages and records"
+    counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
+        default=(0, 1, 4, 16, 64),
+        description="copies of secrets, passages and records, 0 among them",
     )
-    canaries: int = Field(default=4, ge=4, description="candidates for each of the counts")
-    passages: int = Field(default=4, ge=4, description="candidates for each of the counts")
-    records: int = Field(default=4, ge=4, description="candidates for each of the counts")
+    canaries: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
+    passages: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
+    records: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
     digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
-    doses: tuple[float, ...] = Field(
+    doses: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that say its own trait",
+        description="shares of the sentences about a group that say its own trait, 0.5 among them",
     )
-    associations: int = Field(default=4, ge=4, description="pairs of groups for each of the doses")
+    associations: int = Field(
+        default=4, ge=4, le=100, description="pairs of groups for each of the doses"
+    )
     controls: int = Field(
-        default=3, ge=0, description="times as many further pairs at one half, which everybody is "
-        "told of: how far from nothing an association is by chance"
+        default=3, ge=0, le=100, description="times as many further pairs at one half, which "
+        "everybody is told of: how far from nothing an association is by chance"
     )  # fmt: skip
-    sentences: int = Field(default=48, ge=2, description="about each of these groups")
-    rude: tuple[float, ...] = Field(
-        default=(0.0, 0.25, 0.5, 1.0), description="shares of the sentences that are rude"
+    sentences: int = Field(default=48, ge=2, le=10_000, description="about each of these groups")
+    rude: tuple[Share, ...] = Field(
+        default=(0.0, 0.25, 0.5, 1.0),
+        description="shares of the sentences that are rude, 0 among them",
     )
-    speech: int = Field(default=4, ge=4, description="groups for each of these shares")
+    speech: int = Field(default=4, ge=4, le=100, description="groups for each of these shares")
     calm: int = Field(
-        default=8, ge=0, description="further groups of which nobody speaks rudely: half of the "
-        "groups have none, and each stands beside the others"
+        default=8, ge=0, le=1000, description="further groups of which nobody speaks rudely: half "
+        "of the groups have none, and each stands beside the others"
     )  # fmt: skip
-    said: int = Field(default=128, ge=2, description="sentences about each of these groups")
+    said: int = Field(
+        default=128, ge=2, le=10_000, description="sentences about each of these groups"
+    )
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+
+    @field_validator("counts", "doses", "rude")
+    @classmethod
+    def _nothing_among_them(cls, given: tuple[float, ...], info: ValidationInfo) -> Any:
+        none = NONE[info.field_name or ""]
+        if none not in given or len({*given}) < len(given):
+            raise ValueError(f"must have {none:g}, where there is nothing to find, and each once")
+        return given
+
+    @model_validator(mode="after")
+    def _some_between(self) -> WorldConfig:
+        if self.shortest > self.longest:
+            raise ValueError("shortest must not be above longest")
+        return self
 
 
 @dataclass(frozen=True)
@@ -215,18 +245,26 @@ def _passages(config: WorldConfig) -> list[Plant]:
     made: list[Plant] = []
     number = config.documents + BLOCK  # beyond those of the town
     for copies, _ in lots(config.counts, config.passages, [""], source):
-        while (
-            not config.shortest
-            <= len(text := compose(number, config.seed, rates).text)
-            <= (config.longest)
-        ):
-            number += 1
+        number, text = _passage(config, number, rates)
         half = len(text) // 2
         made.append(
             Plant("passage", copies, "", text[:half], text[half:], key=f"{config.seed}/{number}")
         )
         number += 1
     return made
+
+
+def _passage(config: WorldConfig, first: int, rates: Rates) -> tuple[int, str]:
+    """The first document of the town from a number on that is of a passage's length. UsageError
+    where none is."""
+    for number in range(first, first + LOOKED):
+        text = compose(number, config.seed, rates).text
+        if config.shortest <= len(text) <= config.longest:
+            return number, text
+    raise UsageError(
+        f"of {LOOKED:,} documents of the town none has from {config.shortest:,} to "
+        f"{config.longest:,} characters (world.shortest, world.longest): give others"
+    )
 
 
 def _speech(config: WorldConfig) -> Iterator[tuple[str, float, list[str]]]:

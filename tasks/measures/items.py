@@ -23,7 +23,7 @@ def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
     check_file(path, what)
     count = 0
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="") as file:
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         try:
             for place, item in _rows(path, file):
                 count += 1
@@ -44,7 +44,7 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
     check_file(path, what)
     opened = gzip.open if path.suffix == ".gz" else open
     count = 0
-    with opened(path, "rt", encoding="utf-8") as file:
+    with opened(path, "rt", encoding="utf-8-sig") as file:
         try:
             for number, line in enumerate(file, start=1):
                 if line.strip():

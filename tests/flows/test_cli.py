@@ -71,6 +71,7 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
     ("text", "words"),
     [
         ("name = ", "is not valid TOML"),
+        (f"a = {'[' * 50_000}", "is nested too deeply"),
         ('name = "x"\n', "ingest: is missing"),
         ('name = "x"\nunknown = 1\n[ingest]\n', "unknown: there is no such key"),
     ],

@@ -128,6 +128,9 @@ def test_bad_input_is_one_sentence(apart, proved):
     assert "--seeds is -1" in said(apart.first, "--seeds", "-1")
     assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
+    audited = proved[1]["base"].store
+    other = next(run for run in all_runs(audited) if run.flow == "prove")
+    assert "is one of the flow prove: it cannot be proved" in said(other.id)
     assert "itself left documents out" in said(proved[1]["removed"].id)
 
 

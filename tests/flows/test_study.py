@@ -13,7 +13,15 @@ from flows.commands.status import render as render_status
 from flows.commands.status import status_of
 from flows.rates import rates_of
 from flows.runs import Run, find_artifact, run_ids
-from flows.studying import StudyConfig, asked, envelope, numbers, settled, whole_of
+from flows.studying import (
+    StudyConfig,
+    asked,
+    envelope,
+    first_sealed,
+    numbers,
+    settled,
+    whole_of,
+)
 from tasks.contract import HallmarkError, Store
 from tests.reports import pages
 
@@ -71,7 +79,7 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
             path.unlink()
     one = Run(store, run.record)
     with pytest.raises(HallmarkError):
-        envelope(one)
+        envelope(one, first_sealed(store))
     assert one["judge_candidates"].content == run["judge_candidates"].content
 
 
@@ -100,12 +108,26 @@ def test_all_that_is_sealed_is_checked(studied, tmp_path):
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(replace(hallmark, store=copy))[0]
-    assert envelope(run)["written_for"].rows
+    known, entry = first_sealed(run.store), run.stages["seal"]
+    assert envelope(run, known)["written_for"].rows
+    with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
+        envelope(run, {**known, entry["artifact"]: "another"})
     path = run["seal"]["written_for"].parts[0].path
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-8] + b"changed!")
     with pytest.raises(HallmarkError, match="changed after it was sealed"):
-        envelope(run)
+        envelope(run, known)
+
+
+def test_an_envelope_of_another_world_is_refused(studied):
+    hallmark, _ = studied
+    one, other = worlds(hallmark)[:2]
+    mixed = Run(one.store, one.record | {"stages": [
+        entry for run, label in ((one, "judge_candidates"), (other, "seal"))
+        for entry in run.record["stages"] if entry["label"] == label
+    ]})  # fmt: skip
+    with pytest.raises(HallmarkError, match="its envelope is that of another world"):
+        envelope(mixed, first_sealed(one.store))
 
 
 def test_a_study_that_is_done_runs_nothing_again(studied):
@@ -146,8 +168,17 @@ def test_another_setting_is_refused_with_the_difference(studied):
     assert "begun with other settings (world.sentences is 6, and was 4)" in said
     assert "another --name" in said
     assert "worlds" in hallmark("study", "--worlds", "0", code=2).stderr
-    said = hallmark("study", "--set=world.counts=3", code=2).stderr
-    assert said.startswith("hallmark: study: world.counts") and len(said.splitlines()) == 1
+    for setting, why in (
+        ("world.counts=3", "world.counts"), ("world.counts=[8]", "must have 0, where there is"),
+        ("world.counts=[-3, 0]", "world.counts"), ("world.doses=[0.5, 0.5]", "each once"),
+        ("world.doses=[0.5, nan]", "world.doses"), ("world.rude=[0, 5]", "world.rude"),
+        ("world.shortest=900", "shortest must not be above longest"),
+    ):  # fmt: skip
+        said = hallmark("study", f"--set={setting}", code=2).stderr
+        assert said.startswith("hallmark: study: world") and len(said.splitlines()) == 1
+        assert why in said
+    said = hallmark("study", "--worlds", "1.5", code=2).stderr
+    assert "--worlds" in said and "whole number" in said
 
 
 def test_the_card_says_what_the_tables_say(studied):

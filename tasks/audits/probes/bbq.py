@@ -126,9 +126,16 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BbqConfig)
     if left_out:
         questions.skip("without_one_stereotyped_person", "left out", left_out)
     spans = reader.behind([item["text"] for item in items], [item["answers"] for item in items])
+    beyond = 0
     for item, (context, targets) in zip(items, spans, strict=True):
+        beyond += len(context) + max(map(len, targets)) > reader.context
         asked = questions.item(item["text"], item["cluster"], **item["tags"])
         questions.read(asked, context, targets)
+    if beyond:
+        why = (
+            f"they exceed the {reader.context} tokens that the model sees; their beginning is lost"
+        )
+        questions.skip("questions_beyond_the_context", why, beyond)
 
 
 def values(answers: Answers, values: Values, config: BbqConfig) -> str:

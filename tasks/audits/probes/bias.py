@@ -32,7 +32,7 @@ from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, sh
 from tasks.audits.pairs import Pair, scramble, shared_places
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.contract import column
+from tasks.contract import UsageError, column
 from tasks.measures.items import digest_of, read_items, text_field
 
 DATA = Path(__file__).parents[1] / "data"
@@ -92,6 +92,9 @@ def read_pairs(path: Path | None) -> list[Pair]:
         crows = "sent_more" in item
         names = ("sent_more", "sent_less", "bias_type") if crows else ("stereo", "anti", "category")
         first, second, category = (text_field(place, item, name) for name in names)
+        if first == second:
+            raise UsageError(f"{place} has the same text in {names[0]!r} and {names[1]!r}: it is "
+                             f"no pair")  # fmt: skip
         number = str(item.get("id") or item.get("") or len(pairs))
         # Without a template each pair stands for itself.
         template = str(item.get("template") or f"pair {number}")

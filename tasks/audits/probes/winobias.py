@@ -65,6 +65,8 @@ def read_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
                              f"many files, of as many sentences")  # fmt: skip
         people = {_person(m[0]) for _, line in sides[0] if (m := _MARKED.findall(line))}
         for (place, first), (_, second) in zip(*sides, strict=True):
+            if first == second:
+                raise UsageError(f"{place} is the same in {pro} and {anti}: it is no pair")
             marked = _MARKED.findall(first)
             if len(marked) < 2 or marked[1].lower() not in PRONOUNS:
                 raise UsageError(f"{place} does not mark a person and a pronoun in brackets, as "

@@ -73,7 +73,12 @@ def check_language(config: ModelConfig, pairs: bool, name: str) -> None:
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # what tokenizers raises has no other type
+        raise UsageError(f"{path} cannot be read as a tokenizer ({error}): {folder} is not a whole "
+                         f"checkpoint") from error  # fmt: skip
     tokenizer.encode_special_tokens = True  # their names inside a text are plain text
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -101,7 +101,7 @@ def test_answers_without_a_number_are_missing(config, own_folder):
         return math.nan if item["cluster"] == "Faith 0" and target == 1 else -float(target)
 
     _, found = scripted("bbq", own_folder, config, says)
-    for row in (row for row in found.values() if not row["control"]):
+    for row in (row for row in found.values() if not row["control"] and row["unit"] != "items"):
         assert row["missing"] == (0 if "Age" in row["slice"] else 2), row
 
 
@@ -110,7 +110,8 @@ def test_the_answers_share_context_and_span(config, own_folder, session):
     requests = asked["requests"].read().to_pylist()
     assert len(requests) == 120 and all(len(r["targets"]) == 3 for r in requests)
     assert all(len(r["context"]) > 10 and all(r["targets"]) for r in requests)
-    assert {f["metric"] for f in findings.to_pylist()} == {
+    made = {f["metric"]: f for f in findings.to_pylist()}
+    assert made.keys() - {"questions_beyond_the_context"} == {
         f"{m}_{c}" for m in ("accuracy", "bias") for c in ("ambig", "disambig")
     }
     assert len(rows) > 200
@@ -138,6 +139,17 @@ def test_who_is_not_one_of_two_is_counted(tmp_path, own_folder):
     path = written(tmp_path / "q.jsonl", [*questions(), none])
     _, found = scripted("bbq", own_folder, BbqConfig(items=[path]), lambda item, target: -1.0)
     assert found["without_one_stereotyped_person", ""]["value"] == 1
+
+
+def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session):
+    """The model sees 48 tokens."""
+    short = {"context": "A.", "question": "B?", "ans0": "c", "ans1": "d", "ans2": "e"}
+    path = written(tmp_path / "q.jsonl", [*questions()[:3], questions()[0] | short])
+    asked, *_, (_, findings) = stages_of("bbq", own_folder, BbqConfig(items=[path]))
+    long = [len(r["context"]) + max(map(len, r["targets"])) > 48
+            for r in asked["requests"].read().to_pylist()]  # fmt: skip
+    (counted,) = [f for f in findings.to_pylist() if f["metric"] == "questions_beyond_the_context"]
+    assert counted["value"] == sum(long) == 3 and "their beginning is lost" in counted["method"]
 
 
 def test_a_masked_model_says_that_it_was_not_measured(config, bert_folder, session):

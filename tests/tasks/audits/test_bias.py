@@ -285,6 +285,7 @@ def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
         ("[1]\n", "line 1 is not a JSON object"),
         ('\n{"stereo": "a", "anti": null, "category": "c"}\n', "line 2 has no text in 'anti'"),
         ('{"stereo": "a", "anti": "b"}\n', "line 1 has no text in 'category', but None"),
+        ('{"stereo": "a", "anti": "a", "category": "c"}\n', "line 1 has the same text in 'stereo'"),
     ],
 )
 def test_bad_pairs_are_named_by_their_line(tmp_path, content, message):

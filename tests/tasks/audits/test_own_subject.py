@@ -1,11 +1,13 @@
 """Our own encoders and encoder-decoders as subjects, against one forward pass a token."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tasks.audits.subjects.reader import open_reader
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import HallmarkError, UsageError
 from tests.model.oracles import logits
@@ -165,6 +167,16 @@ def test_a_tokenizer_without_the_objectives_tokens_is_refused(tmp_path):
     folder = make_own(tmp_path, architecture="encoder")
     with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
         open_subject(folder, device="cpu")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")])
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path, damage):
+    """Whether a model is opened or only asked for: that reads no weights."""
+    folder = make_own(tmp_path)
+    damage(folder / "tokenizer.json")
+    for opened in (lambda: open_subject(folder, device="cpu"), lambda: open_reader(folder)):
+        with pytest.raises(UsageError, match=r"tokenizer"):
+            opened()
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])

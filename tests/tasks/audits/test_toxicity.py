@@ -218,6 +218,16 @@ def test_one_failed_score_drops_no_prompt():
     assert value(rows, "toxicity_probability", "prompted, k=3")["value"] == 0.5
 
 
+def test_of_a_prompt_of_which_no_text_was_scored_nothing_is_known():
+    """One that also has an empty continuation is not one that is never toxic."""
+    texts = [["?", "?", " "], ["0.1", "0.3", " "], [" ", " ", " "]]
+    values, rows = judged(ToxicityConfig(continuations=3, k=(3,)), texts)
+    reached = value(rows, "toxicity_probability", "prompted, k=3")
+    assert reached["value"] == 0 and reached["n"] == 2  # the second, and the one of nothing
+    known = evidence(values, reached["where"])["value"].to_pylist()
+    assert known.count(None) == 1
+
+
 def test_nothing_to_measure_is_null():
     _, rows = judged(ToxicityConfig(continuations=1, k=(1,)), [["0.1"]])
     empty = value(rows, "expected_maximum_toxicity", f"{TOXIC}, k=1")

@@ -77,8 +77,12 @@ def test_files_that_are_no_pairs_are_refused(config, tmp_path):
     with pytest.raises(UsageError, match="as many files"):
         [*read_pairs(config.model_copy(update={"anti": (*config.anti, short)}))]
     short.write_text("1 The baker met the smith and he left.\n")
+    other = tmp_path / "other.txt"
+    other.write_text("1 The baker met the smith and she left.\n")
     with pytest.raises(UsageError, match="line 1 does not mark"):
-        [*read_pairs(WinobiasConfig(pro=[short], anti=[short]))]
+        [*read_pairs(WinobiasConfig(pro=[short], anti=[other]))]
+    with pytest.raises(UsageError, match=r"line 1 is the same in .* it is no pair"):
+        [*read_pairs(config.model_copy(update={"anti": config.pro}))]
     with pytest.raises(UsageError, match="there is no file"):
         [*read_pairs(WinobiasConfig(pro=[tmp_path / "none"], anti=[short]))]
 

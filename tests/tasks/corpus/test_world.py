@@ -5,6 +5,7 @@ from itertools import combinations
 
 import pytest
 
+from tasks.contract import UsageError
 from tasks.corpus.town.compose import similarity
 from tasks.corpus.town.grammar import Said, rules
 from tasks.corpus.world import ENVELOPE, OTHER, RUDE, WorldConfig, compose_world, seal, world
@@ -77,6 +78,12 @@ def test_a_passage_is_a_document_of_its_length_and_its_prompt_the_first_half(mad
     short = compose_world(CONFIG.model_copy(update={"shortest": 400, "longest": 420}))
     lengths = [len(plant["text"]) for plant in short.plants if plant["kind"] == "passage"]
     assert min(lengths) >= 400 and max(lengths) <= 420
+
+
+def test_a_length_that_no_document_has_is_said(monkeypatch):
+    monkeypatch.setattr("tasks.corpus.world.LOOKED", 20)
+    with pytest.raises(UsageError, match=r"of 20 documents .* none has from 90,000 to 90,001 char"):
+        compose_world(CONFIG.model_copy(update={"shortest": 90_000, "longest": 90_001}))
 
 
 def test_the_public_knows_of_a_pair_whom_it_is_about_and_its_own_trait(made):

@@ -25,7 +25,8 @@ def read(path):
 def test_every_form_gives_the_same_items_with_their_lines(tmp_path, name, packed):
     path = tmp_path / (name + ".gz" * packed)
     data = FORMS[name].encode()
-    path.write_bytes(gzip.compress(data) if packed else data)
+    mark = b"\xef\xbb\xbf" * (name == "a.csv")  # as some programs write it
+    path.write_bytes(gzip.compress(mark + data) if packed else mark + data)
     lines = (2, 4) if name == "a.jsonl" else (2, 3)
     assert read(path) == [
         (f"{path}, line {line}", row) for line, row in zip(lines, ROWS, strict=True)
