@@ -85,7 +85,9 @@ def firth(successes: Float64, n: Float64, design: Float64) -> Float64:
     """Coefficients of several regressions over the same cells, (regressions, columns): successes
     and n are (regressions, cells), design (cells, columns). NaN where one does not converge.
 
-    Each solves X'(k - n p + h (1/2 - p)) = 0, h the leverage of a cell. A column without any count
+    Each solves X'(k - n p + h (1/2 - p)) = 0, h the leverage of a cell: as if h more had been
+    counted in it, half of them successes. Newton's steps are those of these counts: of the cells'
+    own alone they go round in circles where a column has a single count. A column without any
     keeps 0.
     """
     found = np.zeros((len(n), design.shape[1]))
@@ -96,7 +98,9 @@ def firth(successes: Float64, n: Float64, design: Float64) -> Float64:
         inverse = np.linalg.inv(np.swapaxes(weight[..., None] * design, 1, 2) @ design + tiny)
         leverage = weight * ((design @ inverse) * design).sum(-1)
         score = (successes - n * p + leverage * (0.5 - p)) @ design
-        step = (inverse @ score[..., None])[..., 0]
+        weight = (n + leverage) * p * (1 - p)
+        information = np.swapaxes(weight[..., None] * design, 1, 2) @ design + tiny
+        step = np.linalg.solve(information, score[..., None])[..., 0]
         found += np.clip(step, -FURTHEST, FURTHEST)
         done = np.abs(step).max(1) < 1e-8
         if done.all():

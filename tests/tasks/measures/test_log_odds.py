@@ -41,6 +41,20 @@ def test_it_is_finite_where_all_lie_on_one_side():
     assert log_odds(0, 10) == pytest.approx(np.log(0.5 / 10.5))
 
 
+def test_few_draws_of_each_unit_converge():
+    """One to fifteen draws of 21 units behind four prompts, one of these with a single draw: of
+    many such, and of each without one of its units, Newton's steps alone do not all find it."""
+    rng = np.random.default_rng(17)
+    for _ in range(40):
+        x = log_odds(rng.integers(1, 80, 21), 80)
+        many = rng.integers(1, 8, 21)
+        unit = np.repeat(np.arange(21), many)
+        prompt = rng.choice(4, len(unit), p=[0.12, 0.25, 0.01, 0.62])
+        values = rng.random(len(unit)) < 1 / (1 + np.exp(-x[unit] * rng.normal()))
+        found = log_odds_slope(values, x[unit], prompt, unit)
+        assert np.isfinite([found.value, found.low, found.high]).all()
+
+
 def test_one_stratum_without_a_slope_is_haldanes_log_odds():
     """Of an intercept alone Firth's estimate is that with one half more on either side."""
     k, n = np.array([[7.0]]), np.array([[9.0]])
