@@ -115,7 +115,7 @@ class Card:
                 "tokens-read", "tokens read", "tokens", ("pretrain", "checkpoints"),
                 {"content": self.checkpoint.content}, aggregate="max", column="tokens",
             )  # fmt: skip
-            parts += ["; " if parts else "", tokens, " were read, some more than once"]
+            parts += ["; " if parts else "", tokens, " were read"]
         return [*parts, "."] if parts else ["Not known: it came without its corpus."]
 
     def _failed(self) -> dict[str, str]:

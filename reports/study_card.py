@@ -32,8 +32,8 @@ from tasks.contract import Artifact, StageConfig, Work, stage
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
 FOUND, COVERED = 0.95, (0.92, 0.98)
 
-#: The kinds of which that is asked.
-ASKED = ("canary", "passage", "association", "speech")
+#: With fewer worlds little is known; with fewer intervals their own share is no verdict.
+FEW_WORLDS, FEW_INTERVALS = 10, 400
 
 
 class StudyCardConfig(StageConfig):
@@ -70,11 +70,14 @@ class Card:
                          ["every audit finds its largest effect in at least 95 % of cases"]),
             self.verdict("Alarms", self.loud(), self.quiet()),
             self.verdict("Intervals", self.narrow(),
-                         ["the 95 % intervals cover the true figure in 92 to 98 % of cases"]),
+                         ["none of the 95 % intervals is known to cover the true figure in other "
+                          "than 92 to 98 % of cases"]),
             self.in_short(),
         ]  # fmt: skip
 
     def verdict(self, what: str, wrong: list[Parts], good: Parts) -> Callout:
+        if not wrong and (self.rates.counted.value or 0) < FEW_WORLDS:
+            return Callout("note", [f"{what}: ", *good, "; of so few worlds that says little."])
         if not wrong:
             return Callout("good", [f"{what}: ", *good, "."])
         parts: list[Inline] = [f"{what}: "]
@@ -87,11 +90,11 @@ class Card:
         found: list[Parts] = []
         for kind in self.rates.kinds():
             dose, figure = self.rates.detected[kind][-1]
-            if kind in ASKED and figure.value is not None and figure.value < FOUND:
-                by = show(FOUND - figure.value, "share")
+            if figure.value is not None and figure.value < FOUND:
+                by = f"{100 * (FOUND - figure.value):.1f}"
                 ends = "" if figure.low is None else f" ({figure.interval})"
                 found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
-                              Brief(figure), f"{ends}, {by} too few"])  # fmt: skip
+                              Brief(figure), f"{ends}, {by} points too few"])  # fmt: skip
         return found
 
     def loud(self) -> list[Parts]:
@@ -117,11 +120,17 @@ class Card:
     def narrow(self) -> list[Parts]:
         """Those whose intervals cover too little, or more than they say."""
         low, high = COVERED
-        return [
-            [f"{KINDS[kind].title}: ", Brief(figure), f" of {figure.n:,}"]
-            for kind, figure in self.rates.covered.items()
-            if figure.value is not None and not low <= figure.value <= high
-        ]
+        found: list[Parts] = []
+        for kind, figure in self.rates.covered.items():
+            # Of few intervals the share's own interval must lie outside.
+            few = (figure.n or 0) < FEW_INTERVALS
+            most, least = (figure.high, figure.low) if few else (figure.value, figure.value)
+            if most is None or least is None or (most >= low and least <= high):
+                continue
+            much = "cover too little" if most < low else "are wider than they say"
+            found.append([f"{KINDS[kind].title}: they {much}, ", Brief(figure),
+                          f" of {figure.n or 0:,} ({figure.interval})"])  # fmt: skip
+        return found
 
     def in_short(self) -> Grid:
         rows: list[list[Inline]] = []
@@ -161,10 +170,10 @@ class Card:
         )  # fmt: skip
         if kind in self.rates.alarmed:
             figure = self.rates.alarmed[kind]
-            level = f"{100 * (figure.level or 0):g} %"
+            holds = f"; the {100 * (figure.level or 0):g} % interval holds for all kinds together"
             section.add(Paragraph(["Claimed of candidates without effect: ", figure,
-                                   f", at a nominal 5.0 %; the {level} interval holds for all "
-                                   "kinds together."]))  # fmt: skip
+                                   ", at a nominal 5.0 %", holds * (figure.low is not None),
+                                   "."]))  # fmt: skip
         covered: Parts = ["Its figures have no interval that could be wrong."]
         if kind in self.rates.covered:
             covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
@@ -221,8 +230,9 @@ class Card:
 
     def caveats(self) -> Section:
         items: list[Parts] = [
-            ["The worlds are invented, their models have half a million parameters and read a "
-             "megabyte: rates on larger models and other text may differ."],
+            ["The worlds are invented, and their models small (half a million parameters and a "
+             "megabyte of text, where nothing else was asked for): rates on larger models and "
+             "other text may differ."],
             ["What is found depends on how often the model read a text, and so on the length of "
              "its training; the study's settings stand in its run."],
             ["The true figure of an interval is what the same model gives over all items, not what "

@@ -126,19 +126,26 @@ class Rates:
             about, (dose, largest) = KINDS[kind], self.detected[kind][-1]
             parts: list[Inline] = [
                 f"How often it is wrong ({about.title.lower()}): in ", Brief(self.counted),
-                " invented worlds whose answers were sealed, it found ", Brief(largest),
+                " invented worlds whose answers were sealed, it found ", *between(largest),
                 f" of candidates with {about.dose} {dose:g}",
             ]  # fmt: skip
             if (least := self.smallest[kind]) is not None and least < dose:
                 rate = next(figure for at, figure in self.detected[kind] if at == least)
-                parts += [", ", Brief(rate), f" of those with {least:g}"]
+                parts += [", ", *between(rate), f" of those with {least:g}"]
             if kind in self.alarmed:
-                parts += [", and claimed ", Brief(self.alarmed[kind]), " of those without effect"]
+                parts += [", and claimed ", *between(self.alarmed[kind]),
+                          " of those without effect"]  # fmt: skip
             if kind in self.covered:
                 parts += ["; its 95 % intervals covered the true figure in ",
-                          Brief(self.covered[kind])]  # fmt: skip
-            made.append(Paragraph([*parts, ". Their models are small: a megabyte of text."]))
+                          *between(self.covered[kind])]  # fmt: skip
+            made.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
+                                   "the models of these worlds are small."]))  # fmt: skip
         return made
+
+
+def between(figure: Figure) -> list[Inline]:
+    """A rate with its interval, where it has one."""
+    return [Brief(figure), "" if figure.low is None else f" ({figure.interval})"]
 
 
 def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:

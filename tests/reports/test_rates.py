@@ -30,17 +30,29 @@ def card_of(made, **settings):
 
 def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     page = pages.read(card_of(rates(session)).directory() / "study_card.html")
-    assert "Detection: every audit finds its largest effect in at least 95 % of cases." in page.text
+    text = " ".join(page.text.split())
+    assert ("Detection: every audit finds its largest effect in at least 95 % of cases; of so few "
+            "worlds that says little.") in text  # fmt: skip
+    many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
+    text = " ".join(
+        pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
+    )
+    assert "at least 95 % of cases. Alarms:" in text and "so few worlds" not in text
     assert "Alarms: no audit is known to claim more where there is nothing" in page.text
+    assert "Intervals: none of the 95 % intervals is known to cover" in " ".join(page.text.split())
+    beyond = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
+              for n in range(30)}  # fmt: skip
+    wide = pages.read(card_of(rates_of_worlds(beyond)).directory() / "study_card.html")
+    assert "Planted secrets: they cover too little, 0.0 % of 270" in " ".join(wide.text.split())
     assert re.search(r"the most is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its envelope was changed" in page.text
     page = pages.read(card_of(rates(session, found=False)).directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 % too few" in text
+    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few" in text
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
     page = pages.read(card_of(rates_of_worlds(missed)).directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 % too few", text)
+    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points too few", text)
 
 
 def test_its_figures_are_means_of_candidates(session):
