@@ -134,7 +134,8 @@ def parsed(doc_id: str) -> bytes:
         found = b""
     if len(found) != ID.byte_width:
         raise UsageError(
-            f"{doc_id!r:.80} is no doc_id: it has 32 hexadecimal digits, as in the column doc_id"
+            f"{doc_id!r:.80} is no doc_id, which has 32 hexadecimal digits, as in the column "
+            f"doc_id, and no finding, which begins with its audit: bias.preference"
         )
     return found
 
@@ -312,11 +313,15 @@ def render_finding(report: Report) -> str:
     value = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
     if row["low"] is not None:
         value += f", interval {row['low']:.4g} to {row['high']:.4g}"
+    if row["null"] is not None:
+        value += f", null {row['null']:.4g}"
+    shown, rows = len(report["worst"]), report["rows"]
+    first = f"the first {shown} of {rows:,} rows" if rows > shown else f"{rows} rows"
     lines = [
         f"{row['audit']}.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else ""),
         f"    {value}, n = {row['n']}; {row['method']}",
         f"    checkpoint {report['checkpoint']}",
-        f"    {report['rows']} rows of {report['table']} in {report['artifact']}"
+        f"    {first} of {report['table']} in {report['artifact']}"
         + ("; what was written was not looked for in the corpus" if report["unknown"] else ""),
     ]
     for number, entry in enumerate(report["worst"], start=1):
@@ -340,8 +345,11 @@ def render_finding(report: Report) -> str:
 
 
 def _document(found: Report) -> list[str]:
-    read = "" if found["read"] is None else f", read {found['read']} times"
-    first = "" if found["first_step"] is None else f", first in step {found['first_step']}"
+    many, step = found["read"], found["first_step"]
+    first = "" if step is None else f", first in step {step}"
+    read = {None: "", 0: ", not read yet", 1: ", read once"}.get(many, f", read {many} times")
+    if many == 0 and step is not None:
+        first = f": first in step {step}"
     size = f", {found['size']} tokens" if "size" in found else ""
     share = f", {found['score']:.0%}" if "score" in found else ""
     licence = f", {visible(found['licence'])}" if found["licence"] else ""

@@ -279,6 +279,8 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     least, without = report["least"], [e for e in report["worst"] if not e["documents"]]
     assert least == run.config.trace.least and all(e["row"]["longest"] < least for e in without)
     said = smoke("trace", smoke.first, name).stdout
+    assert f"the first {len(report['worst'])} of {report['rows']:,} rows of values" in said
+    assert f", null {report['finding']['null']:.4g}, n =" in said
     assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
     assert run["toxicity_trace"]["traced"].rows == run["toxicity_respond"]["responses"].rows
 
