@@ -256,8 +256,9 @@ def along(corpus: CorpusFigures) -> Section:
             section.add(
                 Grid(f"{stage}, {reason}: ratio to all others at other thresholds",
                      ["documents", *heads], lines, frozenset(range(1, len(heads) + 1)),
-                     "The highest at the rule's own threshold first; with intervals, n and all "
-                     "groups in the table thresholds.")
+                     "Of documents that have what the rule looks at; by rule, ratios are of all "
+                     "that came to it. The highest at the rule's own threshold first; with "
+                     "intervals, n and all groups in the table thresholds.")
             )  # fmt: skip
     if not section.blocks:
         said = "No numeric rule judged enough documents of a group or dialect."
