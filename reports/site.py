@@ -225,10 +225,18 @@ def _copy_cards(
                 path = target / entry["name"]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(artifact.path(entry["name"]), path)
+            _way_back(target / f"{label}.html")
             if purged[label]:
                 mark(target, notice(purged[label]))
         found[f"{label}/{label}.html"] = title
     return found
+
+
+def _way_back(page: Path) -> None:
+    """Lead from a card to its run and to all runs: the card itself knows no site."""
+    kind, text = '<p class="kind">', page.read_text(encoding="utf-8")
+    way = '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
+    page.write_text(text.replace(kind, kind + way, 1), encoding="utf-8")
 
 
 def _link(file: str, name: str) -> None:

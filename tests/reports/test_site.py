@@ -165,6 +165,16 @@ def test_all_links_of_the_site_resolve(site):
     assert pages.broken_links(site) == []
 
 
+def test_a_card_leads_back_to_its_run(site):
+    cards = [*site.glob("runs/*/*_card/*_card.html"), *site.glob("runs/*/datasheet/datasheet.html")]
+    assert cards
+    for card in cards:
+        text = card.read_text()
+        for target in ("../../../index.html", "../index.html"):
+            assert f'href="{target}"' in text and (card.parent / target).is_file()
+        assert text.count(">Its run<") == 1
+
+
 def test_the_site_can_be_moved(site, tmp_path):
     moved = tmp_path / "elsewhere" / "site"
     shutil.copytree(site, moved)
