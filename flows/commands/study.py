@@ -58,8 +58,17 @@ def study(
         from flows.recording import frontend
 
         frontend.say = say
+        begun(settings)
         run = run_of(lambda: studying.study(settings.model_dump(mode="json"), place.uri))
     show(report(run), json_, render)
+
+
+def begun(settings: Any) -> None:
+    """Say what is to come: a world takes minutes."""
+    from flows.console import stderr
+
+    worlds = settings.worlds + settings.without
+    stderr.print(f"{worlds} worlds, {settings.at_once} at a time; each is told when it is done")
 
 
 def report(run: Run) -> Report:

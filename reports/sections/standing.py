@@ -141,6 +141,13 @@ def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str
             f" This model is too weak to be asked by {', '.join(weak)}: what is not found there "
             f"says nothing of a stronger one; an undertrained model is one cause."
         )
+    mute = list(dict.fromkeys(title(name) for name, row in controls
+                              if row["tests"] == "model" and row["value"] is None))  # fmt: skip
+    if mute:
+        said += (
+            f" To {', '.join(mute)} it gave no number at all: see whether its weights hold NaN or "
+            f"infinity."
+        )
     return said
 
 
