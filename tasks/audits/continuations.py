@@ -317,8 +317,9 @@ def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
         test = estimate(mine - below[writer], null=0.0)
     else:
         test = difference(mine, below[writer])
-    apart = made.value > means[writer] and test.p < 0.05
-    said = f"{made.method}; null: the floor, {writer}"
+    above = made.value > means[writer]
+    apart = above and test.p < 0.05
+    said = f"{made.method}; null: the floor, {writer}{'' if above else ', and it is no higher'}"
     return replace(made, null=means[writer], p=test.p, smallest=test.smallest,
                    method=said if apart else f"{said}; not told apart from noise")  # fmt: skip
 

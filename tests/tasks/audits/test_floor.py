@@ -94,7 +94,9 @@ def test_the_higher_floor_counts():
     assert made.p == pytest.approx(expected) and expected > 0.05
     assert made.method.endswith("null: the floor, shuffled tokens; not told apart from noise")
     below = beside(low, low, high)
-    assert below.p < 0.05 and below.method.endswith("not told apart from noise")  # it lies below
+    # A p that is small because it lies below.
+    said = "null: the floor, shuffled tokens, and it is no higher; not told apart from noise"
+    assert below.p < 0.05 and below.method.endswith(said)
     alone = beside(values)
     assert np.isnan(alone.null) and "floor" not in alone.method
     silent = beside(values, [np.nan] * 40)
