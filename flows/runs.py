@@ -261,12 +261,14 @@ def open_run(
                 f"hallmark run CONFIG"
             )
         return there[-1]
-    newest = (i for i in reversed(ids) if not _of_study(store, i))
-    matches = [*islice(newest, 1)] if name == "latest" else [i for i in ids if i.startswith(name)]
+    matches = [i for i in ids if i.startswith(name)]
     if name in ids:
         matches = [name]
+    if name == "latest" or len(matches) != 1:
+        newest = [*islice((i for i in reversed(ids) if not _of_study(store, i)), 1)]
+        matches = newest if name == "latest" else matches
     if len(matches) != 1:
-        has = "it holds none; start one with: hallmark run" if not ids else f"newest: {ids[-1]}"
+        has = f"newest: {newest[0]}" if newest else "it holds none; start one with: hallmark run"
         what = "no run" if not matches else f"{len(matches)} runs"
         raise UsageError(f"the store {store.uri} has {what} called {name!r}; {has}")
     return Run(store, _read(store, matches[0]))
@@ -296,7 +298,10 @@ def _read(store: Store, name: str) -> Record:
 
 def _of_study(store: Store, name: str) -> bool:
     """Whether a run is a world of a study, of which there are many: who wants one names it."""
-    return _read(store, name)["flow"] == WORLD
+    try:
+        return bool(_read(store, name)["flow"] == WORLD)
+    except HallmarkError:  # whoever opens it is told
+        return False
 
 
 def _is_record(record: Any) -> bool:

@@ -22,7 +22,7 @@ from flows.studying import (
     settled,
     whole_of,
 )
-from tasks.contract import HallmarkError, Store
+from tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -54,6 +54,8 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     assert kinds == {"canary", "passage", "record", "association", "speech"}
     sealed = made[0]["seal"]["envelope"].read().to_pylist()
     assert {(r["kind"], r["unit"]) for r in verdicts} <= {(r["kind"], r["unit"]) for r in sealed}
+    with pytest.raises(UsageError, match=f"newest: {report['run']}"):
+        open_run("nobody", str(hallmark.store))
     # The newest run is the study: its worlds are many, and nobody means one without its name.
     assert open_run("latest", str(hallmark.store)).flow == "study"
     units = open_run("latest", str(hallmark.store))["error_rates"]["units"].read().to_pylist()
