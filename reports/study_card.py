@@ -69,9 +69,7 @@ class Card:
             self.verdict("Detection", self.weak(),
                          ["every audit finds its largest effect in at least 95 % of cases"]),
             self.verdict("Alarms", self.loud(), self.quiet()),
-            self.verdict("Intervals", self.narrow(),
-                         ["none of the 95 % intervals is known to cover the true figure in other "
-                          "than 92 to 98 % of cases"]),
+            self.verdict("Intervals", self.narrow(), [self.sound()]),
             self.in_short(),
         ]  # fmt: skip
 
@@ -131,6 +129,12 @@ class Card:
             found.append([f"{KINDS[kind].title}: they {much}, ", Brief(figure),
                           f" of {figure.n or 0:,} ({figure.interval})"])  # fmt: skip
         return found
+
+    def sound(self) -> str:
+        few = any((figure.n or 0) < FEW_INTERVALS for figure in self.rates.covered.values())
+        if few or not self.rates.covered:
+            return "none is known to cover the true figure in other than 92 to 98 % of cases"
+        return "the 95 % intervals cover the true figure in 92 to 98 % of cases"
 
     def in_short(self) -> Grid:
         rows: list[list[Inline]] = []

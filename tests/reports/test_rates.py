@@ -38,8 +38,17 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
         pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
     )
     assert "at least 95 % of cases. Alarms:" in text and "so few worlds" not in text
+    assert "Intervals: none is known" in text  # ten intervals
+    many = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0))
+                     for m in range(40)] for n in range(10)}  # fmt: skip
+    text = " ".join(
+        pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
+    )
+    assert "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases." in text
     assert "Alarms: no audit is known to claim more where there is nothing" in page.text
-    assert "Intervals: none of the 95 % intervals is known to cover" in " ".join(page.text.split())
+    assert "Intervals: none is known to cover the true figure in other" in " ".join(
+        page.text.split()
+    )
     beyond = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
               for n in range(30)}  # fmt: skip
     wide = pages.read(card_of(rates_of_worlds(beyond)).directory() / "study_card.html")
