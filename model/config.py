@@ -45,6 +45,15 @@ NoneOrFew = Annotated[int, Range(0, 1024)]
 class ModelConfig:
     """Sizes and kinds of a transformer.
 
+    ``vocab_size`` counts the tokens, ``n_layers`` the blocks of a stack, and ``n_heads`` the heads
+    of a block's queries; ``d_model`` is the width of what goes through the blocks. ``architecture``
+    says which stacks there are. ``norm`` is the kind of the norms, and ``norm_position`` where they
+    stand, before what a block adds or behind it. ``positions`` is how the order of tokens is told,
+    ``rope_theta`` the base of rotary positions' wavelengths (Su et al. 2021). ``activation`` is
+    that of the feed-forward layers. With ``bias`` linear layers and norms have one, and with
+    ``tie_embeddings`` the output layer is the table of embeddings. ``norm_eps`` is added under the
+    root of a norm.
+
     ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
     attention, Ainslie et al. 2023). ``d_head`` is the size of a head's queries, keys and values;
     None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
@@ -170,6 +179,12 @@ class ModelConfig:
 class TrainConfig:
     """How a model is trained.
 
+    ``steps`` are the optimizer's, and ``optimizer`` is which. ``schedule`` is how the learning rate
+    goes from warm-up to the end. ``beta1`` and ``beta2`` are AdamW's (Loshchilov & Hutter 2019),
+    and ``clip`` is the norm that a gradient is cut to. ``seed`` decides weights, order of the rows,
+    masks and dropout. ``device`` auto is a GPU where there is one. ``validate_every`` counts the
+    steps from one validation to the next.
+
     ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
     equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
     ``min_lr_ratio`` is the share of ``learning_rate`` the schedule ends at. ``decay_fraction`` is
@@ -178,7 +193,8 @@ class TrainConfig:
     ``learning_rate`` and ``weight_decay`` mean what they mean for AdamW, and all else follows
     AdamW; ``momentum`` is Muon's. ``z_loss`` weighs the squared log-partition (PaLM). ``precision``
     auto is bf16 autocast where the device has bf16 matrix units, else fp32. The ``objective`` must
-    suit the architecture (see OBJECTIVES). ``validation_sequences`` 0 means all of them.
+    suit the architecture: causal and prefix are a decoder's, mlm an encoder's, span_corruption and
+    seq2seq an encoder-decoder's. ``validation_sequences`` 0 means all of them.
     ``threads`` 0 leaves the number to torch. Where ``compile`` is not set, training is compiled
     on a GPU, if Triton is installed, but not with ``fsdp``. ``recompute`` keeps only the blocks'
     inputs for the backward pass and computes the rest again (Chen et al. 2016): a third more work,
@@ -186,13 +202,14 @@ class TrainConfig:
     as mlm and span_corruption always do.
 
     ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
-    machine, or one on the CPU. With ``ddp`` each holds the whole model, with ``fsdp`` (FSDP2) a
-    part of it. With every validation the model writes ``samples`` texts of ``sample_tokens``
-    tokens, from the begin-of-text token or, an encoder-decoder, from corrupted validation rows.
+    machine, or one on the CPU. ``parallel`` is how: with ``ddp`` each holds the whole model, with
+    ``fsdp`` (FSDP2) a part of it. With every validation the model writes ``samples`` texts of
+    ``sample_tokens`` tokens, from the begin-of-text token or, an encoder-decoder, from corrupted
+    validation rows.
 
     A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
-    than ``spike`` times (at least 1; 0: never) its running mean; then training stops, or skips the
-    step.
+    than ``spike`` times (at least 1; 0: never) its running mean; ``divergence`` says whether
+    training then stops, or skips the step.
     Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
     With each a state is saved, from which a killed training goes on, and another one every
     ``state_every`` steps (0: none); the last two are kept.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -76,15 +77,22 @@ def _walk(
         yield {
             "section": section,
             "several": several,
-            "about": about,
+            "about": about.replace("``", ""),
             "key": key,
             "required": key in node.get("required", ()),
             "default": defaults.get(key, value.get("default", value.get("const"))),
             "allowed": _allowed(value),
-            "meaning": value.get("description", ""),
+            "meaning": value.get("description", "") or _said(key, about),
         }
     for name, many, each, own in inner:
         yield from _walk(name, many, each, definitions, own)
+
+
+def _said(key: str, about: str) -> str:
+    """The sentences about a key in what is said of its section."""
+    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z`])", " ".join(about.split()))
+    found = [each.rstrip(";") for each in sentences if f"``{key}``" in each]
+    return " ".join(found).replace("``", "")
 
 
 def _of_a_list(node: Schema, value: Schema, default: Any) -> Schema:
@@ -133,7 +141,7 @@ def render(rows: list[Row]) -> str:
             seen = row["section"], row["about"]
             title = f"[{row['section']}]"
             lines += ["", f"[{title}]" if row["several"] else title] if row["section"] else []
-            lines += [f"# {line}".rstrip() for line in row["about"].replace("``", "").split("\n")]
+            lines += [f"# {line}".rstrip() for line in row["about"].split("\n")]
             if not row["about"]:
                 lines.pop()
         value = f" = {json.dumps(row['default'], ensure_ascii=False)}"

@@ -1,5 +1,6 @@
 """What `hallmark settings` lists."""
 
+import json
 import re
 
 import pytest
@@ -115,3 +116,13 @@ def test_the_settings_of_a_study_stand_under_its_name():
             list_settings(name)
     with pytest.raises(UsageError, match=r"there is no section or key 'nothing'; choose"):
         list_settings("study.nothing")
+
+
+def test_every_key_says_what_it_means():
+    """A dataclass of the model's package says it in its docstring, of each key in a sentence."""
+    rows = [*list_settings(), *list_settings("study")]
+    assert [row for row in rows if not row["meaning"] and row["key"] != "kind"] == []
+    assert "``" not in json.dumps(rows, ensure_ascii=False)
+    by_key = {row["key"]: row["meaning"] for row in list_settings("pretrain.train")}
+    assert by_key["clip"].endswith("and clip is the norm that a gradient is cut to.")
+    assert "steps" in by_key["validate_every"] and "``" not in by_key["validate_every"]

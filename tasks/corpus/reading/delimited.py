@@ -35,7 +35,7 @@ class CsvSource(FileSource, Fields):
     """Delimited text with a header and quotes as in RFC 4180, plain, .gz or .zst."""
 
     kind: Literal["csv"]
-    delimiter: str = Field(",", min_length=1, max_length=1)
+    delimiter: str = Field(",", min_length=1, max_length=1, description="between two columns")
 
 
 class TsvSource(FileSource, Fields):

@@ -29,7 +29,7 @@ class DocumentationSource(Source):
     """Installed packages; each is a source of its own, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
-    name: PlainName = "documentation"
+    name: PlainName = Field("documentation", description="begins the names of these sources")
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
 

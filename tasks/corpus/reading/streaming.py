@@ -37,7 +37,7 @@ class DatasetsSource(Source, Fields):
     kind: Literal["datasets"]
     path: str = Field(min_length=1, description="a folder, or a hub id such as user/name")
     config: str | None = Field(None, description="the data set's configuration, if it has several")
-    split: str = "train"
+    split: str = Field("train", description="of the data set, as it calls it")
     revision: str | None = Field(
         None, description="branch, tag or commit on the hub; recorded as the commit it stands for"
     )

@@ -29,7 +29,7 @@ class TownSource(Source):
     """Documents of an invented town, with a known truth."""
 
     kind: Literal["town"]
-    name: PlainName = "town"
+    name: PlainName = Field("town", description="names the source; enters the doc_ids")
     documents: int = Field(5000, ge=1, le=10_000_000, description="how many, copies among them")
     seed: Seed = Field(0, description="another seed, other documents")
     rates: Rates = Field(Rates(), description="how much of what is in them")
