@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks.contract import (
     HallmarkError,
+    UsageError,
     canonical,
     file_digest,
     library_versions,
@@ -66,7 +67,7 @@ def _checkpoint(config: ScorerConfig) -> Path:
     """The checkpoint file, downloaded to the user's cache folder the first time."""
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
-            raise HallmarkError(
+            raise UsageError(
                 f"scorer.checkpoint {str(config.checkpoint)!r} does not exist; give the path of a "
                 f"Detoxify checkpoint, or leave it out to download one"
             )
@@ -121,7 +122,7 @@ def checkpoint_digest(config: ScorerConfig) -> str:
 
 def folder_digest(folder: Path) -> str:
     if not (folder / "config.json").is_file():
-        raise HallmarkError(
+        raise UsageError(
             f"scorer.base {str(folder)!r} holds no config.json; give the folder with the config "
             f"and tokenizer of Detoxify's base model"
         )
@@ -155,7 +156,7 @@ def _load(path: Path) -> dict[str, Any]:
         classes = _classes(loaded)
         _ = loaded["config"]["arch"]["args"]["model_type"], loaded["state_dict"].items
     except Exception as error:
-        raise HallmarkError(
+        raise UsageError(
             f"{str(path)!r} is no Detoxify checkpoint that can be loaded without running code "
             f"from it ({str(error).splitlines()[0][:120]}); give one with config and state_dict"
         ) from error
