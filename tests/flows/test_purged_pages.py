@@ -71,8 +71,8 @@ def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, mad
     purge_of(store, doc_id.hex())
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
     text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
-    assert " ".join(text.split()).startswith(f"Untitled model: model card Model card Untitled "
-                                             f"model {SAID}")  # fmt: skip
+    assert " ".join(text.split()).startswith(f"Untitled model: model card Runs · Its run · Model "
+                                             f"card Untitled model {SAID}")  # fmt: skip
     assert SAID in pages.read(site / "runs" / RUN / "index.html").text
 
 
