@@ -63,6 +63,9 @@ STUDIED = tuple(probe for probe in PROBES if probe.name in JUDGED.values())
 HOW = ("store", "at_once", "workers", "mapper", "tensorboard")
 
 
+#: How many threads a process computes with.
+THREADS = "OMP_NUM_THREADS"
+
 #: What each world has of its own.
 OF_A_WORLD = ("retrain", "world.seed", "world.effects", "pretrain.train.seed",
               *(f"audit_{probe.name}.seed" for probe in STUDIED))  # fmt: skip
@@ -257,11 +260,17 @@ class Outcome(NamedTuple):
 
 
 def outcome(config: dict[str, Any], store: str) -> Outcome:
-    """In a process of its own: a world, or what went wrong with it."""
+    """In a process of its own, on one thread: a world, or what went wrong with it."""
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"  # before torch is loaded
     try:
         return Outcome(world(config, store), "")
     except HallmarkError as error:
         return Outcome(None, str(error))
+    finally:
+        os.environ.pop(THREADS)
+        if before is not None:
+            os.environ[THREADS] = before
 
 
 # The study -------------------------------------------------------------------------------------
@@ -343,16 +352,9 @@ def study(config: dict[str, Any], store: str) -> str:
 def worlds(config: StudyConfig, store: str) -> Iterator[tuple[str, Outcome]]:
     """Each world with its outcome, in order; several are worked on at once, a thread each."""
     each = dict(numbers(config))
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        calls = [(one.model_dump(mode="json"), store) for one in each.values()]
-        with make_mapper("processes", config.at_once) as mapper:
-            yield from zip(each, mapper(outcome, calls, Needs()), strict=True)
-    finally:
-        os.environ.pop("OMP_NUM_THREADS")
-        if before is not None:
-            os.environ["OMP_NUM_THREADS"] = before
+    calls = [(one.model_dump(mode="json"), store) for one in each.values()]
+    with make_mapper("processes", config.at_once) as mapper:
+        yield from zip(each, mapper(outcome, calls, Needs()), strict=True)
 
 
 def first_sealed(store: Store) -> dict[str, str]:
