@@ -325,13 +325,14 @@ def study(config: dict[str, Any], store: str) -> str:
     with recorded("study", settings, opened) as run:
         verdicts, envelopes, attributions, void = {}, {}, {}, {}
         arms: dict[str, Artifact] = {}
+        sealed = first_sealed(opened)
         for name, one in worlds(settings, store):
             frontend.say(name, one)
             try:
                 if one.run is None:
                     raise HallmarkError(one.why)
                 made = open_run(one.run, opened)
-                envelopes[name] = envelope(made, first_sealed(opened))
+                envelopes[name] = envelope(made, sealed)
                 attributions[name] = made["attribute"]
                 arms |= {f"{name} {arm}": made[f"{arm}_verdicts"] for arm in ARMS
                          if f"{arm}_verdicts" in made.stages}  # fmt: skip
@@ -367,14 +368,15 @@ def first_sealed(store: Store) -> dict[str, str]:
     return found
 
 
-def envelope(run: Run, sealed: Mapping[str, str]) -> Artifact:
-    """The envelope of a world as it was ``sealed`` first. HallmarkError where it is another, or
-    gone, or that of another world."""
+def envelope(run: Run, sealed: dict[str, str]) -> Artifact:
+    """The envelope of a world as it was ``sealed`` first, be it now. HallmarkError where it is
+    another, or gone, or that of another world."""
     entry = run.stages.get("seal")
     if entry is None:
         raise HallmarkError("its envelope was never sealed")
+    first = sealed.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
-    if not artifact.content == entry["content"] == sealed[entry["artifact"]]:
+    if not artifact.content == entry["content"] == first:
         raise HallmarkError(f"its envelope is not the one that was sealed ({artifact.name})")
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if file_digest(part.path) != part.entry["sha256"]:
