@@ -50,7 +50,7 @@ class ModelConfig:
     says which stacks there are. ``norm`` is the kind of the norms, and ``norm_position`` where they
     stand, before what a block adds or behind it. ``positions`` is how the order of tokens is told,
     ``rope_theta`` the base of rotary positions' wavelengths (Su et al. 2021). ``activation`` is
-    that of the feed-forward layers. With ``bias`` linear layers and norms have one, and with
+    that of the feed-forward layers. With ``bias`` linear layers and layer norms have one, and with
     ``tie_embeddings`` the output layer is the table of embeddings. ``norm_eps`` is added under the
     root of a norm.
 

@@ -26,7 +26,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book, Figure, show
 from reports.page.masking import Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.rates import KINDS, RATES, Rates
+from reports.sections.rates import KINDS, RATES, Rates, between
 from tasks.contract import Artifact, StageConfig, Work, stage
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
@@ -90,15 +90,14 @@ class Card:
             dose, figure = self.rates.detected[kind][-1]
             if figure.value is not None and figure.value < FOUND:
                 by = f"{100 * (FOUND - figure.value):.1f}"
-                ends = "" if figure.low is None else f" ({figure.interval})"
                 found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
-                              Brief(figure), f"{ends}, {by} points too few"])  # fmt: skip
+                              *between(figure), f", {by} points too few"])  # fmt: skip
         return found
 
     def loud(self) -> list[Parts]:
         """The audits that claim too much where there is nothing."""
         return [
-            [f"{KINDS[kind].title}: claimed in ", Brief(figure), f" ({figure.interval})"]
+            [f"{KINDS[kind].title}: claimed in ", *between(figure)]
             for kind, figure in self.rates.alarmed.items()
             if figure.low is not None and figure.low > 0.05
         ]
@@ -112,7 +111,7 @@ class Card:
         if measured:
             most = max(measured, key=lambda kind: measured[kind].value or 0.0)
             figure = measured[most]
-            parts += ["; the most is ", Brief(figure), f" ({figure.interval}), {KINDS[most].title}"]
+            parts += ["; the most is ", *between(figure), f", {KINDS[most].title}"]
         return parts
 
     def narrow(self) -> list[Parts]:

@@ -156,4 +156,4 @@ def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
              "this store; the command hallmark study does."]]  # fmt: skip
 
 
-__all__ = ["KINDS", "RATES", "Rates", "unmeasured"]
+__all__ = ["KINDS", "RATES", "Rates", "between", "unmeasured"]

@@ -44,7 +44,7 @@ from tasks.contract import (
     text_hashes,
 )
 from tasks.corpus.split import SplitConfig, assign
-from tasks.corpus.town.compose import BLOCK, Rates, block, compose
+from tasks.corpus.town.compose import BLOCK, Rates, Share, block, compose
 from tasks.corpus.town.grammar import FILES
 from tasks.measures.canaries import Plant, canaries, lots, records
 from tasks.measures.frames import frames
@@ -81,8 +81,6 @@ NONE = {"counts": 0, "doses": 0.5, "rude": 0}
 
 #: Documents of the town that are looked through for a passage, at most.
 LOOKED = 10_000
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class WorldConfig(StageConfig):
@@ -191,7 +189,7 @@ def compose_world(config: WorldConfig) -> World:
     origins: list[tuple[str, str, str, bool] | None] = [None] * kept
     plants: list[dict[str, Any]] = []
     envelope: list[Candidate] = []
-    none = {"counts": (0,) * len(config.counts), "doses": (0.5,) * len(config.doses)}
+    none = {name: (NONE[name],) * len(getattr(config, name)) for name in ("counts", "doses")}
     told = config if config.effects else config.model_copy(update=none)
     for plant in [*canaries(told), *_passages(told), *records(told)]:
         texts += [(plant.plant_id, plant.text)] * plant.copies
