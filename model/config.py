@@ -48,24 +48,23 @@ class ModelConfig:
     ``vocab_size`` counts the tokens, ``n_layers`` the blocks of a stack, and ``n_heads`` the heads
     of a block's queries; ``d_model`` is the width of what goes through the blocks. ``architecture``
     says which stacks there are. ``norm`` is the kind of the norms, and ``norm_position`` where they
-    stand, before what a block adds or behind it. ``positions`` is how the order of tokens is told,
-    ``rope_theta`` the base of rotary positions' wavelengths (Su et al. 2021). ``activation`` is
-    that of the feed-forward layers. With ``bias`` linear layers and layer norms have one, and with
-    ``tie_embeddings`` the output layer is the table of embeddings. ``norm_eps`` is added under the
-    root of a norm.
+    stand, before what a block adds or behind it. ``positions`` is how order is told, ``rope_theta``
+    the base of rotary positions' wavelengths (Su et al. 2021). ``activation`` is the feed-forward
+    layers'. With ``bias`` linear layers and layer norms have one, and with ``tie_embeddings`` the
+    output layer is the table of embeddings. ``norm_eps`` is added under a norm's root.
 
     ``n_kv_heads`` None means one key-value head per query head; fewer share them (grouped-query
     attention, Ainslie et al. 2023). ``d_head`` is the size of a head's queries, keys and values;
-    None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a
-    third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the
-    longest sequence the model attends over, in tokens. ``vocab_multiple`` pads the tables of
-    embeddings and output to a multiple of it, which a GPU multiplies faster (64); no token is
-    behind the padding, and none is predicted. As in BERT, ``embedding_norm`` normalises
-    the embeddings' sum, ``head_transform`` puts a matrix, the activation and a norm before the
-    output layer, and ``head_bias`` gives that a bias. ``attention_dropout`` is the share of
-    attention's weights that training leaves out, ``dropout`` of all else. ``scale_embeddings``
-    multiplies token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which the
-    sinusoids would drown else; None: where positions are sinusoidal.
+    None means d_model / n_heads. ``d_ff`` None means 4 x d_model, or for SwiGLU, which has a third
+    matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020). ``context`` is the longest
+    sequence the model attends over, in tokens. ``vocab_multiple`` pads the tables of embeddings and
+    output to a multiple of it, which a GPU multiplies faster (64); no token is behind the padding,
+    and none is predicted. As in BERT, ``embedding_norm`` normalises the embeddings' sum,
+    ``head_transform`` puts a matrix, the activation and a norm before the output layer, and
+    ``head_bias`` gives that a bias. ``attention_dropout`` is the share of attention's weights that
+    training leaves out, ``dropout`` of all else. ``scale_embeddings`` multiplies token embeddings
+    by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which the sinusoids would drown else; None:
+    where positions are sinusoidal.
 
     ``token_types`` sentences that an encoder tells apart by an embedding of their own (BERT's
     segment embeddings); 0: none. With ``labels`` the output layer scores these in place of the
@@ -182,8 +181,8 @@ class TrainConfig:
     ``steps`` are the optimizer's, and ``optimizer`` is which. ``schedule`` is how the learning rate
     goes from warm-up to the end. ``beta1`` and ``beta2`` are AdamW's (Loshchilov & Hutter 2019),
     and ``clip`` is the norm that a gradient is cut to. ``seed`` decides weights, order of the rows,
-    masks and dropout. ``device`` auto is a GPU where there is one. ``validate_every`` counts the
-    steps from one validation to the next.
+    masks and dropout. ``device`` auto is a GPU where there is one. ``validate_every`` is the steps
+    between validations.
 
     ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
     equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
@@ -194,12 +193,12 @@ class TrainConfig:
     AdamW; ``momentum`` is Muon's. ``z_loss`` weighs the squared log-partition (PaLM). ``precision``
     auto is bf16 autocast where the device has bf16 matrix units, else fp32. The ``objective`` must
     suit the architecture: causal and prefix are a decoder's, mlm an encoder's, span_corruption and
-    seq2seq an encoder-decoder's. ``validation_sequences`` 0 means all of them.
-    ``threads`` 0 leaves the number to torch. Where ``compile`` is not set, training is compiled
-    on a GPU, if Triton is installed, but not with ``fsdp``. ``recompute`` keeps only the blocks'
-    inputs for the backward pass and computes the rest again (Chen et al. 2016): a third more work,
-    far less memory. With ``document_mask`` the causal objective keeps the documents of a row apart,
-    as mlm and span_corruption always do.
+    seq2seq an encoder-decoder's. ``validation_sequences`` 0 means all of them. ``threads`` 0 leaves
+    the number to torch. Where ``compile`` is not set, training is compiled on a GPU, if Triton is
+    installed, but not with ``fsdp``. ``recompute`` keeps only the blocks' inputs for the backward
+    pass and computes the rest again (Chen et al. 2016): a third more work, far less memory. With
+    ``document_mask`` the causal objective keeps the documents of a row apart, as mlm and
+    span_corruption always do.
 
     ``processes`` train together, each on its share of a batch; 0 is one for each GPU of the
     machine, or one on the CPU. ``parallel`` is how: with ``ddp`` each holds the whole model, with
@@ -209,10 +208,9 @@ class TrainConfig:
 
     A step diverges where its loss or gradient is not finite, or where the gradient's norm is more
     than ``spike`` times (at least 1; 0: never) its running mean; ``divergence`` says whether
-    training then stops, or skips the step.
-    Checkpoints are left every ``checkpoint_every`` steps and, ``log_spaced``, at 1, 2, 4, 8, …
-    With each a state is saved, from which a killed training goes on, and another one every
-    ``state_every`` steps (0: none); the last two are kept.
+    training then stops, or skips the step. Checkpoints are left every ``checkpoint_every`` steps
+    and, ``log_spaced``, at 1, 2, 4, 8, … With each a state is saved, from which a killed training
+    goes on, and another one every ``state_every`` steps (0: none); the last two are kept.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
