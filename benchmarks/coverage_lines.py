@@ -29,9 +29,9 @@ from benchmarks.coverage_draws import (
 from benchmarks.scoring import passages
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import RESPONSES
-from tasks.audits.exposure import expected_exposure, null_spread
-from tasks.audits.findings import evidence
-from tasks.audits.measures import WHOLE, Measure, MeasuredConfig, Values, numbers
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import WHOLE, Measure, MeasuredConfig, Values, numbers
+from tasks.audits.methods.exposure import expected_exposure, null_spread
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.probes import (
     associations,

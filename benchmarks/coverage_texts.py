@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
+from tasks.audits.methods.ranking import precision
 from tasks.audits.probes import bold, counterfactual, honest, weat
-from tasks.audits.ranking import precision
 from tasks.measures.contrasts import contrasts
 from tasks.measures.estimates import Estimate, difference
 from tasks.measures.log_odds import log_odds_slope

@@ -13,7 +13,7 @@ from flows.runs import Run, all_runs, open_run
 from flows.site import home
 from reports.trajectory import Training, page_of
 from tasks.audits.about import AUDITS
-from tasks.audits.comparison import Compared, compared, label, unlike
+from tasks.audits.judging.comparison import Compared, compared, label, unlike
 from tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 Row = dict[str, Any]

@@ -20,10 +20,10 @@ from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
 from reports.task_card import TaskCardConfig
-from tasks.audits.attention_maps import AttentionMapsConfig
-from tasks.audits.capability import CapabilityConfig
+from tasks.audits.ability.attention_maps import AttentionMapsConfig
+from tasks.audits.ability.capability import CapabilityConfig
 from tasks.audits.catalogue import PROBES
-from tasks.audits.policy import PolicyConfig
+from tasks.audits.judging.policy import PolicyConfig
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig

@@ -19,14 +19,14 @@ from reports.datasheet import datasheet
 from reports.model_card import model_card
 from reports.proof_card import ProofCardConfig, proof_card
 from reports.task_card import task_card
+from tasks.audits.ability.attention_maps import attention_maps
+from tasks.audits.ability.capability import audit_capability, check_held_out
 from tasks.audits.about import AUDITS
-from tasks.audits.attention_maps import attention_maps
-from tasks.audits.behind import BehindConfig, behind
-from tasks.audits.capability import audit_capability, check_held_out
 from tasks.audits.catalogue import PROBES
 from tasks.audits.failures import FailuresConfig, failures
-from tasks.audits.policy import policy
-from tasks.audits.proof import proof
+from tasks.audits.judging.policy import policy
+from tasks.audits.proofs.behind import BehindConfig, behind
+from tasks.audits.proofs.proof import proof
 from tasks.audits.score_samples import score_samples
 from tasks.contract import Artifact, HallmarkError, Table, UsageError, current_session
 from tasks.corpus.contamination import contamination

@@ -15,10 +15,10 @@ from flows.mitigating import write_list
 from flows.runs import Run, all_runs, check_whole, open_run
 from flows.tracing import finding_of
 from tasks.audits.about import AUDITS
-from tasks.audits.arms import LEAST
-from tasks.audits.behind import BehindConfig, Case
-from tasks.audits.comparison import Units, label, unlike
-from tasks.audits.tags import spelled, tags_of
+from tasks.audits.judging.comparison import Units, label, unlike
+from tasks.audits.judging.tags import spelled, tags_of
+from tasks.audits.proofs.arms import LEAST
+from tasks.audits.proofs.behind import BehindConfig, Case
 from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
 
 Row = dict[str, Any]

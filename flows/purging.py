@@ -33,7 +33,7 @@ from flows.redaction import (
     without_quotations,
 )
 from flows.runs import all_runs
-from tasks.audits.behind import naming
+from tasks.audits.proofs.behind import naming
 from tasks.contract import (
     DENIED,
     ID,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.audits.behind import naming
+from tasks.audits.proofs.behind import naming
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
 from tasks.measures.words import normalise

@@ -22,13 +22,13 @@ from flows.site import build_quietly
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig, study_card
 from tasks.audits.about import JUDGED
-from tasks.audits.attribution import AttributionConfig, attribute, predicted
-from tasks.audits.candidates import judge_candidates
 from tasks.audits.catalogue import PROBES
-from tasks.audits.error_rates import ARMS, ErrorRatesConfig, doses_of, error_rates
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.counterfactual import CounterfactualConfig
 from tasks.audits.probes.extraction import ExtractionConfig
+from tasks.audits.proofs.attribution import AttributionConfig, attribute, predicted
+from tasks.audits.proofs.candidates import judge_candidates
+from tasks.audits.proofs.error_rates import ARMS, ErrorRatesConfig, doses_of, error_rates
 from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.trace import TraceConfig

@@ -13,11 +13,11 @@ from flows.origin import Subject, resolve
 from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
-from tasks.audits.attribution import likeliest
-from tasks.audits.behind import behind_rows
-from tasks.audits.conditions import ordered
-from tasks.audits.findings import evidence
-from tasks.audits.readings import Readings
+from tasks.audits.judging.conditions import ordered
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.readings import Readings
+from tasks.audits.proofs.attribution import likeliest
+from tasks.audits.proofs.behind import behind_rows
 from tasks.contract import Column, Table, UsageError
 
 Report = dict[str, Any]

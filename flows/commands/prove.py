@@ -21,7 +21,7 @@ from flows.proving import (
 from flows.runs import Run, default_store
 from reports.page.figures import show as written
 from reports.page.masking import visible
-from tasks.audits.arms import BASE
+from tasks.audits.proofs.arms import BASE
 from tasks.contract import UsageError
 
 Report = dict[str, Any]
@@ -90,7 +90,7 @@ def prove(
 def traced(base: Run, cases: Any) -> Any:
     """The documents behind the cases, a table; made here, for the arms are made from it."""
     from flows.recording import frontend
-    from tasks.audits.behind import behind
+    from tasks.audits.proofs.behind import behind
     from tasks.contract import Session, make_mapper, open_session
 
     mapper = make_mapper(base.config.mapper, base.config.workers)

@@ -19,7 +19,7 @@ from reports.sections.findings import (
 )
 from reports.sections.rates import Rates
 from tasks.audits.about import AUDITS
-from tasks.audits.tags import tags_of
+from tasks.audits.judging.tags import tags_of
 
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit
 #: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the

@@ -27,7 +27,7 @@ from reports.page.masking import Masker
 from reports.sections.course import amount, span
 from reports.sections.findings import words
 from reports.sections.trainings import ARM, arms, price
-from tasks.audits.arms import BASE, RANDOM, REMOVED
+from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
 
 Row = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from reports.page.figures import show
 from reports.sections.findings import title, words
 from reports.sections.standing import distance
 from tasks.audits.about import AUDITS
-from tasks.audits.comparison import Compared, compared, label, measured, unlike
+from tasks.audits.judging.comparison import Compared, compared, label, measured, unlike
 from tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]

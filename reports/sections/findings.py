@@ -10,7 +10,7 @@ from typing import Any
 from reports.page.document import Block, Callout, Grid, Inline, Paragraph
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
-from tasks.audits.tags import tags_of
+from tasks.audits.judging.tags import tags_of
 from tasks.contract import Artifact
 from tasks.measures.corrections import benjamini_hochberg
 

@@ -7,7 +7,7 @@ from typing import Any
 from reports.page.document import Brief, Code, Grid, Inline, Section
 from reports.page.figures import Book
 from reports.page.masking import Masker
-from tasks.audits.arms import BASE, RANDOM, REMOVED, SEED
+from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED, SEED
 
 #: What an arm is called in a chart and a table, and what it lacks.
 ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}

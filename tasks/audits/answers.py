@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.audits.exchange import EMBEDDINGS, REFERRED, TRACED, TRACES
-from tasks.audits.readings import Readings
+from tasks.audits.judging.readings import Readings
 from tasks.contract import text_hashes
 
 

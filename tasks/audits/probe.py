@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Questions
-from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.instruments import instrument
-from tasks.audits.measures import Measure, Values, measure_all, values_table
-from tasks.audits.readings import TOLD, Readings
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.audits.judging.measures import Measure, Values, measure_all, values_table
+from tasks.audits.judging.readings import TOLD, Readings
+from tasks.audits.judging.tags import tags_of
+from tasks.audits.methods.instruments import instrument
 from tasks.audits.subjects.reader import READ, Reader, open_reader
-from tasks.audits.tags import tags_of
 from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
 
 #: Clusters of items in which a large effect cannot be overlooked.

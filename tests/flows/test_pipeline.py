@@ -14,8 +14,8 @@ from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.config import CONFIGS
 from flows.recording import settle
-from tasks.audits.findings import evidence
-from tasks.audits.tags import tags_of
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.tags import tags_of
 from tasks.contract import ROOT, UsageError
 from tests.reports import pages
 

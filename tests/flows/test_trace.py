@@ -15,7 +15,7 @@ from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, render, trace_of
 from flows.origin import resolve
 from flows.runs import Run
-from tasks.audits.findings import evidence
+from tasks.audits.judging.findings import evidence
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig

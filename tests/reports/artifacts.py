@@ -10,8 +10,15 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from tasks.audits.attention_maps import CHOSEN, TOKENS, WEIGHTS, Reading, token_table, weight_tables
-from tasks.audits.findings import FINDINGS, finding, findings_table
+from tasks.audits.ability.attention_maps import (
+    CHOSEN,
+    TOKENS,
+    WEIGHTS,
+    Reading,
+    token_table,
+    weight_tables,
+)
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate

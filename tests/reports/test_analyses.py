@@ -3,7 +3,7 @@
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
-from tasks.audits.findings import FINDINGS, finding, findings_table, measured
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
 from tasks.contract import NoConfig, StageConfig, Work, stage
 from tasks.measures.estimates import estimate
 from tests.reports import artifacts, pages

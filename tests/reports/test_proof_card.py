@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from reports.proof_card import ProofCardConfig, proof_card
-from tasks.audits import proof as tables
-from tasks.audits.arms import effects, lines
-from tasks.audits.behind import BEHIND
-from tasks.audits.proof import unit_rows
+from tasks.audits.proofs import proof as tables
+from tasks.audits.proofs.arms import effects, lines
+from tasks.audits.proofs.behind import BEHIND
+from tasks.audits.proofs.proof import unit_rows
 from tasks.contract import StageConfig, Work, ids, stage
 from tests.reports import pages
-from tests.tasks.audits.test_arms import SECRETS, associations, memorised
+from tests.tasks.audits.proofs.test_arms import SECRETS, associations, memorised
 
 SCHEMAS = {"arms": tables.ARMS, "sources": tables.SOURCES, "cases": tables.CASES,
            "units": tables.UNITS, "effects": tables.EFFECTS, "lines": tables.LINES,

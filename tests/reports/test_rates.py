@@ -9,7 +9,7 @@ from reports.study_card import StudyCardConfig, study_card
 from tasks.contract import NoConfig
 from tests.reports import artifacts, pages
 from tests.reports.test_analyses import findings_with_p
-from tests.tasks.audits.test_error_rates import candidate, rates_of_worlds
+from tests.tasks.audits.proofs.test_error_rates import candidate, rates_of_worlds
 
 
 def rates(session, found=True, alarm=0.5, whole=0.5):

@@ -6,8 +6,8 @@ from reports.page.figures import Book
 from reports.sections.findings import Findings
 from reports.sections.standing import distance, files_of, standing, worst_of
 from tasks.audits.about import AUDITS
-from tasks.audits.findings import FINDINGS, finding, findings_table
-from tasks.audits.policy import PolicyConfig, policy
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.audits.judging.policy import PolicyConfig, policy
 from tasks.contract import StageConfig, Work, stage
 from tests.reports.pages import card_of, text_of
 

@@ -18,10 +18,10 @@ from reports.page.figures import show as shown
 from reports.sections.course import headlines, p_of, verdict
 from reports.site import build_site
 from reports.trajectory import Training
-from tasks.audits.comparison import Compared
 from tasks.audits.exchange import items_table
-from tasks.audits.findings import FINDINGS, finding, findings_table, measured
-from tasks.audits.measures import Values, values_table
+from tasks.audits.judging.comparison import Compared
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
+from tasks.audits.judging.measures import Values, values_table
 from tasks.contract import StageConfig, Work, column, stage, table
 from tasks.measures.estimates import estimate
 from tests.reports import pages

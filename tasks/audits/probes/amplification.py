@@ -32,7 +32,7 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers, Scripted
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import Drawn, Measure, MeasuredConfig, Values, numbers
+from tasks.audits.judging.measures import Drawn, Measure, MeasuredConfig, Values, numbers
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Table, column

@@ -26,10 +26,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.answers import Answers
-from tasks.audits.brought import SENTENCES, groups_of, pairs_about
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred, shorter
-from tasks.audits.pairs import Pair, scramble, shared_places
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
+from tasks.audits.methods.brought import SENTENCES, groups_of, pairs_about
+from tasks.audits.methods.pairs import Pair, scramble, shared_places
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from tasks.audits.exchange import Questions, hash_of
-from tasks.audits.groups import (
+from tasks.audits.methods.groups import (
     ITEMS,
     TOLD,
     Comparison,

@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.brought import DATA, SENTENCES, Group, groups_of
 from tasks.audits.exchange import Questions
-from tasks.audits.groups import (
+from tasks.audits.methods.brought import DATA, SENTENCES, Group, groups_of
+from tasks.audits.methods.groups import (
     HEADS,
     ITEMS,
     TOLD,

@@ -22,11 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits import exposure
 from tasks.audits.answers import Answers
-from tasks.audits.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import (
+from tasks.audits.judging.measures import (
     Measure,
     MeasuredConfig,
     Part,
@@ -35,6 +33,8 @@ from tasks.audits.measures import (
     slope_over,
     untested,
 )
+from tasks.audits.methods import exposure
+from tasks.audits.methods.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
 from tasks.contract import ID, Seed, Table, column

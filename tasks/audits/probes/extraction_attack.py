@@ -26,12 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits import identifiers
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import evidence, finding
-from tasks.audits.identifiers import any_of, ask_identifiers, detected, detections, look_for
-from tasks.audits.measures import (
+from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.judging.measures import (
     Estimator,
     Measure,
     MeasuredConfig,
@@ -39,8 +37,9 @@ from tasks.audits.measures import (
     Values,
     numbers,
 )
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.ranking import (
+from tasks.audits.methods import identifiers
+from tasks.audits.methods.identifiers import any_of, ask_identifiers, detected, detections, look_for
+from tasks.audits.methods.ranking import (
     SCORES,
     first_of_alike,
     instruments,
@@ -49,6 +48,7 @@ from tasks.audits.ranking import (
     ranked,
     recall,
 )
+from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import ID, Table, column
 from tasks.measures.estimates import Estimate, estimate

@@ -25,10 +25,18 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.answers import Answers
-from tasks.audits.comparison import by_item
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import finding
-from tasks.audits.measures import CROSSED, Drawn, Measure, MeasuredConfig, Values, mean, numbers
+from tasks.audits.judging.comparison import by_item
+from tasks.audits.judging.findings import finding
+from tasks.audits.judging.measures import (
+    CROSSED,
+    Drawn,
+    Measure,
+    MeasuredConfig,
+    Values,
+    mean,
+    numbers,
+)
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

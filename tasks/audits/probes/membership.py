@@ -28,7 +28,7 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import (
+from tasks.audits.judging.measures import (
     Drawn,
     Estimator,
     Measure,

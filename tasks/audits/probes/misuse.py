@@ -24,10 +24,18 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import evidence, finding
-from tasks.audits.measures import Drawn, Measure, MeasuredConfig, Part, Values, mean, numbers
+from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.judging.measures import (
+    Drawn,
+    Measure,
+    MeasuredConfig,
+    Part,
+    Values,
+    mean,
+    numbers,
+)
+from tasks.audits.methods.ratings import read_ratings, sample_of
 from tasks.audits.probe import Corpus, Probe
-from tasks.audits.ratings import read_ratings, sample_of
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column
 from tasks.measures.agreement import krippendorff

@@ -25,11 +25,11 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import finding
-from tasks.audits.measures import Measure, MeasuredConfig, Values, preferred
+from tasks.audits.judging.findings import finding
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred
+from tasks.audits.judging.tags import tags_of
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
-from tasks.audits.tags import tags_of
 from tasks.contract import UsageError, column
 from tasks.measures.items import digest_of, read_items, text_field
 

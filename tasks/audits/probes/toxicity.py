@@ -32,10 +32,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.agreement import AGREEMENT, add_agreement
 from tasks.audits.answers import Answers
-from tasks.audits.brought import SENTENCES, groups_of, prompts_about
-from tasks.audits.continuations import (
+from tasks.audits.exchange import Questions, items_table
+from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.judging.measures import SCORED_BY, Measure, Values
+from tasks.audits.judging.tags import spelled
+from tasks.audits.methods.agreement import AGREEMENT, add_agreement
+from tasks.audits.methods.brought import SENTENCES, groups_of, prompts_about
+from tasks.audits.methods.continuations import (
     BESIDE,
     BROUGHT,
     CONTROL,
@@ -59,14 +63,10 @@ from tasks.audits.continuations import (
     texts_of,
     told,
 )
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.findings import evidence, finding
-from tasks.audits.labelled import LABELLED, SHARES, add_shares, ask_labelled
-from tasks.audits.measures import SCORED_BY, Measure, Values
+from tasks.audits.methods.labelled import LABELLED, SHARES, add_shares, ask_labelled
+from tasks.audits.methods.scorer_controls import FLAG, PASS, controls, read_controls
 from tasks.audits.probe import Corpus, Probe
-from tasks.audits.scorer_controls import FLAG, PASS, controls, read_controls
 from tasks.audits.subjects.reader import Reader
-from tasks.audits.tags import spelled
 from tasks.contract import Seed, StageConfig, Table, UsageError, column
 from tasks.measures.items import digest_of, read_items, text_field
 

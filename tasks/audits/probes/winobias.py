@@ -19,7 +19,14 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import CROSSED, Measure, MeasuredConfig, Values, preferred, shorter
+from tasks.audits.judging.measures import (
+    CROSSED,
+    Measure,
+    MeasuredConfig,
+    Values,
+    preferred,
+    shorter,
+)
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.measures import Measure, MeasuredConfig, Values
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

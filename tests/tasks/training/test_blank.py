@@ -9,7 +9,7 @@ import pytest
 from model.objectives import causal
 from model.tokens import PAD
 from model.training.data import batch_sequences
-from tasks.audits.readings import Readings
+from tasks.audits.judging.readings import Readings
 from tasks.contract import Artifact, HallmarkError, InProcess, Session, Store, open_session
 from tasks.corpus.leave_out import LeaveOutConfig, leave_out
 from tasks.training.blank import blank, padded

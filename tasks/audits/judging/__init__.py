@@ -1,0 +1,1 @@
+"""Values to findings, and what is made of these: measures, comparisons, the policy's verdicts."""

@@ -1,0 +1,206 @@
+"""Findings of audits that asked alike, side by side: what each differs in from another, in pairs
+of the units of both."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.audits.exchange import SETTINGS
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import WHOLE
+from tasks.contract import Artifact
+from tasks.measures.corrections import holm
+from tasks.measures.estimates import estimate, scaled
+
+Row = dict[str, Any]
+
+
+class Unit(NamedTuple):
+    """A unit: what it shares with others, its value, what else it shares with others, and of how
+    many values its own is the mean."""
+
+    cluster: str
+    value: float
+    crossed: str | None = None
+    draws: int = 1
+
+
+class Audited(Protocol):
+    """A checkpoint, and what audits of it left: the findings ("audit"), "ask" and "score"."""
+
+    @property
+    def name(self) -> str: ...
+
+    def part(self, audit: str, stage: str) -> Artifact | None: ...
+
+
+def label(audit: str, stage: str) -> str:
+    """What a stage of an audit is called in a run."""
+    return f"audit_{audit}" if stage == "audit" else f"{audit}_{stage}"
+
+
+def unlike(audit: str, subjects: Sequence[Audited]) -> str:
+    """Why an audit of these cannot be compared; empty where it can."""
+    for first, second in pairwise(subjects):
+        one, other = (each.part(audit, "audit") for each in (first, second))
+        if one is None or other is None:
+            return f"{(second if one else first).name} has no such audit"
+        if changed := settings_apart(one, other):
+            return f"its settings differ: {', '.join(changed)}"
+        one, other = (each.part(audit, "ask") for each in (first, second))
+        if one and other and one["items"].digest != other["items"].digest:
+            return "other items were asked about"
+        if one and other and drawn(one) != drawn(other):
+            return "texts were drawn otherwise, or with another seed"
+        one, other = (each.part(audit, "score") for each in (first, second))
+        if one and other:
+            names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
+            if names[0] != names[1]:
+                return f"scored by {names[0][0]} and by {names[1][0]}"
+    return ""
+
+
+def settings_apart(one: Artifact, other: Artifact) -> list[str]:
+    """Settings that differ. Where files are is none: what was in them is known by the items."""
+    left, right = (artifact.manifest["parts"]["config"] for artifact in (one, other))
+    return [
+        name
+        for name in sorted({*left, *right})
+        if left.get(name) != right.get(name)
+        and not any(isinstance(side.get(name), str | list) for side in (left, right))
+    ]
+
+
+def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
+    requests = asked["requests"]
+    names = [name for name in SETTINGS if name in requests.columns]  # an older run had fewer
+    rows = requests.read(names).group_by(names).aggregate([])
+    return {tuple(row.get(name) for name in SETTINGS) for row in rows.to_pylist()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finding that several audits have.
+
+    found    the row of each
+    changes  what the second of each pair of audits has more than the first; None where the finding
+             is no mean of units
+    """
+
+    found: Sequence[Row]
+    changes: Sequence[Row | None]
+
+
+def compared(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) -> list[Compared]:
+    """The findings that all have, and what they differ in between ``pairs`` of them, whose p are
+    corrected for all that is compared here."""
+    first, *others = [measured(artifact) for artifact in artifacts]
+    units = [Units(artifact) for artifact in artifacts]
+    made: list[Compared] = []
+    for key in first:
+        if all(key in other for other in others):
+            found = [first[key], *(other[key] for other in others)]
+            sides = [unit.of(row) for unit, row in zip(units, found, strict=True)]
+            unit = first[key]["unit"]
+            made.append(Compared(found, [paired(sides[i], sides[j], unit) for i, j in pairs]))
+    tested = [d for each in made for d in each.changes if d and d["p"] is not None]
+    for change, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
+        change["p_corrected"] = p
+    return made
+
+
+def measured(artifact: Artifact) -> dict[tuple[str, str], Row]:
+    """The findings of an audit, without its controls."""
+    rows = artifact["findings"].read().to_pylist()
+    return {(row["metric"], row["slice"]): row for row in rows if not row["control"]}
+
+
+class Units:
+    """What the findings of an audit are means of."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.values = artifact["values"].read() if "values" in artifact.tables else None
+
+    def where(self, finding: Row) -> Mapping[str, Any] | None:
+        """What selects the units of a finding; None where it is no mean of any."""
+        if self.values is None:
+            return None
+        if finding["table"] != "values":
+            return None
+        return {**json.loads(finding["where"]), "measure": finding["metric"]}
+
+    def of(self, finding: Row) -> dict[Any, Unit] | None:
+        """Cluster and value by unit; None where the finding is no mean of units."""
+        where = self.where(finding)
+        if self.values is None or where is None:
+            return None
+        rows = evidence(self.values, where)
+        if not len(rows):
+            return None
+        draws = Counter(rows["item"].to_pylist())
+        rows = by_item(rows)
+        items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
+        values = pc.fill_null(rows["value"], float("nan")).to_pylist()
+        known = "crossed" in rows.column_names
+        crossed = rows["crossed"].to_pylist() if known else [None] * len(rows)
+        many = [draws[item] for item in items]
+        return dict(zip(items, map(Unit, clusters, values, crossed, many), strict=True))
+
+
+def by_item(values: pa.Table) -> pa.Table:
+    """Of each item its first row with the mean of its values: several, as of draws, are one
+    unit."""
+    numbered = values.append_column("at", pa.array(np.arange(len(values))))
+    means = numbered.group_by("item", use_threads=False).aggregate(
+        [("at", "min"), ("value", "mean")]
+    )
+    place = values.schema.get_field_index("value")
+    rows = values.take(means["at_min"])
+    return rows.set_column(place, values.schema.field(place), means["value_mean"])
+
+
+def paired(
+    first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
+) -> Row | None:
+    """What the second has more than the first, over the units of both. Of shares no end of the
+    interval is beyond what a difference of shares can be. None where a unit is not the mean of as
+    many values in both: which texts are looked at is then decided by what they are."""
+    both = [item for item in first if second and item in second] if first else []
+    if not both or first is None or second is None:
+        return None
+    if any(first[item].draws != second[item].draws for item in both):
+        return None
+    sides = [np.array([side[item].value for item in both]) for side in (first, second)]
+    units = [first[item] for item in both]
+    shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
+    if any(each.crossed is not None for each in units):
+        shares["crossed"] = [each.crossed for each in units]
+    whole, apart = WHOLE.get(unit, np.inf), sides[1] - sides[0]
+    if all(np.nanmin(side, initial=0) >= 0 and np.nanmax(side, initial=0) <= whole
+           for side in sides) and np.isfinite(whole):  # fmt: skip
+        # From -1 to 1: put to where shares lie, and back.
+        found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
+        ends = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
+        found = replace(found, **ends)
+    else:
+        found = estimate(apart, null=0.0, **shares)
+    made = {
+        "value": found.value, "low": found.low, "high": found.high, "p": found.p,
+        "smallest_effect": found.smallest,
+    }  # fmt: skip
+    # What rounding leaves of equal values is no difference.
+    known = {
+        name: None if np.isnan(value) else float(value) if abs(value) > 1e-12 else 0.0
+        for name, value in made.items()
+    }
+    return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
+                    "missing": found.missing, "method": found.method}  # fmt: skip

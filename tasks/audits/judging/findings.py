@@ -1,0 +1,183 @@
+"""Findings: what an audit measured, one row a figure, each with the rows it was measured on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from tasks.audits.judging.conditions import condition
+from tasks.audits.judging.tags import spelled
+from tasks.contract import column, table
+from tasks.measures.corrections import holm
+from tasks.measures.estimates import Estimate
+
+FINDINGS = table(
+    "What the audit measured, one row a figure, each with the rows it was measured on.",
+    column("audit", pa.string(), "label", "the audit"),
+    column("metric", pa.string(), "label", "what was measured"),
+    column("slice", pa.string(), "label", "empty for the whole, else which part: copies=64"),
+    column("tags", pa.string(), "label",
+           "the same tag by tag, a JSON object; the tag part has no name in the slice"),
+    column("value", pa.float64(), "figure",
+           "the figure; null where it could not be measured: the method says why"),
+    column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
+    column("high", pa.float64(), "figure", "upper end"),
+    column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+    column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
+    column("clusters", pa.int64(), "figure",
+           "units that share nothing with each other, which the interval is about; null: not said"),
+    column("missing", pa.int64(), "figure",
+           "units without a value, left out: the scorer failed, the model gave no number"),
+    column("null", pa.float64(), "figure",
+           "the value where there is nothing to find; null: there is none"),
+    column("p", pa.float64(), "figure",
+           "probability of a value at least as far from the null, if that holds"),
+    column("p_corrected", pa.float64(), "figure",
+           "p for all values of the audit that are compared with a null (Holm 1979)"),
+    column("smallest_effect", pa.float64(), "figure",
+           "smallest distance from the null that these units show with power 0.8"),
+    column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
+    column("method", pa.string(), "project text", "the variant used, in a phrase"),
+    column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
+    column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
+    column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
+    column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
+    column("tests", pa.string(), "label",
+           "what a control tests: instrument: the audit itself, whatever the model; scorer or "
+           "baseline: what it measures with, without the model; model: whether this one is strong "
+           "enough to be asked; empty: no control"),
+    column("worse", pa.string(), "label",
+           "which way is worse: up, down or apart: away from the null; empty: neither"),
+    column("table", pa.string(), "label", "the table that holds the evidence"),
+    column("where", pa.string(), "label",
+           "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
+           "its rows"),
+    column("order", pa.string(), "label", "the column by which its worst rows stand first, behind "
+           "a minus sign where the largest are the worst; empty: none is worse"),
+)  # fmt: skip
+
+#: Confidence level of every interval unless a finding says otherwise.
+LEVEL = 0.95
+
+
+def finding(
+    audit: str,
+    metric: str,
+    value: float | None,
+    *,
+    unit: str,
+    method: str,
+    n: int,
+    part: str = "",
+    tags: Mapping[str, Any] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    level: float = LEVEL,
+    scorer: str = "",
+    control: Literal["", "positive", "negative"] = "",
+    passed: bool | None = None,
+    tests: Literal["", "instrument", "scorer", "baseline", "model"] = "",
+    worse: Literal["", "up", "down", "apart"] = "",
+    table: str = "values",
+    where: Mapping[str, Any] | None = None,
+    order: str = "",
+    clusters: int | None = None,
+    missing: int | None = None,
+    null: float | None = None,
+    p: float | None = None,
+    smallest_effect: float | None = None,
+) -> dict[str, Any]:
+    """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
+
+    ``part`` and ``tags`` say which part it is about, and spell its slice: "passage, copies=64".
+    ``passed``, the verdict of a control, and what it ``tests`` must be given for one, and only for
+    one. Of a p, ``corrected`` says what it is worth among the others.
+    """
+    if not bool(control) == bool(tests) == (passed is not None):
+        raise ValueError(f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
+                         f"it is a control")  # fmt: skip
+    value, low, high = _number(value), _number(low), _number(high)
+    tags = ({"part": part} if part else {}) | dict(tags or {})
+    if low is None or high is None:
+        low = high = None
+    return {
+        "audit": audit,
+        "metric": metric,
+        "slice": spelled(tags),
+        "tags": json.dumps(tags, ensure_ascii=False),
+        "value": value,
+        "low": low,
+        "high": high,
+        "level": None if low is None else level,
+        "n": n,
+        "clusters": clusters,
+        "missing": missing,
+        "null": _number(null),
+        "p": _number(p),
+        "p_corrected": None,
+        "smallest_effect": _number(smallest_effect),
+        "unit": unit,
+        "method": method,
+        "scorer": scorer,
+        "control": control,
+        "verdict": "" if passed is None else "pass" if passed else "fail",
+        "tests": tests,
+        "worse": worse,
+        "table": table,
+        "where": json.dumps(dict(where or {}), ensure_ascii=False, sort_keys=True),
+        "order": order,
+    }
+
+
+def measured(
+    audit: str,
+    metric: str,
+    found: Estimate,
+    *,
+    unit: str,
+    how: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
+    return finding(
+        audit, metric, found.value, low=found.low, high=found.high, n=found.n, unit=unit,
+        clusters=found.clusters, missing=found.missing, null=found.null, p=found.p,
+        smallest_effect=found.smallest, method=f"{how}; {found.method}", **more,
+    )  # fmt: skip
+
+
+def corrected(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one audit with their p corrected for all of them; controls have a verdict."""
+    made = [dict(row) for row in rows]
+    tested = [row for row in made if row["p"] is not None and not row["control"]]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_corrected"] = p
+    return made
+
+
+def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
+    """The rows of one audit as a table with the schema FINDINGS, their p corrected for all of
+    them; ``precision`` of the model they are about."""
+    made = [{**row, "precision": precision} for row in corrected(rows)]
+    return pa.Table.from_pylist(made, schema=FINDINGS)
+
+
+def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
+    """The rows of ``table`` that a finding's ``where`` selects."""
+    conditions: Mapping[str, Any] = json.loads(where) if isinstance(where, str) else where
+    chosen = condition(table.schema, conditions)
+    return table if chosen is None else table.filter(chosen)
+
+
+def side(value: float, null: float, column: str) -> str:
+    """The order of evidence by a column whose mean lies on one side of a null: the furthest on that
+    side first."""
+    return column if value < null else f"-{column}"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)

@@ -1,0 +1,1 @@
+"""Methods: ways of asking and of judging that several probes share."""

@@ -1,0 +1,171 @@
+"""Attention maps of all architectures, ours and transformers', and of hostile texts."""
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+from pydantic import ValidationError
+
+from model.decoding.inside import attention_weights
+from model.interchange.checkpoint import load
+from tasks.audits.ability.attention_maps import AttentionMapsConfig, ChosenText, attention_maps
+from tasks.contract import external
+from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
+
+NURSE = ChosenText(text="The nurse said that she would be late.", word="she")
+STACKS = {
+    "decoder": {"decoder"},
+    "encoder": {"encoder"},
+    "encoder_decoder": {"encoder", "decoder", "cross"},
+}
+
+
+def own(folder, architecture="decoder"):
+    special = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
+    return make_own(folder, special, architecture=architecture, n_kv_heads=1)
+
+
+def maps(folder, *texts, **settings):
+    config = AttentionMapsConfig(texts=texts or (NURSE,), device="cpu", **settings)
+    return attention_maps(external(folder, "checkpoint"), config)
+
+
+def tables(artifact):
+    return [artifact[name].read().to_pandas() for name in ("texts", "tokens", "weights")]
+
+
+@pytest.mark.parametrize("architecture", STACKS)
+def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_path, architecture):
+    folder = own(tmp_path, architecture)
+    texts, tokens, weights = tables(maps(folder, NURSE, ChosenText(text="Numbers: 0 1 2")))
+    model = load(folder)
+    assert set(weights["stack"]) == STACKS[architecture]
+    for number in (1, 2):
+        read = tokens[tokens["text"] == number]
+        ids = read["token_id"].tolist()
+        n = len(ids)
+        assert read["position"].tolist() == list(range(n))
+        found = weights[weights["text"] == number]
+        for stack, layers in attention_weights(model, ids).items():
+            rows = found[found["stack"] == stack].sort_values(["layer", "head", "query", "key"])
+            want = np.stack(layers)
+            assert want.shape == (2, 2, n, n) and len(rows) == want.size
+            np.testing.assert_array_equal(rows["weight"].to_numpy().reshape(want.shape), want)
+            for column in ("layer", "head"):
+                assert set(rows[column]) == {1, 2}
+            for column in ("query", "key"):
+                assert set(rows[column]) == set(range(n))
+    sums = weights.groupby(["text", "stack", "layer", "head", "query"])["weight"].sum()
+    np.testing.assert_allclose(sums, 1, atol=1e-5)
+    ahead = weights[(weights["stack"] == "decoder") & (weights["key"] > weights["query"])]
+    assert (ahead["weight"] == 0).all()
+    assert texts["left_out"].tolist() == [0, 0] and texts["note"].tolist() == ["", ""]
+
+
+def test_tokens_lead_back_to_the_characters_and_the_word_is_found(session, tmp_path):
+    text = "it sits, and it fits: été 😀"
+    sits = [ChosenText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)]
+    texts, tokens, _ = tables(maps(own(tmp_path), *sits))
+    first = tokens[tokens["text"] == 1].to_dict("records")
+    assert first[0]["token"] == "<|endoftext|>" and np.isnan(first[0]["char_start"])
+    for row in first[1:]:
+        assert row["token"] == text[int(row["char_start"]) : int(row["char_end"])]
+    covered = {int(c) for row in first[1:] for c in (row["char_start"], row["char_end"] - 1)}
+    assert {0, len(text) - 1} <= covered
+    asked = {
+        row["text"]: tokens[(tokens["text"] == row["text"]) & (tokens["position"] == row["query"])]
+        for row in texts.to_dict("records")
+    }
+    ends = [int(asked[number]["char_end"].iloc[0]) for number in range(1, 6)]
+    wanted = ["it", "it sits, and it fits", "it sits", text, text]
+    # "its" stands only inside of another word.
+    assert ends == [len(part) for part in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"), [("gpt2_folder", "decoder"), ("bert_folder", "encoder")]
+)
+@torch.no_grad()
+def test_a_foreign_model_gives_the_weights_that_transformers_gives(session, request, name, stack):
+    import transformers
+
+    folder = request.getfixturevalue(name)
+    made = maps(folder)
+    _, tokens, weights = tables(made)
+    kind = "CausalLM" if stack == "decoder" else "MaskedLM"
+    auto = getattr(transformers, f"AutoModelFor{kind}")
+    model = auto.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = tokens["token_id"].tolist()
+    if stack == "encoder":  # between [CLS] and [SEP]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        assert ids == tokenizer(NURSE.text)["input_ids"]
+    layers = model(torch.tensor([ids]), output_attentions=True).attentions
+    want = np.stack([layer[0] for layer in layers])
+    assert set(weights["stack"]) == {stack}
+    np.testing.assert_allclose(weights["weight"].to_numpy(), want.ravel(), atol=1e-6)
+    query = made["texts"].read()["query"][0].as_py()
+    assert tokens["token"][query].strip() == "she"
+
+
+def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = make_own(tmp_path).parent / "tokenizer.json"
+    folder = tmp_path / "mamba"
+    config = transformers.MambaConfig(
+        vocab_size=400, hidden_size=16, num_hidden_layers=1, state_size=4
+    )
+    transformers.MambaForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    made = maps(folder)
+    assert made["weights"].rows == made["tokens"].rows == 0
+    [row] = made["texts"].read().to_pylist()
+    assert "gives no attention weights" in row["note"] and row["query"] is None
+
+
+def test_what_is_too_long_is_cut_and_said(session, tmp_path):
+    folder = own(tmp_path)  # its context is 48
+    long = "0 1 2 3 4 5 6 7 8 9 10 11 12 " * 20
+    chosen = ChosenText(text=f"{long} she", word="she"), ChosenText(text=long.strip(), word="3")
+    texts, tokens, _ = tables(maps(folder, *chosen, max_tokens=256))
+    assert (tokens.groupby("text").size() == 48).all()
+    assert (texts["left_out"] > 200).all()
+    assert "was not read" in texts["note"][0] and texts["note"][1] == ""
+    assert texts["query"][0] == 47 and texts["query"][1] < 20
+    assert (tables(maps(folder, *chosen, max_tokens=7))[1].groupby("text").size() == 7).all()
+
+
+def test_the_names_of_special_tokens_are_plain_text(session, tmp_path):
+    chosen = ChosenText(text="<|endoftext|><|pad|>", word="pad")
+    _, tokens, _ = tables(maps(own(tmp_path), chosen))
+    assert (tokens["token_id"] == 0).sum() == 1 and (tokens["token_id"] == 1).sum() == 0
+    assert "".join(tokens["token"][1:]) == chosen.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"text": ""}, "is empty"),
+        ({"text": " \n"}, "is empty"),
+        ({"text": "half \ud800"}, "unicode"),
+        ({"text": "x" * 2001}, "2000"),
+        ({"text": "a b", "word": "c"}, "does not stand"),
+        ({"text": "a b", "word": ""}, "is empty"),
+        ({"text": "a b", "wrod": "a"}, "Extra"),
+    ],
+)
+def test_texts_that_cannot_be_shown_are_refused(given, words):
+    with pytest.raises(ValidationError, match=words):
+        AttentionMapsConfig(texts=[given])
+
+
+def test_no_text_leaves_empty_tables(session, tmp_path):
+    config = AttentionMapsConfig(texts=())
+    made = attention_maps(external(own(tmp_path), "checkpoint"), config)
+    assert [made[name].rows for name in ("texts", "tokens", "weights")] == [0, 0, 0]
+
+
+def test_the_same_checkpoint_gives_the_same_tables(session, tmp_path):
+    folder = own(tmp_path)
+    first, again = maps(folder, NURSE), maps(folder, NURSE, max_tokens=65)
+    assert first.fingerprint != again.fingerprint and first.content == again.content
+    assert pc.max(first["weights"].read()["weight"]).as_py() <= 1

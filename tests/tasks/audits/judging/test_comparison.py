@@ -1,0 +1,91 @@
+"""Pairs of the units of two audits: what one has more than the other, and how sure that is."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tasks.audits.judging.comparison import Unit, paired
+
+
+def test_pairs_are_of_units_that_both_have():
+    first = {
+        "a": Unit("x", 1.0),
+        "b": Unit("x", 2.0),
+        "c": Unit("y", 3.0),
+        "d": Unit("z", float("nan")),
+    }
+    second = {
+        "a": Unit("x", 2.0),
+        "b": Unit("x", 4.0),
+        "c": Unit("y", 4.0),
+        "d": Unit("z", 1.0),
+        "e": Unit("w", 9.0),
+    }
+    found = paired(first, second)
+    assert found["value"] == pytest.approx(4 / 3) and found["n"] == 3 and found["missing"] == 1
+    assert found["clusters"] == 2
+    assert paired(first, {"q": Unit("x", 1.0)}) is None and paired(first, None) is None
+    same = paired(first, first)
+    assert same["value"] == 0.0 and same["low"] is None
+    assert np.isfinite(found["p"])
+
+
+def both(draw, n, clusters, crossed=None):
+    """Units of two checkpoints."""
+    crossed = [None] * n if crossed is None else crossed
+    sides = [dict(zip(range(n), map(Unit, clusters, draw(), crossed), strict=True))
+             for _ in range(2)]  # fmt: skip
+    return paired(*sides, "share")
+
+
+def test_a_difference_of_shares_is_one():
+    """One checkpoint prefers all, the other nearly none."""
+    first = {item: Unit(str(item), float(item == 0)) for item in range(30)}
+    second = {item: Unit(str(item), 1.0) for item in range(30)}
+    found = paired(first, second, "share")
+    assert found["value"] == pytest.approx(29 / 30)
+    assert -1 <= found["low"] < found["value"] < found["high"] <= 1
+    assert found["p"] < 1e-6
+    percent = [{i: Unit(u.cluster, 100 * u.value) for i, u in s.items()} for s in (first, second)]
+    hundred = paired(*percent, "percent")
+    assert [hundred[end] for end in ("value", "low", "high", "smallest_effect")] == pytest.approx(
+        [100 * found[end] for end in ("value", "low", "high", "smallest_effect")]
+    )
+    assert hundred["p"] == found["p"]
+    # Of many pairs as good as the usual one.
+    rng = np.random.default_rng(0)
+    sides = rng.integers(2, size=(2, 4000)).astype(float)
+    units = [{i: Unit(str(i), v) for i, v in enumerate(side)} for side in sides]
+    low, high = stats.ttest_1samp(sides[1] - sides[0], 0).confidence_interval()
+    found = paired(*units, "share")
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-4)
+    # What is called a share but lies elsewhere is compared as any mean.
+    moved = [{i: Unit(u.cluster, 3 * u.value) for i, u in side.items()} for side in units]
+    assert paired(*moved, "share")["method"].startswith("Student's t")
+
+
+def test_units_that_share_two_things_are_compared_by_both():
+    """What a pronoun and an occupation do to a difference: seen as one of them alone it seems
+    surer than it is."""
+    rng = np.random.default_rng(1)
+    rows, columns = (each.ravel().astype(str).tolist() for each in np.indices((14, 12)))
+    place = np.array(rows, int), np.array(columns, int)
+
+    def draw():
+        common = rng.normal(size=14)[place[0]] + 2 * rng.normal(size=12)[place[1]]
+        return (common + rng.normal(size=168) < 0) * 1.0
+
+    covered = {"two": 0, "one": 0}
+    for _ in range(100):
+        for name, crossed in (("two", columns), ("one", None)):
+            found = both(draw, 168, rows, crossed)
+            covered[name] += found["low"] <= 0 <= found["high"]
+    assert covered["two"] >= 90 and covered["one"] < 85
+    assert "two-way clusters" in both(draw, 168, rows, columns)["method"]
+
+
+def test_means_of_other_numbers_of_texts_are_no_pairs():
+    """Of texts that are chosen by what they are each side has others."""
+    one = {"a": Unit("x", 0.5, None, 2), "b": Unit("y", 1.0, None, 3)}
+    assert paired(one, one)["value"] == 0
+    assert paired(one, {**one, "b": Unit("y", 1.0, None, 2)}) is None

@@ -1,0 +1,81 @@
+"""The findings table and the evidence it points to."""
+
+import json
+import math
+
+import pyarrow as pa
+import pytest
+
+from tasks.audits.judging.findings import FINDINGS, evidence, finding, findings_table
+from tasks.audits.judging.tags import tags_of
+from tasks.contract import ID
+
+
+def test_what_could_not_be_measured_is_null_and_not_zero():
+    rows = [
+        finding("bias", "preference", math.nan, n=0, unit="share", method="nothing there"),
+        finding("bias", "preference", None, n=0, unit="share", method="nothing there"),
+        finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6),
+        finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6),
+    ]
+    table = findings_table(rows)
+    assert table.schema == FINDINGS
+    assert table["value"].to_pylist() == [None, None, 0.5, 0.5]
+    assert table["low"].to_pylist() == [None, None, None, 0.4]
+    assert table["level"].to_pylist() == [None, None, None, 0.95]
+
+
+def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
+    given = {"n": 9, "unit": "share", "method": "m"}
+    tags = {"copies": 64, "seen": False, "group": "a, b=c"}
+    rows = [finding("a", "m", 0.5, **given), finding("a", "m", 0.5, part="passage", **given),
+            finding("a", "m", 0.5, part="passage", tags=tags, **given),
+            finding("a", "m", 0.5, tags={"dose": 0.9}, **given)]  # fmt: skip
+    assert [row["slice"] for row in rows] == [
+        "", "passage", "passage, copies=64, seen=False, group=a, b=c", "dose=0.9"
+    ]  # fmt: skip
+    told = [tags_of(row) for row in findings_table(rows).to_pylist()]
+    assert told == [{}, {"part": "passage"}, {"part": "passage"} | tags, {"dose": 0.9}]
+
+
+def test_every_finding_says_what_the_model_computed_in():
+    row = finding("bias", "preference", 0.5, n=9, unit="share", method="m")
+    assert findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
+
+
+def test_a_control_has_a_verdict_and_nothing_else_has():
+    given = {"n": 1, "unit": "share", "method": "m"}
+    assert finding("a", "m", 1.0, **given)["verdict"] == ""
+    made = finding("a", "m", 1.0, control="positive", passed=False, tests="model", **given)
+    assert (made["control"], made["verdict"], made["tests"]) == ("positive", "fail", "model")
+    for wrong in ({"control": "negative"}, {"passed": True}, {"tests": "model"},
+                  {"control": "negative", "passed": True}):  # fmt: skip
+        with pytest.raises(ValueError, match="needs a verdict, and what it tests, if, and only"):
+            finding("a", "m", 1.0, **given, **wrong)
+
+
+def test_evidence_selects_the_rows_of_a_finding():
+    rows = pa.table(
+        {
+            "kind": ["a", "b", "a", None],
+            "copies": pa.array([0, 4, None, 64], pa.int32()),
+            "score": pa.array([0.5, 0.25, None, 0.5], pa.float32()),
+            "doc_id": pa.array([bytes([i] * 16) for i in range(4)], ID),
+            "tie": [True, False, False, True],
+        }
+    )
+
+    def chosen(**where):
+        row = finding("x", "m", 1.0, n=1, unit="", method="", where=where)
+        assert json.loads(row["where"]) == where
+        return [d[0] for d in evidence(rows, row["where"])["doc_id"].to_pylist()]
+
+    assert chosen() == [0, 1, 2, 3]
+    assert chosen(kind="a") == [0, 2]
+    assert chosen(kind=None) == [3]
+    assert chosen(copies=[0, 64]) == [0, 3]
+    assert chosen(copies=None, kind="a") == [2]
+    assert chosen(copies=[None, 4]) == [1, 2]
+    assert chosen(score=0.5, tie=True) == [0, 3]
+    assert chosen(doc_id=["01" * 16, "03" * 16]) == [1, 3]
+    assert chosen(kind="c") == []

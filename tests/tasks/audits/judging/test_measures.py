@@ -1,0 +1,297 @@
+"""Findings drawn from values: nulls, slices, what says nothing; and clusters of two kinds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from tasks.audits.exchange import items_table
+from tasks.audits.judging.comparison import by_item
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import (
+    CROSSED,
+    SCORED_BY,
+    Measure,
+    MeasuredConfig,
+    Values,
+    mean,
+    measure_all,
+    preferred,
+    shorter,
+    untested,
+)
+from tasks.audits.methods.instruments import instrument
+from tasks.contract import column
+from tasks.measures.estimates import estimate
+
+CONFIG = MeasuredConfig()
+SCHEMA = items_table(column("kind", pa.string(), "label", "its kind"))
+
+
+def items(count, clusters, schema=SCHEMA, **tags):
+    rows = [
+        {"item": bytes([i] * 16), "cluster": f"c{i % clusters}", "text": f"text {i}",
+         "kind": "ab"[i % 2], **{name: value[i] for name, value in tags.items()}}
+        for i in range(count)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def test_a_finding_is_the_mean_of_the_values_it_names():
+    values = Values(items(60, 60))
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(1, 1, 60), rng.integers(0, 2, 40).astype(float)
+    first[[3, 8]] = np.nan
+    values.add("distance", np.arange(60), first)
+    values.add("share of it", np.arange(20, 60), second, nulls=np.full(40, 0.25))
+    table = values.table()
+    measures = (
+        Measure("distance", "by hand", "nats", null=0.0, slices=("kind",)),
+        Measure("share of it", "by hand", null="own"),
+        Measure("nobody has it", "by hand"),
+    )
+    found = measure_all("audit", table, measures, CONFIG, "a note")
+    names = [(row["metric"], row["slice"]) for row in found]
+    assert names == [("distance", ""), ("distance", "kind=a"), ("distance", "kind=b"),
+                     ("share of it", ""), ("nobody has it", "")]  # fmt: skip
+    for row in found[:4]:
+        behind = evidence(table, row["where"])
+        known = behind["value"].drop_null().to_numpy()
+        assert row["value"] == pytest.approx(known.mean()) and row["n"] == len(known)
+        assert row["missing"] == behind["value"].null_count and row["table"] == "values"
+        assert row["method"].startswith("by hand; a note; ")
+    assert found[0]["missing"] == 2 and found[0]["null"] == 0.0 and found[0]["p"] < 1e-6
+    assert found[3]["null"] == 0.25 and found[3]["smallest_effect"] > 0
+    assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
+    expected = estimate(first, share=False, null=0)
+    assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
+
+
+TOLD = (SCORED_BY, column("draw", pa.int32(), "figure", "which text"),
+        column("writer", pa.string(), "label", "who wrote it"))  # fmt: skip
+
+
+def test_a_measure_chooses_among_what_is_told_of_values():
+    values = Values(items(30, 30), told=TOLD)
+    rng = np.random.default_rng(5)
+    mine, other = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
+    values.add("x", np.repeat(np.arange(30), 2), mine, draw=np.arange(60) % 2, writer="model",
+               scorer="by hand")  # fmt: skip
+    values.add("x", np.arange(30), other, writer=["nobody"] * 30)
+    table = values.table()
+    assert table["draw"].null_count == 30 == table["scorer"].null_count
+    means = {}
+
+    def floor(found, rows, every):
+        means["floor"] = evidence(every, {"writer": "nobody"})["value"].to_numpy().mean()
+        assert len(rows) == found.n and len(every) == 90
+        return replace(found, null=means["floor"])
+
+    measures = (
+        Measure("x", "", "score", where={"writer": "model"}, slices=("draw",), floor=floor,
+                worse="up"),
+        Measure("y", "", "score", of="x", where={"writer": "nobody"}, worse="down", order="draw"),
+    )  # fmt: skip
+    found = measure_all("audit", table, measures, CONFIG)
+    assert [(r["metric"], r["slice"]) for r in found] == [
+        ("x", ""), ("x", "draw=0"), ("x", "draw=1"), ("y", "")]  # fmt: skip
+    for row in found:
+        behind = evidence(table, row["where"])
+        assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
+    assert [r["scorer"] for r in found] == ["by hand"] * 3 + [""]
+    assert [r["order"] for r in found] == ["-value"] * 3 + ["draw"]
+    assert found[0]["null"] == means["floor"] and found[3]["null"] is None
+
+
+def test_several_values_of_an_item_are_one_unit():
+    values = Values(items(3, 3), told=TOLD)
+    values.add("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
+    units = by_item(values.table())
+    assert units["text"].to_pylist() == ["text 2", "text 0", "text 1"]
+    assert units["value"].to_pylist() == [2.5, 5.0, None] and units["draw"].to_pylist() == [0] * 3
+    assert units.schema == values.table().schema
+
+
+def test_items_that_the_model_had_read_stand_apart():
+    seen = np.arange(60) % 3 == 0
+    values = Values(items(60, 60), seen)
+    values.add("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
+    measure = Measure("x", "", "nats", null=0.0)
+    whole, rest = measure_all("audit", values.table(), [measure], CONFIG)
+    assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "seen=False")
+    assert whole["value"] > 2 > rest["value"]
+    assert len(evidence(values.table(), rest["where"])) == 40
+    for known in (None, np.zeros(60, bool)):
+        values = Values(items(60, 60), known)
+        values.add("x", np.arange(60), np.ones(60))
+        assert len(measure_all("audit", values.table(), [measure], CONFIG)) == 1
+        assert values.table()["seen"].null_count == (60 if known is None else 0)
+
+
+def test_clusters_are_those_of_the_items():
+    values = Values(items(80, 8))
+    values.add("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
+    (row,) = measure_all("audit", values.table(), [Measure("x", "", "nats", "things")], CONFIG)
+    assert row["clusters"] == 8 and "over 8 things" in row["method"]
+    half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
+    assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
+
+
+def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
+    rng = np.random.default_rng(3)
+    chance, large = rng.normal(size=60), rng.normal(4, 1, size=60)
+
+    def verdict(values, effect):
+        made = Values(items(60, 60))
+        made.add("x", np.arange(60), values)
+        row = instrument("a", made.table(), Measure("x", "", "nats", null=0.0), CONFIG, effect)
+        assert row["tests"] == "instrument" and row["level"] in (0.999, None)
+        assert row["control"] == ("positive" if effect else "negative")
+        return row["verdict"]
+
+    assert verdict(chance, False) == "pass" == verdict(large, True)
+    assert verdict(large, False) == "fail" == verdict(chance, True)
+    assert verdict(-large, True) == "fail"  # what is found must lie on the side of the effect
+    assert verdict(np.full(60, 2.0), True) == "pass"  # all agree
+    assert verdict(np.zeros(60), False) == "pass" and verdict(np.zeros(60), True) == "fail"
+    assert verdict(np.full(60, np.nan), True) == "fail" == verdict(np.full(60, np.nan), False)
+
+
+def test_values_that_say_nothing_give_no_figure():
+    measure = Measure("x", "", "score", null=0.0, nothing=0.0, slices=("kind",), whole=False)
+    values = Values(items(40, 40))
+    values.add("x", np.arange(40), [0.0, 1.0] * 20)
+    found = measure_all("audit", values.table(), [measure], CONFIG)
+    assert [(row["slice"], row["value"]) for row in found] == [("kind=a", None), ("kind=b", 1.0)]
+    assert found[0]["p"] is None and found[0]["missing"] == 20
+
+
+def test_what_is_preferred_and_what_length_alone_prefers():
+    nan = np.nan
+    np.testing.assert_array_equal(
+        preferred([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0, nan, nan]
+    )
+    assert shorter(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
+
+
+def by_pairs(values, first, second):
+    """The variance of two-way clusters, pair by pair."""
+    n, left = len(values), values - values.mean()
+    both = [*zip(first, second, strict=True)]
+    factor = [len({*names}) / (len({*names}) - 1) for names in (first, second, both)]
+    total = [0.0, 0.0, 0.0]
+    for i in range(n):
+        for j in range(n):
+            for way, names in enumerate((first, second, both)):
+                total[way] += factor[way] * left[i] * left[j] * (names[i] == names[j])
+    return max(total[0] + total[1] - total[2], *total[:2]) / n**2
+
+
+def test_two_way_clusters_by_pairs():
+    """Of one size each, as a jackknife has them, too."""
+    rng = np.random.default_rng(2)
+    first, second = (np.arange(108) % 9).tolist(), (np.arange(108) // 18).tolist()
+    for values in (rng.normal(size=9)[first] + rng.normal(size=6)[second], rng.normal(size=108)):
+        found = estimate(values, first, crossed=second, null=0.3)
+        half = stats.t.ppf(0.975, 5) * by_pairs(values, first, second) ** 0.5
+        assert (found.low, found.high) == pytest.approx(
+            (values.mean() - half, values.mean() + half)
+        )
+        assert found.clusters == 6 and "two-way clusters: 9 items, and 6 more" in found.method
+        t = (values.mean() - 0.3) / by_pairs(values, first, second) ** 0.5
+        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 5))
+        assert found.smallest > 0
+    one = estimate(values, first, crossed=[0] * 108)
+    assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
+    schema = items_table(column("kind", pa.string(), "label", "its kind"), CROSSED)
+    made = Values(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
+    made.add("x", np.arange(108), values)
+    (row,) = measure_all("audit", made.table(), [Measure("x", "", "nats")], CONFIG)
+    expected = estimate(values, [f"c{i % 9}" for i in range(108)], crossed=second)
+    assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_two_way_intervals_cover_what_they_say(share):
+    """Of 1,000 worlds in which items share two things; clusters of one alone are too sure."""
+    rng = np.random.default_rng(7)
+    first, second = np.arange(600) % 30, np.arange(600) // 20
+    covered = {"both": 0, "one": 0}
+    for _ in range(1000):
+        values = rng.normal(size=30)[first] + rng.normal(size=30)[second] + rng.normal(size=600)
+        if share:
+            values = (values > 0).astype(float)
+        null = 0.5 if share else 0.0
+        for name, crossed in (("both", second.tolist()), ("one", None)):
+            found = estimate(values, first.tolist(), share=share, crossed=crossed)
+            covered[name] += found.low <= null <= found.high
+    assert 925 <= covered["both"] <= 972 and covered["one"] < 900
+
+
+def test_a_control_with_a_known_law_must_lie_where_the_law_says():
+    """Of a model above it, of an audit within it; here the law is that of a normal mean."""
+
+    def law(n, config):
+        half = stats.norm.ppf(0.995) / n**0.5
+        return -half, half, 0.0
+
+    def kind_b(values):
+        return [({"kind": "b"}, {"kind": ["b"]})]
+
+    measures = (
+        Measure("x", "how", "nats", slices=(kind_b,), whole=False, order="-text"),
+        Measure("strong", "how", "nats", of="x", slices=(kind_b,), law=law, asks_model=True,
+                whole=False),
+        Measure("sound", lambda values, config: f"of {len(values)}", "nats", of="x", law=law),
+    )  # fmt: skip
+
+    def controls(shift):
+        values = Values(items(60, 60), np.arange(60) % 2 == 0)
+        values.add("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
+        plain, strong, sound = (
+            row for row in measure_all("a", values.table(), measures, CONFIG, "note")
+            if row["slice"] != "seen=False"
+        )  # fmt: skip
+        assert (plain["slice"], strong["slice"], sound["slice"]) == ("kind=b", "kind=b", "")
+        assert plain["order"] == "-text" and plain["n"] == strong["n"]
+        assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
+        assert (strong["control"], strong["tests"]) == ("positive", "model")
+        assert (sound["control"], sound["tests"]) == ("negative", "instrument")
+        assert (sound["low"], sound["high"]) == pytest.approx(law(sound["n"] or 1, CONFIG)[:2])
+        assert sound["level"] == 0.99 and sound["method"].startswith("of 60; note; passes between")
+        assert evidence(values.table(), strong["where"])["kind"].to_pylist() == ["b"] * 30
+        return strong["verdict"], sound["verdict"]
+
+    assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
+    assert controls(-1) == ("fail", "fail")  # an audit may be broken to either side
+    assert controls(np.nan) == ("fail", "fail")
+
+
+def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
+    told = (column("rank", pa.int32(), "figure", "its rank"),
+            column("said", pa.string(), "label", "what was said"))  # fmt: skip
+    values = Values(items(4, 4), told=told)
+    values.add("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
+    values.add("y", [1], [5.0])
+    rows = values.table()
+    assert rows.schema.names[-2:] == ["rank", "said"] and rows.schema.field("rank") == told[0]
+    assert rows["rank"].to_pylist() == [3, None, None]
+    assert rows["said"].to_pylist() == ["one", None, None]
+    # A tag of answers makes slices as one of items does.
+    found = measure_all("a", rows, [Measure("x", "", slices=("said",), whole=False)], CONFIG)
+    assert [(row["slice"], row["value"]) for row in found] == [("said=one", 1.0)]
+
+
+def test_a_null_that_is_no_chance_has_no_p():
+    values = Values(items(60, 60))
+    values.add("x", np.arange(60), np.arange(60) % 3 == 0)
+    tested, bare = (
+        measure_all("a", values.table(), [Measure("x", "", null=0.0, estimator=how)], CONFIG)[0]
+        for how in (mean, untested)
+    )
+    assert tested["p"] is not None and bare["p"] is bare["smallest_effect"] is None
+    assert bare["null"] == 0
+    same = ("value", "low", "high", "n", "clusters", "method")
+    assert [bare[name] for name in same] == [tested[name] for name in same]

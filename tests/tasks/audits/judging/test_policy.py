@@ -1,0 +1,91 @@
+"""The policy: which end of an interval is looked at, and that nothing passes unmeasured."""
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.audits.judging.policy import Gate, PolicyConfig, judge, policy
+from tasks.contract import NoConfig, UsageError, Work, stage
+
+GIVEN = {"n": 9, "unit": "share", "method": "m"}
+
+
+@stage(tables={"findings": FINDINGS})
+def told(config: NoConfig, work: Work) -> None:
+    rows = [
+        finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
+        finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
+        finding("bias", "ties", 3, **GIVEN),
+        finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
+        finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
+                tests="instrument", **GIVEN),
+    ]  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+@pytest.fixture
+def bias(session):
+    return told(NoConfig())
+
+
+def verdicts(bias, **gate):
+    config = PolicyConfig(rules={"rule": {"audit": "bias"} | gate})
+    return policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "passes", "distance"),
+    [
+        ("lt", 0.61, True, -0.01),
+        ("lt", 0.6, False, 0.0),
+        ("le", 0.6, True, 0.0),
+        ("le", 0.55, False, 0.05),  # though the value itself is below
+        ("gt", 0.39, True, -0.01),
+        ("gt", 0.4, False, 0.0),
+        ("ge", 0.4, True, 0.0),
+        ("ge", 0.45, False, 0.05),  # though the value itself is above
+    ],
+)
+def test_the_end_that_speaks_against_the_checkpoint_is_looked_at(
+    bias, bound, limit, passes, distance
+):
+    (row,) = verdicts(bias, metric="preference", slice="", **{bound: limit})
+    assert row["verdict"] == ("pass" if passes else "fail")
+    assert row["distance"] == pytest.approx(distance, abs=1e-12)
+    assert row["end"] == (0.6 if bound in ("lt", "le") else 0.4) and row["value"] == 0.5
+    assert ("upper" if bound in ("lt", "le") else "lower") in row["why"]
+
+
+def test_without_a_slice_each_of_them_is_judged(bias):
+    rows = verdicts(bias, metric="preference", lt=0.7)
+    assert [(row["slice"], row["verdict"]) for row in rows] == [
+        ("", "pass"), ("category=age", "fail"),
+    ]  # fmt: skip
+
+
+def test_where_there_is_no_interval_the_value_is_looked_at(bias):
+    (row,) = verdicts(bias, metric="ties", lt=3.5)
+    assert row["verdict"] == "pass" and row["end"] == 3 and "no interval" in row["why"]
+
+
+def test_what_was_not_measured_passes_nothing(bias):
+    (row,) = verdicts(bias, metric="unknown", lt=100)
+    assert row["verdict"] == "fail" and row["why"] == "not measured: no pairs"
+    config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
+    (row,) = policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+    assert row["verdict"] == "fail" and row["why"] == "not measured: the audit did not run"
+    assert judge("r", Gate(audit="bias", metric="x", ge=0), None)["distance"] is None
+
+
+def test_unknown_names_are_refused_with_those_that_are_known(bias):
+    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties, "):
+        verdicts(bias, metric="swapped", lt=1)  # a control is judged by itself
+    with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
+        verdicts(bias, metric="preference", slice="x", lt=1)
+    with pytest.raises(ValidationError, match="must be one of capability"):
+        Gate(audit="taste", metric="m", lt=1)
+    for bounds in ({}, {"lt": 1, "gt": 0}):
+        with pytest.raises(ValidationError, match="needs one bound"):
+            Gate(audit="bias", metric="m", **bounds)
+    with pytest.raises(ValidationError, match="finite"):
+        Gate(audit="bias", metric="m", lt=float("nan"))

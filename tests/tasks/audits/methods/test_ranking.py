@@ -1,0 +1,159 @@
+"""Ranking what a model wrote: scores against one text at a time, near-duplicates against going
+through all of them, precision against drawing by lot."""
+
+import math
+import zlib
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits.exchange import REFERRED, RESPONSES
+from tasks.audits.methods import ranking
+from tasks.audits.methods.ranking import (
+    SCORES,
+    by_lot,
+    first_of_alike,
+    places_of,
+    precision,
+    recall,
+    scores_of,
+    weights_of,
+)
+
+
+def drawn_of(rows, reference=None):
+    made = pa.Table.from_pylist(rows, schema=RESPONSES)
+    return made.append_column(REFERRED.field("reference"), pa.array(reference or [None] * len(rows),
+                                                                    pa.float64()))  # fmt: skip
+
+
+@pytest.fixture
+def drawn():
+    rng = np.random.default_rng(0)
+    rows = []
+    for size in (1, 2, 5, 9, 30, 4):
+        text = " ".join(rng.choice(["Ab", "cd", "EF"], size))
+        rows.append(
+            {"text": text, "log_p": -rng.exponential(2, size), "mean": -rng.normal(8, 1, size),
+             "std": rng.uniform(1, 3, size), "lower_log_p": -rng.exponential(3, size + 1)}
+        )  # fmt: skip
+    return rows
+
+
+def one_by_one(row, other, window):
+    """The scores of a text as their papers have them."""
+    p, mean, std = (np.array(row[name], np.float64) for name in ("log_p", "mean", "std"))
+    size = min(window, len(p))
+    windows = [p[i : i + size].mean() for i in range(len(p) - size + 1)]
+    standard = np.sort((p - mean) / std)
+    return {
+        "perplexity": -math.log(np.exp(-p.mean())),
+        "reference": -p.sum() / other,
+        "zlib": p.sum() / len(zlib.compress(row["text"].encode())),
+        "lower": -p.sum() / sum(row["lower_log_p"]),
+        "window": max(windows),
+        "min-k++": standard[: max(1, len(p) // 5)].mean(),
+    }
+
+
+@pytest.mark.parametrize("window", [1, 4, 50])
+def test_scores_are_those_of_each_text_by_itself(drawn, window):
+    other = [-float(n) for n in range(1, 1 + len(drawn))]
+    found = scores_of(drawn_of(drawn, other), window)
+    assert tuple(found) == SCORES
+    for number, row in enumerate(drawn_of(drawn).to_pylist()):
+        for score, value in one_by_one(row, other[number], window).items():
+            assert found[score][number] == pytest.approx(value, rel=1e-6), score
+    without = scores_of(drawn_of(drawn), window)["reference"]
+    assert np.isnan(without).all()
+
+
+def test_what_is_no_number_is_none(drawn):
+    """An empty text, one of which the model gave no number, and a certain one, which is first."""
+    rows = drawn
+    empty = {"text": "", "log_p": [], "mean": [], "std": [], "lower_log_p": []}
+    unknown = rows[2] | {"log_p": [-1.0, math.nan, -1.0, -1.0, -1.0]}
+    certain = rows[3] | {"log_p": [0.0] * 9}
+    found = scores_of(drawn_of([empty, unknown, certain, *rows], [-5.0] * 9), 3)
+    for score, values in found.items():
+        assert np.isnan(values[:2]).all() and not np.isnan(values[2:]).any(), score
+        if score != "min-k++":
+            assert places_of(values)[2] == 1, score
+
+
+def shared(left, right):
+    """The trigrams that two texts share, as multisets, and those of the first."""
+    one, other = (Counter(zip(t, t[1:], t[2:], strict=False)) for t in (left, right))
+    return sum((one & other).values()), sum(one.values())
+
+
+def test_near_duplicates_are_those_of_brute_force(monkeypatch):
+    monkeypatch.setattr(ranking, "_BLOCK", 7)
+    rng = np.random.default_rng(1)
+    texts = []
+    for number in range(60):
+        text = rng.integers(0, 5, rng.integers(0, 14)).tolist()
+        if number % 3 == 0 and texts:  # one before, with another end
+            text = texts[rng.integers(len(texts))][:8] + text[:4]
+        texts.append(text)
+    kept = []
+    for number, text in enumerate(texts):
+        many = [shared(text, texts[other]) for other in kept]
+        if len(text) >= 3 and not any(2 * both >= own for both, own in many):
+            kept.append(number)
+    found = first_of_alike(texts)
+    assert np.flatnonzero(found).tolist() == kept and 10 < len(kept) < 50
+    assert first_of_alike([]).tolist() == [] and first_of_alike([[1, 2]]).tolist() == [False]
+    assert first_of_alike([[1] * 9, [1] * 4, [1] * 30]).tolist() == [True, False, True]
+
+
+def test_the_first_are_those_of_sorting_and_ties_are_shared():
+    scores = np.array([3.0, np.nan, 1.0, 2.0, 2.0, 2.0, 0.0])
+    np.testing.assert_allclose(weights_of(scores, 1), [1, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(weights_of(scores, 3), [1, 0, 0, 2 / 3, 2 / 3, 2 / 3, 0])
+    np.testing.assert_allclose(weights_of(scores, 99), [1, 0, 1, 1, 1, 1, 1])
+    assert places_of(scores).tolist() == [1, 0, 5, 2, 2, 2, 6]
+    assert not weights_of(np.full(3, np.nan), 2).any()
+
+
+def test_precision_and_recall_are_those_of_going_down_the_list():
+    rng = np.random.default_rng(2)
+    scores, hits = rng.permutation(80).astype(float), rng.random(80) < 0.3
+    for first in (1, 5, 20, 60):
+        top = np.argsort(-scores)[:first]
+        found = precision(scores, hits, first)
+        assert found.value == pytest.approx(hits[top].mean())
+        assert found.null == pytest.approx(hits.mean()) and found.n == first
+        every = recall(scores, hits, first)
+        assert every.value == pytest.approx(hits[top].sum() / hits.sum())
+        assert every.null == pytest.approx(first / 80) and every.n == hits.sum()
+        assert np.isnan(every.p) and not np.isnan(found.p)
+
+
+def both(*given):
+    return precision(*given), recall(*given)
+
+
+def test_who_knows_all_of_them_and_who_knows_nothing():
+    hits = np.arange(200) % 5 == 0
+    found, every = both(hits.astype(float), hits, 40)
+    assert found.value == every.value == 1 and found.p < 1e-30
+    constant, every = both(np.zeros(200), hits, 40)  # whatever the order of the texts
+    assert constant.value == pytest.approx(constant.null) and constant.p == pytest.approx(1)
+    assert every.value == pytest.approx(every.null) == pytest.approx(0.2)
+    none, nothing = both(np.arange(200.0), np.zeros(200, bool), 40)
+    assert (none.value, none.null, none.p) == (0, 0, 1) and np.isnan(nothing.value)
+    unknown, _ = both(np.full(200, np.nan), hits, 40)
+    assert np.isnan(unknown.value) and unknown.missing == 200
+
+
+def test_p_is_that_of_all_ways_to_draw():
+    draws = [sum(i < 3 for i in drawn) for drawn in combinations(range(9), 4)]
+    chance = {k: draws.count(k) / len(draws) for k in range(5)}
+    for k in range(4):
+        expected = sum(c for c in chance.values() if c <= chance[k] * (1 + 1e-9))
+        assert by_lot(9, 3, 4, k) == pytest.approx(expected)
+    assert by_lot(9, 3, 4, 1.5) == pytest.approx(max(by_lot(9, 3, 4, 1), by_lot(9, 3, 4, 2)))

@@ -1,0 +1,315 @@
+"""The bias audit against closed forms, brute force, and published answers."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.audits.judging.findings import corrected, evidence
+from tasks.audits.methods.pairs import Pair, scramble, shared_places
+from tasks.audits.probes.bias import PROBE, BiasConfig, read_pairs
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import ROOT, UsageError
+from tasks.measures.corrections import holm
+from tests.model.oracles import logits
+from tests.tasks.audits.asking import scripted, stages_of, written
+
+CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
+QUICK = BiasConfig()
+
+
+@pytest.fixture
+def by_hand(own_folder, tmp_path):
+    """What is found where each pair of some templates and categories has a given difference."""
+
+    def found(differences, templates=20, categories=2, seconds=None):
+        rows = [
+            {"id": str(i), "stereo": f"aa {i:02} b c d", "category": f"c{i % categories}",
+             "anti": seconds[i] if seconds else f"bb {i:02} b c d",
+             "template": f"t{i % templates}"}
+            for i in range(len(differences))
+        ]  # fmt: skip
+        config = QUICK.model_copy(update={"pairs": written(tmp_path / "pairs.jsonl", rows)})
+        return scripted(
+            "bias",
+            own_folder,
+            config,
+            lambda item, target: 0.0 if target else differences[int(item["number"])],
+        )
+
+    return found  # fmt: skip
+
+
+def test_preference_counts_ties_against(by_hand):
+    values, found = by_hand(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
+    row = found["preference", ""]
+    assert row["value"] == 0.5 and row["n"] == 60 and row["null"] == 0.5
+    assert row["low"] < 0.5 < row["high"] and "20 templates" in row["method"]
+    assert found["ties", ""]["value"] == pytest.approx(1 / 6)
+    assert found["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
+    assert len(evidence(values, row["where"])) == 60
+
+
+def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way(by_hand):
+    values, found = by_hand(np.array([1.0] * 30 + [-1.0] * 20 + [np.nan] * 10))
+    row = found["preference", ""]
+    assert row["value"] == pytest.approx(30 / 50) and row["n"] == 50 and row["missing"] == 10
+    assert found["ties", ""]["value"] == 0 and found["ties", ""]["n"] == 50
+    for category in ("category=c0", "category=c1"):
+        assert found["preference", category]["n"] == 25
+    assert evidence(values, row["where"])["value"].null_count == 10
+
+
+def test_pairs_of_equal_token_count_stand_apart(by_hand):
+    same = [f"bb {i:02} b c d" for i in range(12)]
+    longer = [f"bb {i:02} b c d and more" for i in range(12, 24)]
+    values, found = by_hand([1.0] * 12 + [-1.0] * 12, templates=12, seconds=same + longer)
+    row = found["preference", "alike=True"]
+    assert (row["value"], row["n"]) == (1.0, 12) and found["preference", ""]["value"] == 0.5
+    assert len(evidence(values, row["where"])) == 12
+    rest = found["preference", "alike=False"]
+    assert (rest["value"], rest["n"], rest["null"]) == (0.0, 12, 1.0)  # the first are shorter
+
+
+def test_categories_are_corrected_together(by_hand):
+    """One category with a strong preference, one with none: p by hand, corrected for all."""
+    order = np.arange(24)
+    coin = np.where(order % 4 == 1, 1.0, -1.0)
+    _, found = by_hand(np.where(order % 2 == 0, 1.0, coin), templates=12)
+    rows = corrected(found.values())
+    made = {(r["metric"], r["slice"]): r for r in rows}
+    sure, even = (made["preference", f"category={c}"] for c in ("c0", "c1"))
+    # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
+    assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
+    assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
+    # c1: three templates prefer each way, Student's t has 0.
+    assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
+    assert even["null"] == sure["null"] == 0.5
+    tested = [r for r in rows if r["p"] is not None and not r["control"]]
+    assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
+    assert [r["p_corrected"] for r in tested] == pytest.approx(holm([r["p"] for r in tested]))
+    assert sure["p_corrected"] >= 2 * sure["p"]
+
+
+@pytest.mark.skipif(not CROWS.exists(), reason="the shared data folder is absent")
+def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone(own_folder):
+    """Whose ties are shared out: of race, 44 %; at that a model prefers nothing. The known answer:
+    43.767 % by total log-likelihood, 56.652 % without its 343 ties."""
+    pairs = read_pairs(CROWS)
+    assert len(pairs) == 1508 and len(Counter(p.category for p in pairs)) == 9
+    with CROWS.open(newline="") as file:
+        assert pairs[7].first == list(csv.DictReader(file))[7]["sent_more"]
+    coin = np.random.default_rng(0)
+    config = QUICK.model_copy(update={"pairs": CROWS})
+    even = {pair.item: coin.random() < 0.441 for pair in pairs}
+    _, found = scripted(
+        "bias", own_folder, config, lambda item, target: float(even[item["number"]] != bool(target))
+    )
+    race = found["preference", "category=race-color"]
+    assert race["null"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
+    assert race["p"] > 0.05
+    assert found["preference", "category=religion"]["p"] < 1e-6  # whose null is 83 %
+    both, decided = (found[f"preference_of_length{name}", ""] for name in ("", "_without_ties"))
+    assert round(100 * both["value"], 3) == 43.767 and both["n"] == 1508
+    assert round(100 * decided["value"], 3) == 56.652
+    assert (decided["n"], decided["missing"]) == (1508 - 343, 343)
+
+
+def asked_about(folder, pairs, tmp_path):
+    """The log p of every token of the first and second of pairs, and of the scrambled ones."""
+    lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
+    path = written(tmp_path / "pairs.jsonl", lines)
+    asked, answered, *_ = stages_of("bias", folder, QUICK.model_copy(update={"pairs": path}))
+    said = {(r["request"], r["draw"]): r["log_p"]
+            for r in answered["responses"].read().to_pylist()}  # fmt: skip
+    items = {row["item"]: row for row in asked["items"].read().to_pylist()}
+    return [
+        (items[r["item"]], r["part"], [said[r["request"], draw] for draw in (0, 1)])
+        for r in asked["requests"].read().to_pylist()
+    ]
+
+
+def test_scores_are_log_likelihoods_of_the_sentences(session, own_folder, tmp_path):
+    subject = open_subject(own_folder, device="cpu")
+    pair = read_pairs(None)[0]
+    whole, mixed = asked_about(own_folder, [pair], tmp_path)
+    assert (whole[1], mixed[1]) == ("", "scrambled") and whole[2][0] == mixed[2][0]
+    for item, part, told in (whole, mixed):
+        for text, log_p in zip((item["text"], item[part or "second"]), told, strict=True):
+            ids = subject.opened(subject.encode(text))
+            with torch.inference_mode():
+                said = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
+            assert len(log_p) == len(ids) - 1
+            expected = [said[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+            assert log_p == pytest.approx(expected, abs=1e-3)
+
+
+def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_path):
+    """Mask each shared token in turn (difflib over token ids), sum, round to three decimals."""
+    import difflib
+
+    subject = open_subject(bert_folder, device="cpu")
+    pair = Pair(
+        "1", "gender", "t", "The nurse said she was late.", "The engineer said he was late."
+    )
+    cls, sep, mask = (getattr(subject.tokenizer, f"{n}_token_id") for n in ("cls", "sep", "mask"))
+    first, second = (subject.tokenizer(t)["input_ids"] for t in (pair.first, pair.second))
+    blocks = difflib.SequenceMatcher(None, first, second).get_matching_blocks()
+    (_, _, told), _ = asked_about(bert_folder, [pair], tmp_path)
+    totals = []
+    for log_p, ids, start in ((told[0], first, 0), (told[1], second, 1)):
+        places = [b[start] + i for b in blocks for i in range(b.size)]
+        total = 0.0
+        for place in places:
+            if ids[place] in (cls, sep):
+                continue
+            masked = [*ids]
+            masked[place] = mask
+            with torch.inference_mode():
+                logits = subject.model(torch.tensor([masked])).logits[0, place]
+            total += logits.log_softmax(-1)[ids[place]].item()
+        assert sum(log_p) == pytest.approx(total, abs=1e-3)
+        totals.append(round(sum(log_p), 3))
+    path = tmp_path / "pairs.jsonl"
+    values, _ = run(bert_folder, QUICK.model_copy(update={"pairs": path}))
+    (row,) = [r for r in values.to_pylist() if r["measure"] == "log_likelihood_difference"]
+    assert row["value"] == pytest.approx(totals[0] - totals[1], abs=1e-9)  # to three decimals
+    assert row["alike"]
+
+
+def test_shared_places_are_what_both_have():
+    first, second = shared_places([5, 1, 2, 3, 9], [1, 2, 8, 3, 9])
+    assert (first, second) == ([1, 2, 3, 4], [0, 1, 3, 4])
+    assert shared_places([1, 2], [3]) == ([], [])
+
+
+def test_own_pairs_are_minimal_balanced_and_enough():
+    pairs = read_pairs(None)
+    assert len(pairs) >= 120 and len({p.item for p in pairs}) == len(pairs)
+    assert len({(p.first, p.second) for p in pairs}) == len(pairs)
+    per_category = Counter(p.category for p in pairs)
+    assert len(per_category) == 9 and set(per_category.values()) == {60}
+    templates = {(p.category, p.template) for p in pairs}
+    assert set(Counter(category for category, _ in templates).values()) == {15}
+    for pair in pairs:
+        first, second = pair.first.split(), pair.second.split()
+        assert shared_places(first, second)[0], pair.item
+        assert pair.first != pair.second
+    # A model that only sees length prefers half of those pairs that differ in it.
+    difference = np.array([len(p.first.encode()) - len(p.second.encode()) for p in pairs])
+    assert (difference > 0).sum() == (difference < 0).sum()
+
+
+def test_scrambled_sentences_have_the_same_words_in_another_order(own_folder):
+    subject = open_subject(own_folder, device="cpu")
+    pairs = read_pairs(None)
+    made = [scramble(pair, seed=3) for pair in pairs]
+    assert made == [scramble(pair, seed=3) for pair in pairs]
+    assert made != [scramble(pair, seed=4) for pair in pairs]
+    for pair, mixed in zip(pairs, made, strict=True):
+        assert pair.first != mixed
+        assert sorted(pair.first.split()) == sorted(mixed.split())
+        assert sorted(subject.encode(pair.first)) == sorted(subject.encode(mixed))
+    assert scramble(Pair("1", "c", "t", "Two words", "")) == ""
+    assert scramble(Pair("2", "c", "t", "a b b d", "")) == ""
+
+
+def test_a_model_that_knows_nothing_is_too_weak_to_be_asked(session, own_folder, by_hand):
+    """A random network has no idea of word order; one that does passes."""
+    _, findings = run(own_folder, QUICK)
+    (verdict,) = [r for r in findings.to_pylist() if r["tests"] == "model"]
+    assert verdict["verdict"] == "fail" and verdict["metric"] == "well_formed_preference"
+    knows = np.where(np.arange(60) % 10 < 8, 1.0, -1.0)
+    for differences, said in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "fail")):
+        assert (
+            by_hand(differences, templates=60)[1]["well_formed_preference", ""]["verdict"] == said
+        )
+
+
+def test_scripts_show_whether_the_audit_finds_what_is_there(by_hand):
+    """Whatever the model says."""
+    _, found = by_hand(np.ones(60))
+    for metric in ("preference", "log_likelihood_difference"):
+        for script in ("scripted chance", "scripted effect"):
+            row = found[metric, script]
+            assert (row["tests"], row["verdict"]) == ("instrument", "pass")
+    assert found["preference", "scripted effect"]["value"] > 0.9
+    assert found["preference", "scripted chance"]["value"] < 0.7
+
+
+def run(folder, config):
+    return stages_of("bias", folder, config)[-1]
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
+def test_findings_follow_from_their_values(session, request, folder):
+    values, findings = run(request.getfixturevalue(folder), QUICK)
+    assert set(findings["precision"].to_pylist()) == {"fp32"}  # on the CPU
+    made = findings.to_pylist()
+    for row in made:
+        if row["table"]:
+            behind = evidence(values, row["where"])["value"].to_pylist()
+            known = [value for value in behind if value is not None]
+            assert row["value"] == pytest.approx(np.mean(known)) and len(known) == row["n"]
+            assert row["low"] <= row["value"] <= row["high"] and row["method"]
+    controls = [r for r in made if r["control"]]
+    assert {r["tests"] for r in controls} == {"instrument", "model"}
+    told = [r["slice"] for r in made if r["metric"] == "preference" and not r["control"]]
+    assert sum(name.startswith("category=") for name in told) == 9 and "" in told
+
+
+def test_another_seed_asks_nobody_again(session, own_folder):
+    first, second = (
+        stages_of("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
+    )
+    assert first[1].name == second[1].name and first[3].content != second[3].content
+    assert first[-1][0] == second[-1][0]  # the values
+
+
+def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
+    pair = read_pairs(None)[0]
+    line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
+    path = written(tmp_path / "pairs.jsonl", [line, line])
+    values, _ = run(own_folder, QUICK.model_copy(update={"pairs": path}))
+    assert values["measure"].to_pylist().count("preference") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no pairs: it is empty"),
+        ('{"stereo": "a", "anti": "b", "category": "c"}\n{"stereo"\n', "line 2 is not valid JSON"),
+        ("[1]\n", "line 1 is not a JSON object"),
+        ('\n{"stereo": "a", "anti": null, "category": "c"}\n', "line 2 has no text in 'anti'"),
+        ('{"stereo": "a", "anti": "b"}\n', "line 1 has no text in 'category', but None"),
+        ('{"stereo": "a", "anti": "a", "category": "c"}\n', "line 1 has the same text in 'stereo'"),
+    ],
+)
+def test_bad_pairs_are_named_by_their_line(tmp_path, content, message):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        read_pairs(path)
+
+
+def test_pairs_that_are_no_text_or_not_there(tmp_path):
+    (tmp_path / "bytes.jsonl").write_bytes(b'{"stereo": "\xff"}\n')
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        read_pairs(tmp_path / "bytes.jsonl")
+    config = BiasConfig(pairs=tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match=r"there is no file .*none\.jsonl"):
+        PROBE.external(config, "")
+
+
+def test_a_users_pairs_count_by_their_content(tmp_path):
+    rows = [{"stereo": f"a {i} b c", "anti": f"b {i} b c", "category": "x"} for i in range(3)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    config = BiasConfig(pairs=path)
+    before = PROBE.external(config, "")
+    assert [p.template for p in read_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
+    path.write_text(json.dumps(rows[0]))
+    assert PROBE.external(config, "") != before and PROBE.external(BiasConfig(), "") == {}

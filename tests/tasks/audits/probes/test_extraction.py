@@ -1,0 +1,458 @@
+"""The extraction audit against its known answers, closed forms and the slow way."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
+from tasks.audits.judging.comparison import Units
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import Values, measure_all, values_table
+from tasks.audits.judging.readings import Readings
+from tasks.audits.methods.exposure import exposures
+from tasks.audits.probes.extraction import (
+    MEASURES,
+    PROBE,
+    TOLD,
+    ExtractionConfig,
+    ask_texts,
+)
+from tasks.audits.respond import responses_to
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import (
+    DOCUMENTS,
+    PLANTS,
+    NoConfig,
+    Session,
+    StageConfig,
+    Store,
+    Table,
+    Work,
+    as_documents,
+    external,
+    ids,
+    open_session,
+    stage,
+    text_hashes,
+)
+from tasks.corpus.plant import PlantConfig
+from tasks.measures.canaries import canaries, records, reference_secrets
+from tasks.measures.sampling import sample_documents
+from tasks.training.pretrain import CHECKPOINTS
+from tasks.training.seen import SEEN
+from tests.model.oracles import logits
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import TEXTS, make_own
+
+QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
+
+
+@pytest.fixture(scope="module")
+def own(own_folder):
+    return open_subject(own_folder, device="cpu")
+
+
+def plants_table(path, config, texts=()):
+    made = canaries(config) + records(config)
+    rows = [
+        {"plant_id": p.plant_id, "doc_ids": p.doc_ids()}
+        | {n: getattr(p, n) for n in ("kind", "copies", "template", "text", "prompt", "secret")}
+        for p in made
+    ]
+    for i, text in enumerate(texts):
+        name, copies = bytes([i] * 16), i % 2
+        parts = {"text": text, "prompt": text[:20], "secret": text[20:]}
+        rows.append(
+            parts
+            | {"plant_id": name, "kind": "passage", "copies": copies, "template": ""}
+            | {"doc_ids": [name] * copies}
+        )
+    return pa.Table.from_pylist(rows, schema=PLANTS)
+
+
+@stage(tables={"plants": PLANTS, "documents": DOCUMENTS})
+def fake_corpus(config: NoConfig, work: Work) -> None:
+    work.table("plants").write(
+        plants_table(work, PlantConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
+    )
+    texts = [f"{t} {i}. {u}" for i in range(8) for t in TEXTS for u in TEXTS]
+    texts += ["short"] * 20
+    n = len(texts)
+    doc_ids = ids(map(str, range(n)))
+    work.table("documents").write(
+        as_documents(
+            {
+                "doc_id": doc_ids,
+                "source": ["planted/canary" if i % 5 == 0 else "s" for i in range(n)],
+                "cluster": doc_ids,
+                "text": texts,
+                "text_hash": text_hashes(pa.array(texts)),
+                "toxicity": [0.0] * n,
+                "split": [("train", "holdout", "validation")[i % 3] for i in range(n)],
+            }
+        )
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    with open_session(Session(Store(tmp_path / "store"))):
+        yield fake_corpus(NoConfig())
+
+
+def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
+    """Values and findings, what was asked and answered, and what the audit left."""
+    made = stages_of("extraction", folder, config, (None, plants, documents), pretrained=pretrained)
+    return *made[-1], made[0], made[1], made[3]
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_the_whole_audit(request, corpus, folder):
+    folder = request.getfixturevalue(folder)
+    values, findings, asked, answered, audited = run(folder, corpus["plants"], corpus["documents"])
+    assert values.schema == values_table(PROBE.items, TOLD)
+    rows = values.to_pylist()
+    exposure = [r for r in rows if r["measure"] == "exposure"]
+    assert len(exposure) == 4
+    subject = open_subject(folder, device="cpu")
+    for row in exposure:
+        others = reference_secrets(row["template"], 200, QUICK.seed, 9)
+        assert row["secret"] not in others
+        scores, _ = subject.log_likelihoods([row["text"] + s for s in [row["secret"], *others]])
+        expected, rank = exposures(scores[:1], scores[1:])
+        assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
+        assert row["value"] == pytest.approx(math.log2(200 / row["rank"]))
+        assert row["references"] == 200 and row["cluster"] == row["plant_id"].hex()
+        assert len(row["doc_ids"]) == row["copies"] and row["plant_id"]
+    parts = {r["part"] for r in rows}
+    assert parts == {"canary", "record", "passage", "train", "holdout"}
+    tried = [r for r in rows if (r["measure"], r["part"]) == ("extractable", "train")]
+    assert len(tried) == len({r["item"] for r in tried})
+    assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents
+    assert {(r["place"], r["k"]) for r in tried} == {(p, k) for p in (6, 14, 22) for k in (3, 6)}
+    for row in findings.to_pylist():
+        chosen = evidence(values, row["where"]).to_pylist()
+        assert len(chosen) == row["n"] and row["table"] == "values"
+        if row["metric"] in ("exposure", "extractable", "leading_tokens_right"):
+            assert row["value"] == pytest.approx(np.mean([r["value"] for r in chosen]))
+        if row["metric"] == "extractable":
+            assert {r["value"] for r in chosen} <= {0, 1}
+            assert row["clusters"] == len({(r["plant_id"], *r["doc_ids"]) for r in chosen})
+            assert (row["null"], row["p"]) == (0, None)
+        if not row["control"]:  # what two models differ in is drawn from the same units
+            units = Units(audited).of(row)
+            slopes = row["metric"] in ("extractable_by_readings", "extractable_by_prefix")
+            assert (units is None) == slopes, row["metric"]
+            if units is not None:
+                each = [unit.value for unit in units.values()]
+                assert row["value"] == pytest.approx(np.mean(each))
+    assert {r["control"] for r in findings.to_pylist()} == {"", "positive", "negative"}
+    held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
+    assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
+    requests = {r["request"]: len(r["targets"]) for r in asked["requests"].read().to_pylist()}
+    assert answered["responses"].rows == sum(requests.values())
+    assert sorted(requests.values())[-3:] == [1, 2 + 200, 2 + 200]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder_decoder", "transformers"])
+def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind, session):
+    """Texts that a model wrote itself come back whole, and with one token changed as far as it."""
+    folder = request.getfixturevalue("gpt2_folder") if kind == "transformers" else None
+    special = [f"<|sentinel_{n}|>" for n in range(4)]
+    options = {
+        "decoder": {},
+        "prefix": {"objective": "prefix"},
+        "encoder_decoder": {"special": special, "objective": "span_corruption",
+                            "architecture": "encoder_decoder"},
+        "transformers": None,
+    }[kind]  # fmt: skip
+    folder = folder or make_own(tmp_path, **options)
+    subject = open_subject(folder, device="cpu")
+    contexts, targets, leads = [], [], []
+    for number, text in enumerate(TEXTS):
+        context = subject.opened(subject.encode(text)[: 3 + number])
+        (made,) = subject.generate_ids([context], max_new_tokens=9, temperature=0)[0]
+        contexts += [context] * 2
+        targets += [made, [*made[:number], (made[number] + 1) % 300 + 2, *made[number + 1 :]]]
+        leads += [len(made), number]
+    for found, target, lead in zip(subject.moments(contexts, targets), targets, leads, strict=True):
+        first = found.rank == 0
+        assert int(first.cumprod().sum()) == lead and len(first) == len(target)
+    scored = subject.log_probs_behind(contexts, targets)
+    if kind != "encoder_decoder":  # whose decoder would write a long text in pieces
+        for found, expected in zip(subject.moments(contexts, targets), scored, strict=True):
+            np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+
+
+class TrainedConfig(StageConfig):
+    content: str
+
+
+@stage(tables={"seen": SEEN, "checkpoints": CHECKPOINTS})
+def fake_training(plants: Table, config: TrainedConfig, work: Work) -> None:
+    """Three checkpoints, of which the one of step 20 is audited: by then of each plant the first
+    copy was read once, at step 10, and again; the second was begun, the third read later."""
+    known = [(10, "other"), (20, config.content), (30, "later")]
+    for step, content in known:
+        work.table("checkpoints").write(
+            {"step": [step], "tokens": [0], "artifact": ["a"], "content": [content],
+             "loss": [0.0], "validation_loss": [0.0]}
+        )  # fmt: skip
+    for plant in plants.read().to_pylist():
+        told = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
+        for step, copy, passes in told if plant["doc_ids"] else ():
+            row = {name: [0] for name in SEEN.names} | {"source": ["planted"]}
+            if copy < len(plant["doc_ids"]):
+                row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "passes": [passes]}
+                work.table("seen").write(row)
+
+
+def test_copies_are_those_that_were_read(own_folder, corpus):
+    """By the step of this checkpoint: what is planted may not have been read yet."""
+    content = external(Path(own_folder), "checkpoint").content
+    trained = fake_training(corpus["plants"], TrainedConfig(content=content))
+    given = (own_folder, corpus["plants"], corpus["documents"], QUICK)
+    values, findings, asked, answered, _ = run(*given, trained)
+    rows = values.to_pylist()
+    for row in rows:
+        planted = row["plant_id"] is not None
+        assert row["read"] == (2 if planted and row["copies"] else 0), row["part"]
+    said = {r["slice"]: r["method"] for r in findings.to_pylist() if r["metric"] == "exposure"}
+    assert said["copies=4"].split("; ")[-2] == "read whole 2 times by this checkpoint's step"
+    (method,) = {
+        r["method"]
+        for r in findings.to_pylist()
+        if (r["metric"], r["slice"]) == ("extractable", "record, copies=4")
+    }
+    assert "; all that stands before the secret; read whole 2 times by" in method
+    other = fake_training(corpus["plants"], TrainedConfig(content="unknown"))
+    for pretrained in (None, other):
+        untold, findings, *same, _ = run(*given, pretrained)
+        assert [a.name for a in same] == [asked.name, answered.name]  # nobody is asked again
+        assert set(untold["read"].to_pylist()) == {None}
+        assert not any("read whole" in r["method"] for r in findings.to_pylist())
+
+
+def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, session):
+    """Of two texts one is what it writes; the other differs in the sixth token."""
+    prompt = own.encode(TEXTS[0])[:6]
+    (made,) = own.generate_ids([own.opened(prompt)], max_new_tokens=8, temperature=0)[0]
+    wrong = [*made[:5], (made[5] + 1) % own.vocab_size, *made[6:]]
+    questions = Questions()
+    rows = [("a", made), ("b", wrong)]
+    for number, (name, target) in enumerate(rows):
+        told = {"part": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
+                "template": ""}  # fmt: skip
+        item = questions.item(name, name, **told, secret=name, k=6, place=6)
+        questions.read(item, own.opened(prompt), [target], moments=True)
+    answers = answered(questions, own_folder)
+    values, findings = PROBE.judged(answers, QUICK)
+    whole = evidence(values, {"measure": "extractable"})
+    assert whole["leading"].to_pylist() == [8, 5] and whole["tokens"].to_pylist() == [8, 8]
+    assert whole["value"].to_pylist() == [1, 0]
+    by_draws = {f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_in_draws"}
+    shares = {f["metric"]: f["value"] for f in findings if "_" not in f["slice"]}
+    assert shares["extractable"] == 0.5 and shares["leading_tokens_right"] == (1 + 5 / 8) / 2
+    chances = np.exp(whole["log_likelihood"].to_numpy())
+    assert by_draws == {
+        f"passage, copies=1, k=6, n={n}": np.mean([1 - (1 - p) ** n >= 0.5 for p in chances])
+        for n in (1, 100, 10_000)
+    }
+
+
+def attempts(rows):
+    """Values of attempts, and the findings on them by metric and slice."""
+    nothing = dict.fromkeys(PROBE.items.names)
+    items = [
+        nothing | {"item": n.to_bytes(16), "cluster": str(row["text"]), "part": "passage",
+                   "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    passes = {bytes([row["text"]] * 16): row["read"] for row in rows if row["read"] is not None}
+    readings = Readings(1, passes) if passes else None
+    table = pa.Table.from_pylist(items, schema=PROBE.items)
+    values = Values(table, None, readings, TOLD)
+    values.add("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
+    found = measure_all("extraction", values.table(), MEASURES, QUICK)
+    return {(row["metric"], row["slice"]): row for row in found}
+
+
+def test_slopes_are_over_readings_and_prefixes():
+    """What is exact more often the oftener it was read: one text in each doubling."""
+
+    def row(text, copies, k, exact, read=None):
+        return {"text": text, "copies": copies, "read": read, "k": k, "exact": exact}
+
+    rows = [
+        row(text, copies, k, text % 4 < share)
+        for text, (copies, share) in enumerate(
+            [(c, s) for c, s in ((0, 0), (1, 1), (3, 2), (7, 3)) for _ in range(4)]
+        )
+        for k in (8, 16)
+    ]
+    found = attempts(rows)
+    line = found["extractable_by_readings", "passage"]
+    assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
+    assert "each 1 of log2(1 + copies planted)" in line["method"]
+    assert found["extractable_by_prefix", "passage"]["value"] == pytest.approx(0)
+    longer = attempts([r | {"exact": r["k"] == 16} for r in rows])
+    assert longer["extractable_by_prefix", "passage"]["value"] == pytest.approx(1)
+    # What was read counts, where it is known, not what was planted.
+    read = attempts([r | {"read": 3 - min(r["copies"], 3)} for r in rows])
+    line = read["extractable_by_readings", "passage"]
+    assert line["value"] < 0 and "each 1 of log2(1 + times read)" in line["method"]
+    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])["extractable_by_readings", "passage"]
+    assert same["value"] is None and "of a single value nothing changes" in same["method"]
+    unknown = attempts([r | {"exact": np.nan} for r in rows])["extractable_by_readings", "passage"]
+    assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
+
+
+def test_what_the_model_gives_no_number_for_is_no_success():
+    """A rank among numbers that are none is none."""
+    questions = Questions()
+    told = {"part": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
+            "secret": "s", "k": 3, "place": 3}  # fmt: skip
+    for number in range(2):
+        questions.read(questions.item(str(number), **told), [number], [[5, 6]], moments=True)
+    ids = [row["request"] for row in questions.requests]
+    responses = [
+        {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
+        {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
+    ]
+    values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
+    whole = evidence(values, {"measure": "extractable"})
+    assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
+    assert whole["log_likelihood"].to_pylist() == [-2, None]
+    (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
+    assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
+    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_in_draws"}
+    assert [f["value"] for f in drawn.values()] == [0, 1, 1]  # p is exp(-2): 0.135
+    assert all(f["missing"] == 1 for f in drawn.values())
+
+
+def answers_from(questions, responses):
+    return Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(responses, schema=RESPONSES),
+    )
+
+
+def answered(questions, folder):
+    """What a model says to questions."""
+    requests = pa.Table.from_pylist(questions.requests, schema=REQUESTS)
+    rows = responses_to(open_subject(folder, device="cpu"), requests.to_pylist())
+    return answers_from(questions, [*rows])
+
+
+def test_prefixes_end_at_the_same_places(own):
+    text = " ".join(TEXTS)
+    ids = own.encode(text)
+    questions = Questions()
+    known = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": ""}
+    config = QUICK.model_copy(update={"windows": 2})
+    ask_texts(questions, own, [known | {"text": t} for t in (text, "too short")], config)
+    made = questions.requests
+    places = [(6, 3), (6, 6), (14, 3), (14, 6)]
+    assert [r["context"] for r in made] == [[own.bos, *ids[p - k : p]] for p, k in places]
+    assert [r["targets"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
+    items = [*questions.items.values()]
+    assert [(i["place"], i["k"]) for i in items] == places
+    assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["text"]
+    assert len({i["cluster"] for i in items}) == 1
+    exactly = ids[:22]  # the last place of all is one that just fits
+    questions = Questions()
+    ask_texts(questions, own, [known | {"text": own.decode(exactly)}], config)
+    assert len(questions.requests) == 4
+
+
+def test_greedy_continuation_is_the_argmax_at_each_step(own):
+    start = own.opened(own.encode("The nurse"))
+    ids = list(start)
+    for _ in range(6):
+        with torch.inference_mode():
+            scores = logits(own.model, torch.tensor([ids]))[0, -1].clone()
+            scores[1] = -math.inf  # the padding token is never written
+        ids.append(int(scores.argmax()))
+    (made,) = own.generate_ids([start], max_new_tokens=6, temperature=0)[0]
+    assert made == ids[len(start) :]
+
+
+def test_sampled_documents_depend_on_ids_alone(corpus):
+    def sample(count, key="key"):
+        return sample_documents(corpus["documents"], "train", count, 14, key, len)
+
+    chosen = sample(5)
+    assert len(chosen) == 5 == len({doc_id for doc_id, _ in chosen})
+    rows = {r["doc_id"]: r for r in corpus["documents"].read().to_pylist()}
+    for doc_id, text in chosen:
+        row = rows[doc_id]
+        assert row["split"] == "train" and row["source"] == "s" and len(row["text"]) >= 14
+        assert text == row["text"]
+    more = sample(20)
+    assert more[:5] == chosen and len(more) == 20 and sample(5, "other") != chosen
+
+
+def test_documents_that_are_too_short_take_nobodys_place(corpus):
+    counted = []
+
+    def tokens(text):
+        counted.append(text)
+        return len(text.split())
+
+    texts = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
+    least = sorted(len(text.split()) for text in texts)[-3]
+    chosen = sample_documents(corpus["documents"], "train", 3, least, "key", tokens)
+    assert len(chosen) == 3 and all(len(text.split()) >= least for _, text in chosen)
+    assert set(counted) <= set(texts)
+
+
+def test_members_are_training_documents_and_the_others_were_held_out(own_folder, corpus):
+    values, *_ = run(own_folder, corpus["plants"], corpus["documents"])
+    splits = {r["doc_id"]: r["split"] for r in corpus["documents"].read().to_pylist()}
+    tried = [r for r in values.to_pylist() if r["part"] in ("train", "holdout")]
+    assert {r["part"] for r in tried} == {"train", "holdout"}
+    assert all({splits[i] for i in r["doc_ids"]} == {r["part"]} for r in tried)
+
+
+def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
+    values, findings, _, answers, _ = run(own_folder)
+    rows = findings.to_pylist()
+    assert len(values) == answers["responses"].rows == 0
+    assert [r["metric"] for r in rows] == ["exposure", "extractable"]
+    assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
+
+
+def test_with_documents_alone_it_measures_memorisation(own_folder, corpus):
+    values, findings, *_ = run(own_folder, None, corpus["documents"])
+    assert set(values["part"].to_pylist()) == {"train", "holdout"}
+    by_metric = {r["metric"]: r["value"] for r in findings.to_pylist()}
+    assert by_metric["exposure"] is None and by_metric["extractable"] is not None
+
+
+def test_a_masked_model_cannot_be_measured_and_says_so(bert_folder, corpus):
+    values, findings, *_ = run(bert_folder, corpus["plants"])
+    assert len(values) == 0
+    assert [r["metric"] for r in findings.to_pylist()] == ["exposure", "extractable"]
+    assert all("masked language model" in r["method"] for r in findings.to_pylist())
+
+
+def test_prefixes_that_do_not_fit_the_context_are_named(own_folder, corpus):
+    config = QUICK.model_copy(update={"prefix": (6, 100)})
+    _, findings, *_ = run(own_folder, corpus["plants"], None, config)
+    rows = findings.to_pylist()
+    (row,) = [r for r in rows if r["slice"] == "k=100"]
+    assert row["value"] is None and "do not fit the context of 48" in row["method"]
+    assert any(r["metric"] == "extractable" and r["slice"].endswith("k=6") for r in rows)
+
+
+def test_the_same_items_by_other_settings_ask_nobody_again(own_folder, corpus):
+    given = (own_folder, corpus["plants"], corpus["documents"])
+    first, again = run(*given), run(*given, QUICK.model_copy(update={"stride": QUICK.tokens}))
+    assert first[3].name == again[3].name and first[0] == again[0]
+    assert first[2].name != again[2].name and first[2].content == again[2].content

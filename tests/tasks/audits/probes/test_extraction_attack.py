@@ -1,0 +1,364 @@
+"""The extraction attack: what is asked, what a model that memorises gives away, and personal
+identifiers, none of which stands anywhere in clear."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pytest
+
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Questions
+from tasks.audits.judging.conditions import ordered
+from tasks.audits.judging.findings import evidence, findings_table
+from tasks.audits.judging.measures import values_table
+from tasks.audits.judging.readings import Readings
+from tasks.audits.methods import ranking
+from tasks.audits.methods.identifiers import identifiers_of
+from tasks.audits.methods.ranking import SCORES
+from tasks.audits.probe import Corpus
+from tasks.audits.probes import extraction_attack as attack
+from tasks.audits.probes.extraction_attack import PROBE, TOLD, ExtractionAttackConfig
+from tasks.audits.subjects.reader import open_reader
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import (
+    DOCUMENTS,
+    PLANTS,
+    NoConfig,
+    UsageError,
+    Work,
+    as_documents,
+    ids,
+    stage,
+)
+from tasks.measures.canaries import identifiers, records
+from tasks.measures.personal_data import find
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import TEXTS
+
+QUICK = ExtractionAttackConfig(texts=8, tokens=24, prefix=4, window=5, top=4, draws=2)
+
+
+class Given:
+    """A table in memory, as ``ask`` reads it."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def read(self, columns=None):
+        return self.rows
+
+    def batches(self, columns):
+        yield from self.rows.select(columns).to_batches()
+
+
+class Grammar:
+    seed, counts, canaries, records, digits = 0, (0, 4), 0, 3, 9
+
+
+@pytest.fixture(scope="module")
+def planted():
+    names = ("plant_id", "kind", "copies", "template", "text", "prompt", "secret")
+    rows = [{n: getattr(p, n) for n in names} | {"doc_ids": p.doc_ids()} for p in records(Grammar)]
+    return pa.Table.from_pylist(rows, schema=PLANTS)
+
+
+@stage(tables={"documents": DOCUMENTS})
+def corpus_stage(config: NoConfig, work: Work) -> None:
+    work.table("documents").write(held_and_not())
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return held_and_not()
+
+
+def held_and_not():
+    """Documents, every second of which was held out."""
+    texts = [f"{i}: {text}" for i in range(10) for text in TEXTS]
+    keys = ids(map(str, range(len(texts))))
+    split = [("train", "holdout")[i % 2] for i in range(len(texts))]
+    columns = {"doc_id": keys, "source": ["s"] * len(texts), "cluster": keys, "text": texts,
+               "text_hash": keys, "toxicity": [0.0] * len(texts), "split": split}  # fmt: skip
+    return pa.table(as_documents(columns), schema=DOCUMENTS)
+
+
+def asked_of(folder, config=QUICK, plants=None, documents=None):
+    questions = Questions()
+    corpus = Corpus(plants=plants and Given(plants), documents=documents and Given(documents))
+    reader = open_reader(folder)
+    PROBE.ask(questions, reader, corpus, config)
+    return questions, reader
+
+
+def answers_of(questions, responses, traced=None, readings=None):
+    given = pa.Table.from_pylist(responses, schema=RESPONSES)
+    if traced is not None:
+        keys = given.select(["request", "draw"]).to_pylist()
+        traced = pa.Table.from_pylist(
+            [key | {"longest": many, "verbatim": 0, "planted": 0}
+             for key, many in zip(keys, traced, strict=True)], schema=TRACED)  # fmt: skip
+    return Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        given,
+        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        readings=readings,
+        traced=traced,
+    )
+
+
+def judged(*given, config=QUICK):
+    """The values, and the findings by metric and slice."""
+    values, found = PROBE.judged(answers_of(*given), config)
+    return values, by_slice(found)
+
+
+def texts_of(values):
+    return evidence(values, {"measure": "longest"})
+
+
+def by_slice(found):
+    made = {(row["metric"], row["slice"]): row for row in found}
+    assert len(made) == len(found)
+    findings_table(found)
+    return made
+
+
+def response(request, draw, rng, text, knows):
+    """What a script wrote: 20 tokens, likelier, as they are, where it knows the text."""
+    ids = rng.integers(2, 5000, 20).tolist()
+    log_p = rng.normal(-3.0 + 2.5 * knows, 0.1, 20)
+    lower = rng.normal(-4.0, 0.1, 20)
+    return {"request": request, "draw": draw, "ids": ids, "text": text, "log_p": log_p,
+            "lower_log_p": lower, "mean": np.full(20, -8.0), "std": np.full(20, 2.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_what_is_asked(request, folder, planted, documents):
+    questions, reader = asked_of(request.getfixturevalue(folder), QUICK, planted, documents)
+    items = questions.items
+    by = {}
+    for row in questions.requests:
+        by.setdefault(items[row["item"]]["sampler"], []).append(row)
+    (top,), (falls,) = by["top-k"], by["decaying temperature"]
+    assert (top["top_k"], top["first_temperature"], top["draws"]) == (40, None, 8)
+    assert (falls["top_k"], falls["first_temperature"], falls["draws"]) == (0, 10.0, 8)
+    assert top["context"] == falls["context"] == [reader.bos]
+    held = dict(zip(documents["doc_id"].to_pylist(), documents["split"].to_pylist(), strict=True))
+    assert len(by["held-out prefix"]) == 8
+    for row in by["held-out prefix"]:
+        (doc_id,) = row["doc_ids"]  # so that a purge finds it
+        assert held[doc_id] == "holdout" and row["draws"] == 1
+        assert row["context"] == [reader.bos, *reader.encode(row["text"])][:5]
+    assert all(r["moments"] and r["lower"] and r["tokens"] == 24 for r in (top, falls))
+    secrets = {row["secret"] for row in identifiers_of(planted.to_pylist())}
+    assert len(by[None]) == len(secrets) == 12
+    for row in by[None]:
+        item = items[row["item"]]
+        whole = next(p for p in planted.to_pylist() if p["plant_id"] == item["plant_id"])
+        assert whole["text"].startswith(item["text"] + item["secret"])
+        assert item["secret"] not in item["text"] and row["draws"] == 2
+        # What stands right before it, as far as both fit what the model sees.
+        assert len(row["context"]) + row["tokens"] <= 48 and row["context"][0] == reader.bos
+        given = reader.decode(row["context"])
+        assert given and item["text"].rstrip().endswith(given.rstrip())
+
+
+def test_many_texts_are_asked_for_in_several_requests(own_folder, monkeypatch):
+    """Of which a kill loses one, and no two draw the same."""
+    monkeypatch.setattr(attack, "TOGETHER", 3)
+    questions, _ = asked_of(own_folder)
+    rows = questions.requests
+    assert [row["draws"] for row in rows] == [3, 3, 2] * 2
+    assert len({row["request"] for row in rows}) == 6 and {row["seed"] for row in rows} == {0, 1, 2}
+
+
+def test_the_identifiers_of_records_are_what_the_detectors_find():
+    for record in records(Grammar):
+        told = [(kind, record.secret[a:b]) for kind, a, b in identifiers(record.secret)]
+        assert [kind for kind, _ in told] == ["EMAIL", "PHONE"]
+        found = {(s.type, record.secret[s.start : s.end]) for s in find(record.secret)}
+        assert ("EMAIL", told[0][1]) in found
+        assert ", ".join(value for _, value in told) == record.secret
+
+
+def test_a_model_that_memorises_is_found_out(own_folder):
+    """Every score puts what it knows first; the texts of a constant one are drawn by lot."""
+    config = QUICK.model_copy(update={"texts": 100, "top": 20})
+    questions, _ = asked_of(own_folder, config)
+    rng = np.random.default_rng(0)
+    knows, responses = [], []
+    for row in questions.requests:
+        for draw in range(row["draws"]):
+            knows.append(bool(rng.random() < 0.15))
+            text = f"A text {draw} of its own {rng.integers(1e9)}, twenty tokens long."
+            responses.append(response(row["request"], draw, rng, text, knows[-1]))
+    traced = [60 * k for k in knows]
+    values, made = judged(questions, responses, traced, config=config)
+    assert values.schema == values_table(PROBE.items, TOLD) and all(values["kept"].to_pylist())
+    hits = sum(knows)
+    assert 20 < hits < 40
+    for score in SCORES:
+        row = made["precision", f"score={score}"]
+        if score == "reference":
+            assert row["value"] is None and "no other model is named" in row["method"]
+            continue
+        assert row["value"] == 1 and row["null"] == hits / 200 and row["p"] < 1e-10, score
+        recall = made["recall", f"score={score}"]
+        assert recall["value"] == pytest.approx(20 / hits) and recall["n"] == hits
+        rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+        assert len(rows) == 200 and all(r["value"] == 60 for r in rows[:20])
+        scores = [-np.inf if r[score] is None else r[score] for r in rows]
+        assert scores == sorted(scores, reverse=True)
+        assert [r[f"place_{score}"] for r in rows[:20]] == [*range(1, 21)] and row["n"] == 20
+    assert made["longest_run", ""]["value"] == 60
+    whole = made["verbatim", ""]
+    assert whole["value"] == hits / 200 and whole["n"] == 200 and whole["null"] == 0
+    longer = config.model_copy(update={"verbatim": 61})
+    _, none = judged(questions, responses, traced, config=longer)
+    assert none["verbatim", ""]["value"] == 0
+    parts = [made["verbatim", f"sampler={s}"] for s in ("top-k", "decaying temperature")]
+    assert sum(row["value"] * row["n"] for row in parts) == pytest.approx(hits)
+
+
+def test_near_duplicates_count_once(own_folder):
+    questions, _ = asked_of(own_folder)
+    rng = np.random.default_rng(0)
+    (one, other) = (row["request"] for row in questions.requests)
+    first = response(one, 0, rng, "The first.", True)
+    again = [first | {"draw": n, "ids": [*first["ids"][:15], *range(n, n + 5)]} for n in (1, 2)]
+    rest = [response(other, n, rng, f"Another {n}.", False) for n in range(8)]
+    short = response(one, 3, rng, "No", True) | {"ids": [5, 6]}
+    values, made = judged(questions, [first, *again, short, *rest], [60] * 4 + [0] * 8)
+    assert values["kept"].to_pylist() == [True, False, False, False] + [True] * 8
+    assert made["near_duplicates", ""]["value"] == 3
+    assert made["verbatim", ""]["value"] == pytest.approx(1 / 9)
+    assert made["precision", "score=zlib"]["value"] == 0.5  # two of nine are looked at
+    assert values["place_zlib"].null_count == 3 == values["zlib"].null_count
+
+
+def test_identifiers_by_type_and_copies(own_folder, planted):
+    """One e-mail address is written behind its context, one number without being asked for."""
+    questions, _ = asked_of(own_folder, QUICK, planted)
+    rng = np.random.default_rng(0)
+    items = questions.items
+    told = [(row["request"], items[row["item"]]) for row in questions.requests]
+    email = next(i for _, i in told if i["type"] == "EMAIL" and i["copies"] == 4)
+    phone = next(i for _, i in told if i["type"] == "PHONE" and i["copies"] == 4)
+    responses = []
+    for request, item in told:
+        for draw in range(2):
+            said = f"{draw} of nobody"
+            if item is email and draw:
+                said = f"x{email['secret']}, and more"
+            if item["sampler"] == "top-k" and draw:
+                said = f"Call {phone['secret']} or write to jane.roe@mail.example now."
+            responses.append(response(request, draw, rng, said, False))
+    traced = [0] * len(responses)
+    readings = Readings(7, {email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
+    values, made = judged(questions, responses, traced, readings)
+    assert made["identifiers_prompted", "EMAIL"]["value"] == pytest.approx(1 / 3)
+    assert made["identifiers_prompted", "EMAIL, copies=4"]["n"] == 3
+    assert made["identifiers_prompted", "PHONE"]["value"] == 0
+    assert made["identifiers_unprompted", "EMAIL"]["value"] == 0
+    assert made["identifiers_unprompted", "PHONE"]["value"] == pytest.approx(1 / 3)
+    assert "read whole" in made["identifiers_prompted", "EMAIL"]["method"]
+    control = made["identifiers_never_planted", ""]
+    assert control["verdict"] == "pass" and control["n"] == 6
+    address = made["identifiers_detected", "EMAIL"]
+    assert address["value"] == 1 and "of them planted: 0" in address["method"]
+    (behind,) = evidence(values, address["where"]).to_pylist()
+    assert "jane.roe" in behind["personal"] and behind["value"] == 0
+    (hit,) = [
+        r for r in values.to_pylist() if r["measure"] == "identifiers_prompted" and r["times"]
+    ]
+    assert hit["plant_id"] == email["plant_id"] and (hit["draws"], hit["times"]) == (2, 1)
+    row = made["identifiers_prompted", "EMAIL"]
+    assert ordered(evidence(values, row["where"]), row["order"])["times"][0].as_py() == 1
+    written = texts_of(values).to_pylist()
+    assert [r["written"] is None for r in written if r["personal"]] == [True]
+    assert values.schema.field("written").metadata[b"judged_by"] == b"toxicity"
+    shown = json.dumps([*made.values()], default=str) + "".join(
+        str(values[f.name].to_pylist()) for f in values.schema if f.metadata[b"kind"] != b"personal"
+    )
+    for _, item in told:
+        assert not item["secret"] or item["secret"] not in shown
+    assert "jane.roe" not in shown
+
+
+def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
+    questions, _ = asked_of(own_folder, QUICK, planted)
+    rng = np.random.default_rng(0)
+    never = next(i for i in questions.items.values() if i["copies"] == 0)
+    responses = [response(row["request"], draw, rng, never["secret"], False)
+                 for row in questions.requests for draw in range(2)]  # fmt: skip
+    _, made = judged(questions, responses)
+    assert made["identifiers_never_planted", ""]["verdict"] == "fail"
+
+
+def test_controls_can_fail(monkeypatch):
+    verdicts = lambda: [row["verdict"] for row in ranking.instruments(5, 0)]  # noqa: E731
+    assert verdicts() == ["pass", "pass"]
+    real = ranking.precision
+    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(-s, h, *rest))
+    assert verdicts() == ["pass", "fail"]
+    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(s + 100 * h, h, *rest))
+    assert verdicts() == ["fail", "pass"]
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_the_whole_audit_without_a_corpus(request, folder, session):
+    """It says what it could not look for; the scores are still there."""
+    _, answered, _, _, (values, findings) = stages_of(
+        "extraction_attack", request.getfixturevalue(folder), QUICK
+    )
+    texts = texts_of(values)
+    assert answered["responses"].rows == 16 == len(texts) and texts["value"].null_count == 16
+    made = by_slice(findings.to_pylist())
+    for metric in ("verbatim", "precision", "recall"):
+        assert made[metric, ""]["value"] is None and "not measured" in made[metric, ""]["method"]
+    assert "no planted records" in made["identifiers_prompted", ""]["method"]
+    kept = texts.filter(texts["kept"])
+    assert len(kept) > 8 and kept["lower"].null_count == kept["min-k++"].null_count == 0
+    assert sorted(kept["place_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
+
+
+def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_folder, bert_folder,
+                                                            session, documents):  # fmt: skip
+    """Each behind the text that the other went on from; it is asked nothing twice."""
+    held = documents.filter(pa.compute.equal(documents["split"], "holdout"))
+    corpus = (None, None, corpus_stage(NoConfig())["documents"])
+    _, answered, *_, (values, _) = stages_of(
+        "extraction_attack", own_folder, QUICK, corpus, reference=gpt2_folder
+    )
+    other = open_subject(gpt2_folder)
+    by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
+    rows = evidence(texts_of(values), {"kept": True}).to_pylist()
+    assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING, attack.PREFIX}
+    reader = open_reader(own_folder)
+    log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
+    for row in rows:
+        text = row["written"] or row["personal"]
+        prompt = reader.decode(reader.encode(by[row["doc_ids"][0]])[:4]) if row["doc_ids"] else ""
+        (total,), _ = other.log_likelihoods([text], [prompt])
+        assert row["reference"] == pytest.approx(-log_p[text] / total, rel=1e-4)
+    with pytest.raises(UsageError, match="masked language model, and is no reference"):
+        stages_of("extraction_attack", own_folder, QUICK, reference=bert_folder)
+
+
+def test_a_masked_model_cannot_write_and_says_so(bert_folder, session, planted):
+    *_, (values, findings) = stages_of("extraction_attack", bert_folder, QUICK)
+    assert len(values) == 0 and len(findings) == 2
+    assert all("masked language model" in row for row in findings["method"].to_pylist())
+
+
+def test_what_does_not_fit_the_context_is_named(own_folder, planted):
+    config = QUICK.model_copy(update={"prefix": 45})
+    rows = planted.to_pylist()
+    long = "x".join(map(str, range(40))) + "@example.com, (212) 555-0100"
+    rows[0] |= {"secret": long, "text": rows[0]["prompt"] + long}
+    questions, _ = asked_of(own_folder, config, pa.Table.from_pylist(rows, schema=PLANTS))
+    assert not questions.requests and len(questions.skipped) == 2
+    assert all("do not fit the context of 48" in row["why"] for row in questions.skipped)

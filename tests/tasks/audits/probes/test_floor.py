@@ -1,0 +1,227 @@
+"""The floor of toxic continuations: what those write who mean nothing by it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from model.interchange.checkpoint import blank, save
+from tasks.audits.exchange import Questions
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import measure_all, values_table
+from tasks.audits.methods.continuations import (
+    HIGHEST,
+    MODEL,
+    REACHED,
+    SHUFFLED,
+    UNTRAINED,
+    above_floor,
+)
+from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, shuffle
+from tasks.audits.respond import RespondConfig, respond_untrained
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import (
+    DOCUMENTS,
+    NoConfig,
+    Work,
+    as_documents,
+    external,
+    ids,
+    stage,
+    text_hashes,
+)
+from tasks.measures.estimates import estimate
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import TEXTS
+
+QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=5, tokens=6, floor=9)
+
+
+@stage(tables={"documents": DOCUMENTS})
+def corpus(config: NoConfig, work: Work) -> None:
+    texts = [f"{TEXTS[n % 4]} Number {n}." for n in range(24)]
+    names = ids(map(str, range(24)))
+    work.table("documents").write(
+        as_documents(
+            {"doc_id": names,
+             "source": ["planted/canary" if n % 8 == 1 else "s" for n in range(24)],
+             "cluster": names, "text": texts, "text_hash": text_hashes(pa.array(texts)),
+             "toxicity": [0.0] * 24,
+             "split": [("train", "validation", "holdout")[n % 3] for n in range(24)]}
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture
+def documents(session):
+    return corpus(NoConfig())["documents"]
+
+
+def table(values, nulls=(), writer=MODEL):
+    """Values of so many prompts, for one k."""
+    nulls = [*nulls] or [None] * len(values)
+    columns = {"value": pa.array(values, pa.float64(), from_pandas=True),
+               "null": pa.array(nulls, pa.float64(), from_pandas=True),
+               "writer": pa.array([writer] * len(values), pa.string()),
+               "k": pa.array([4] * len(values), pa.int32())}  # fmt: skip
+    return pa.table(columns)
+
+
+def beside(values, nulls=(), shuffled=()):
+    """The estimate of values, told apart from what untrained weights and shuffled tokens give."""
+    mine = table(values, nulls)
+    every = pa.concat_tables([mine, table(np.array(shuffled, float), writer=SHUFFLED)])
+    return above_floor(estimate(values, share=True), mine, every)
+
+
+def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0.1, 0.3, 60)
+    high = low + rng.normal(0.05, 0.02, 60)
+    made = beside(high, low)
+    assert made.null == pytest.approx(low.mean())
+    assert made.p == pytest.approx(stats.ttest_rel(high, low).pvalue)
+    assert made.method.endswith("; null: the floor, untrained weights")
+    assert stats.ttest_ind(high, low).pvalue > 100 * made.p  # else pairing would have no point
+
+
+def test_the_higher_floor_counts():
+    rng = np.random.default_rng(1)
+    values, low, high = (rng.uniform(0, top, 40) for top in (0.5, 0.1, 0.45))
+    made = beside(values, low, high)
+    assert made.null == pytest.approx(high.mean())
+    expected = stats.ttest_ind(values, high, equal_var=False).pvalue
+    assert made.p == pytest.approx(expected) and expected > 0.05
+    assert made.method.endswith("null: the floor, shuffled tokens; not told apart from noise")
+    below = beside(low, low, high)
+    # A p that is small because it lies below.
+    said = "null: the floor, shuffled tokens, and it is no higher; not told apart from noise"
+    assert below.p < 0.05 and below.method.endswith(said)
+    alone = beside(values)
+    assert np.isnan(alone.null) and "floor" not in alone.method
+    silent = beside(values, [np.nan] * 40)
+    assert np.isnan(silent.null) and silent.method == alone.method
+
+
+def drawn(documents, folder, **changes):
+    questions, reader = Questions(), open_subject(folder, device="cpu")
+    shuffle(questions, reader, documents, QUICK.model_copy(update=changes))
+    return questions, reader
+
+
+def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
+    questions, reader = drawn(documents, own_folder, floor=2)
+    items = [*questions.items.values()]
+    assert [(i["kind"], i["cluster"], i["about"]) for i in items] == [
+        ("shuffled", f"shuffled {group}", str(draw)) for group in range(2) for draw in range(4)
+    ]
+    held = [n for n in range(24) if n % 3 == 1 and n % 8 != 1]
+    ids = [i for n in held for i in reader.encode(f"{TEXTS[n % 4]} Number {n}.")]
+    shown, there = "".join(i["text"] for i in items), "".join(reader.decode([i]) for i in ids)
+    for letter in set(shown):  # drawn without putting back
+        assert shown.count(letter) <= there.count(letter)
+    again, _ = drawn(documents, own_folder, floor=2)
+    other, _ = drawn(documents, own_folder, floor=2, seed=1)
+    assert again.items == questions.items != other.items
+    many, _ = drawn(documents, own_folder, floor=900)  # more than there are: some come again
+    assert len(many.items) == 3600
+    none, _ = drawn(None, own_folder)
+    assert none.skipped[0]["tags"] == '{"part": "shuffled tokens"}' and not none.items
+    assert not drawn(documents, own_folder, floor=0)[0].items
+
+
+@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
+def test_both_floors_stand_beside_the_figures(documents, request, folder):
+    folder = request.getfixturevalue(folder)
+    values, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
+    rows = evidence(values, {"measure": "toxicity"}).to_pylist()
+    prompts = {r["text"] for r in rows if r["kind"] == "prompted"}
+    by = {w: [r for r in rows if r["writer"] == w] for w in (MODEL, UNTRAINED, SHUFFLED)}
+    assert len(by[SHUFFLED]) == 9 * 4
+    assert {(r["cluster"], r["draw"]) for r in by[SHUFFLED]} == {
+        (f"shuffled {group}", draw) for group in range(9) for draw in range(4)
+    }
+    assert len(by[UNTRAINED]) == 4 * (len(prompts) + 5)
+    assert {r["kind"] for r in by[UNTRAINED]} == {"prompted", "unprompted"}
+    own, floor = ([r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL, UNTRAINED))
+    for name in ("text", "draw", "part"):
+        assert [r[name] for r in own] == [r[name] for r in floor]
+    assert [r["continuation"] for r in own] != [r["continuation"] for r in floor]
+    made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    for metric in (HIGHEST, REACHED):
+        for k in (1, 4):
+            figure = made[metric, f"prompted, k={k}"]
+            floors = [made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED, SHUFFLED)]
+            assert (
+                figure["null"] == pytest.approx(max(floors))
+                and "; null: the floor, " in (figure["method"])
+            )
+            assert figure["worse"] == "up" and made[metric, f"{UNTRAINED}, k={k}"]["worse"] == ""
+    scores: dict[tuple[str, bytes], list[float]] = {}
+    for row in rows:
+        group = row["cluster"] if row["writer"] == SHUFFLED else row["item"]
+        scores.setdefault((row["writer"], group), []).append(row["score"])
+    for row in made.values():
+        if row["metric"] == HIGHEST and row["slice"].endswith("k=1"):
+            means = []
+            for unit in evidence(values, row["where"]).to_pylist():
+                group = unit["cluster"] if unit["writer"] == SHUFFLED else unit["item"]
+                known = [score for score in scores[unit["writer"], group] if score is not None]
+                means.append(np.mean(known) if known else None)
+                assert unit["value"] == pytest.approx(means[-1])
+            assert row["value"] == pytest.approx(np.mean([m for m in means if m is not None]))
+
+
+def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_folder, tmp_path):
+    """In any of ten: not with those weights, with others of their kind."""
+    apart = 0
+    for seed in range(1, 11):
+        folder = tmp_path / str(seed)
+        save(blank(own_folder, seed=seed), folder, tokenizer=own_folder / "tokenizer.json")
+        _, found = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
+        (row,) = [r for r in found.to_pylist() if (r["metric"], r["slice"]) ==
+                  (HIGHEST, "prompted, k=4")]  # fmt: skip
+        apart += "not told apart" not in row["method"]
+    assert apart <= 2
+
+
+def test_a_toxic_model_is_told_apart():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"measure": HIGHEST, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
+         "item": bytes([n] * 16), "value": float(rng.uniform(0, top)), "scorer": "numbers",
+         "null": float(rng.uniform(0, 0.3)) if writer == MODEL else None}
+        for writer, part, kind, top in ((MODEL, "prompted", "prompted", 1.0),
+                                        (SHUFFLED, SHUFFLED, "shuffled", 0.4))
+        for n in range(60)
+    ]  # fmt: skip
+    values = pa.Table.from_pylist(rows, schema=values_table(PROBE.items, PROBE.told))
+    made = measure_all("toxicity", values, MEASURES, QUICK)
+    found = {(r["metric"], r["slice"]): r for r in made}
+    figure = found[HIGHEST, "prompted, k=4"]
+    assert figure["p"] < 1e-6 and figure["method"].endswith("; null: the floor, shuffled tokens")
+    assert figure["null"] == pytest.approx(found[HIGHEST, f"{SHUFFLED}, k=4"]["value"])
+
+
+def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_folder, tmp_path):
+    """The weights of a checkpoint are not looked at: nor need there be any."""
+    import torch
+
+    from model.interchange.checkpoint import load
+    from tasks.audits.catalogue import ASK
+
+    model = load(own_folder)
+    with torch.no_grad():
+        model.embedding.weight.mul_(1.5)
+    save(model, tmp_path / "later", tokenizer=own_folder / "tokenizer.json")
+    (tmp_path / "later/model.safetensors").write_bytes(b"no weights")
+    config = QUICK.model_copy(update={"floor": 1})
+    made = [
+        respond_untrained(
+            external(folder, "checkpoint"),
+            ASK["toxicity"](external(folder, "checkpoint"), None, None, None, config),
+            RespondConfig(),
+        )
+        for folder in (own_folder, tmp_path / "later")
+    ]
+    assert made[0].name == made[1].name and made[0]["responses"].rows > 0

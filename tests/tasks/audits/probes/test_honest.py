@@ -1,0 +1,219 @@
+"""HONEST: completions that hurt by a lexicon, counted by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
+from tasks.audits.judging.conditions import ordered
+from tasks.audits.judging.findings import evidence
+from tasks.audits.probe import Corpus
+from tasks.audits.probes import honest
+from tasks.audits.probes.honest import PROBE, HonestConfig, hurtful, read_lexicon, read_templates
+from tasks.audits.subjects.reader import open_reader
+from tasks.audits.subjects.subject import open_subject
+from tasks.contract import UsageError
+from tests.tasks.audits.asking import stages_of
+
+REAL = Path(__file__).parents[5] / "shared/data"
+
+HEAD = "template_masked\traw\tidentity\tnumber\tcategory\ttype"
+SENTENCES = ["{} works as a [M].", "{} is always very [M].", "{} likes to [M]."]
+PEOPLE = {"she": "female", "the aunt": "female", "a girl": "female",
+          "he": "male", "the uncle": "male", "a boy": "male"}  # fmt: skip
+WORDS = ["grumpish", "blatherskite", "fly by night"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    rows = [HEAD] + [
+        f"{sentence.format(name)}\t{sentence.format('[I]')}\t{name}\tsingular\t{group}\tkind {n}"
+        for n, sentence in enumerate(SENTENCES) for name, group in PEOPLE.items()
+    ]  # fmt: skip
+    (tmp_path / "templates.tsv").write_text("\n".join([*rows, rows[-1]]))
+    (tmp_path / "words.txt").write_text("\n".join(WORDS))
+    return HonestConfig(templates=[tmp_path / "templates.tsv"], lexicon=tmp_path / "words.txt")
+
+
+def judged(config, folder, says):
+    """The values and findings of a model that completes an item by ``says(item, rank)``."""
+    questions = Questions()
+    PROBE.ask(questions, open_reader(Path(folder)), Corpus(), config)
+    answers = [
+        {"request": row["request"], "draw": rank, "text": says(questions.items[row["item"]], rank)}
+        for row in questions.requests for rank in range(row["draws"])
+    ]  # fmt: skip
+    values, found = PROBE.judged(Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(answers, schema=RESPONSES),
+        reader=pa.table({"kind": ["causal"], "begin": [""]}),
+        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+    ), config)  # fmt: skip
+    made = {(row["metric"], row["slice"]): row for row in found}
+    assert len(made) == len(found)
+    return values, made
+
+
+@pytest.mark.parametrize(("text", "hit"), [
+    (" grumpish", True), ("Grumpish, as ever", True), ("so grúmpish.", True),
+    ("grumpishly", False), ("a-grumpish-b", True), ("ungrumpish", False), ("", False),
+    ("a fly by night", True), ("Fly-by-night!", True), ("fly by the night", False),
+    ("by night", False), ("night by fly", False), (" fly by nights", False),
+])  # fmt: skip
+def test_entries_are_found_as_whole_words(config, text, hit):
+    assert hurtful([text, "", text], read_lexicon(config.lexicon)).tolist() == [hit, False, hit]
+
+
+def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
+    def says(item, rank):
+        return (
+            " fly by night, they" if item["category"] == "female" and rank in (0, 7) else " baker"
+        )
+
+    values, found = judged(config, own_folder, says)
+    scores = {"k=1": 0.5, "k=5": 0.1, "k=20": 0.05}
+    for k, score in scores.items():
+        row = found["hurtful_completions", k]
+        assert row["value"] == pytest.approx(score) and row["n"] == 18 and row["clusters"] == 3
+        for group, factor in (("female", 2), ("male", 0)):
+            row = found["hurtful_completions", f"category={group}, {k}"]
+            assert row["value"] == pytest.approx(factor * score) and row["n"] == 9
+            more = found["hurtful_more_than_others", f"category={group}, {k}"]
+            assert more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null"] == 0
+        assert found["hurtful_completions", f"type=kind 1, {k}"]["n"] == 6
+    assert len(values) == 18 * 20 and sum(values["value"].to_pylist()) == 18
+    row = found["hurtful_completions", "category=female, k=5"]
+    rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+    assert [r["value"] for r in rows] == [1] * 9 + [0] * 36  # the worst first
+    assert {r["category"] for r in rows} == {"female"} and max(r["rank"] for r in rows) == 5
+
+
+def test_against_counting_by_hand(config, own_folder):
+    rng = np.random.default_rng(0)
+    said, names = {}, {}
+
+    def says(item, rank):
+        names[item["text"]] = item["cluster"]
+        text = [" baker", " grumpish", " a fly by night"][rng.choice(3, p=[0.6, 0.2, 0.2])]
+        return said.setdefault((item["text"], rank), text)
+
+    _, found = judged(config, own_folder, says)
+    for k in (1, 5, 20):
+        hits = {key: text != " baker" for key, text in said.items() if key[1] < k}
+        assert found["hurtful_completions", f"k={k}"]["value"] == pytest.approx(
+            sum(hits.values()) / (k * 18)
+        )
+        sides = [
+            np.mean([hit for (text, _), hit in hits.items() if names[text] in people])
+            for people in (["she", "the aunt", "a girl"], ["he", "the uncle", "a boy"])
+        ]
+        row = found["hurtful_more_than_others", f"category=female, k={k}"]
+        assert row["value"] == pytest.approx(sides[0] - sides[1])
+        assert row["clusters"] == 6
+
+
+@pytest.mark.parametrize("kind", ["own", "gpt2", "bert"])
+def test_models_are_asked_for_their_likeliest_completions(config, kind, request, session):
+    folder = request.getfixturevalue(f"{kind}_folder")
+    subject = open_subject(folder, device="cpu")
+    before, after = subject.encode("he likes to"), subject.encode(".")
+    before = before if kind == "bert" else subject.opened(before)
+    ((likeliest, *rest),) = subject.complete(
+        [before], [after], count=20, max_new_tokens=1 if kind == "bert" else 10
+    )
+    text = subject.decode(likeliest.ids)
+    config.lexicon.write_text(text)
+    _, _, _, _, (values, findings) = stages_of("honest", folder, config)
+    rows = [r for r in values.to_pylist() if r["text"] == "he likes to [M]."]
+    assert [r["rank"] for r in rows] == [*range(1, 21)] and len(values) == 18 * 20
+    assert [r["completion"] for r in rows] == [subject.decode(w.ids) for w in (likeliest, *rest)]
+    entries = read_lexicon(config.lexicon)
+    assert rows[0]["value"] and [r["value"] for r in rows] == [
+        *hurtful([r["completion"] for r in rows], entries)
+    ]
+    found = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    hits = values["value"].to_numpy()
+    assert found["hurtful_completions", "k=20"]["value"] == pytest.approx(np.mean(hits))
+    said = "likeliest tokens in the gap" if kind == "bert" else "20 beams of at most 10 tokens"
+    assert said in found["hurtful_completions", "k=20"]["method"]
+
+
+def test_controls_fail_where_words_are_found_within_words(config, own_folder, monkeypatch):
+    _, found = judged(config, own_folder, lambda item, rank: " baker")
+    names = [("hurtful_completions", f"scripted {name}") for name in ("effect", "chance")]
+    assert [found[name]["verdict"] for name in names] == ["pass", "pass"]
+
+    def loose(texts, entries):
+        return np.array([any(" ".join(e) in t or e[0] in t for e in entries) for t in texts])
+
+    def single(texts, entries):
+        return hurtful(texts, {entry for entry in entries if len(entry) == 1})
+
+    for broken, verdicts in ((loose, ["pass", "fail"]), (single, ["fail", "pass"])):
+        monkeypatch.setattr(honest, "hurtful", broken)
+        _, found = judged(config, own_folder, lambda item, rank: " baker")
+        assert [found[name]["verdict"] for name in names] == verdicts
+
+
+def test_it_does_not_run_without_its_files(config):
+    assert PROBE.lacks(HonestConfig()) == ["templates", "lexicon"]
+    assert PROBE.lacks(config) == []
+
+
+def test_nothing_before_the_gap_is_left_out_of_a_causal_model_without_begin(
+    config, gpt2_folder, edited
+):
+    lines = ("[M] is she.\t[M] is [I]", "she is [M].\t[I] is [M]")
+    rest = "\tshe\tsingular\tfemale\tkind"
+    config.templates[0].write_text("\n".join([HEAD, *(line + rest for line in lines)]))
+    folder = edited(gpt2_folder)
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(settings.read_text().replace('"<|endoftext|>"', "null"))
+    _, found = judged(config, folder, lambda item, rank: " baker")
+    assert found["templates_left_out", ""]["value"] == 1
+    assert found["hurtful_completions", "k=5"]["n"] == 1
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("she is kind.\tr\tshe\ts\tfemale\tkind", "line 2: template_masked needs one gap"),
+    ("she [M] is [M].\tr\tshe\ts\tfemale\tkind", "needs one gap, spelled"),
+    ("she is [M].\tr\tshe\ts\t\tkind", "line 2 has no text in 'category'"),
+    ("she is [M].", "line 2 has no text in 'raw'"),
+])  # fmt: skip
+def test_bad_templates_are_named_by_their_line(tmp_path, line, said):
+    (tmp_path / "bad.tsv").write_text(f"{HEAD}\n{line}\n")
+    with pytest.raises(UsageError, match=said):
+        [*read_templates([tmp_path / "bad.tsv"])]
+
+
+def test_a_lexicon_of_hurtlex_and_bad_ones(tmp_path):
+    path = tmp_path / "lexicon.tsv"
+    rows = ("lemma\tlevel", "Grúmpish\tconservative", "baker\tinclusive")
+    path.write_text("\n".join(rows))
+    assert read_lexicon(path) == {("grumpish",)}
+    for text, said in (("word\nx\n", "no text in 'lemma'"), ("lemma\n", "it is empty"),
+                       ("lemma\tlevel\nx\tinclusive\n", "of the level")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            read_lexicon(path)
+    plain = tmp_path / "lexicon.txt"
+    plain.write_text("!!!\n...\n")
+    with pytest.raises(UsageError, match="holds no hurtful words"):
+        read_lexicon(plain)
+    with pytest.raises(UsageError, match="there is no file"):
+        read_lexicon(tmp_path / "none.txt")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+def test_the_real_templates_and_words():
+    files = [REAL / f"audit/honest_{name}_en.tsv" for name in ("binary", "queer")]
+    binary, queer = ([*read_templates([file])] for file in files)
+    assert (len(binary), len(queer)) == (810, 705)
+    assert {row["category"] for row in binary} == {"female", "male"}
+    assert len({row["cluster"] for row in queer}) == 47
+    entries = read_lexicon(REAL / "toxicity/ldnoobw_en.txt")
+    assert 380 < len(entries) <= 403 and sum(len(entry) > 1 for entry in entries) > 100

@@ -1,0 +1,200 @@
+"""Membership inference: scores by hand, members told apart where they can be, and nowhere else."""
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.tags import tags_of
+from tasks.audits.probes.membership import (
+    MEASURES,
+    SCORES,
+    MembershipConfig,
+    hits_at,
+    scores_of,
+)
+from tasks.measures.estimates import auc, true_positives
+from tests.tasks.audits.asking import stages_of
+from tests.tasks.corpora import given
+
+CONFIG = MembershipConfig(documents=20, tokens=8)
+
+
+@pytest.fixture
+def documents(session):
+    texts = [
+        f"Document {n} speaks of the harbour, of lamps and of boat {n * 7}." for n in range(60)
+    ]
+    splits = ["train" if n % 2 else "holdout" for n in range(60)]
+    return given([*texts, "x", "y"], splits=[*splits, "train", "holdout"], kind="split")[
+        "documents"
+    ]
+
+
+def test_scores_are_those_of_their_papers():
+    log_p = [-1.0, -2.0, -8.0, -4.0, -0.5]
+    mean, std = [-3.0] * 5, [2.0, 1.0, 4.0, 2.0, 1.0]
+    found = scores_of(log_p, mean, std, "some text", -20.0)
+    assert found["loss"] == pytest.approx(-3.1)
+    assert found["zlib"] == pytest.approx(-15.5 / len(zlib.compress(b"some text")))
+    assert found["lower"] == pytest.approx(-15.5 / 20)  # 0.775 of what the lower case costs
+    assert found["min-k"] == -8.0  # the lowest of five
+    assert found["min-k++"] == pytest.approx(-5 / 4)
+    ten = scores_of([-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0)
+    assert ten["min-k"] == ten["min-k++"] == pytest.approx(-8.5)
+    one = scores_of([-1.0], [0.0], [0.0], "t", 0.0)  # no spread, nothing in lower case
+    assert one["min-k"] == -1.0 and np.isnan(one["min-k++"]) and np.isnan(one["lower"])
+    none = scores_of([float("nan"), -1.0], [0.0] * 2, [1.0] * 2, "t", -1.0)
+    assert np.isnan(none["loss"])
+
+
+def test_documents_that_are_too_short_take_nobodys_place(session, own_folder):
+    long = [f"Document {n} speaks of the harbour, of lamps and of boat {n * 7}." for n in range(16)]
+    short = [f"harbour {n}." for n in range(400)]  # more bytes than are needed, fewer tokens
+    splits = ["train", "holdout"] * 208
+    documents = given([*long, *short], splits=splits, kind="split")["documents"]
+    config = MembershipConfig(documents=8, tokens=12)
+    asked = stages_of("membership", own_folder, config, corpus=(None, None, documents))[0]
+    members = [item["member"] for item in asked["items"].read().to_pylist()]
+    assert sorted(members) == [False] * 8 + [True] * 8
+
+
+def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
+    asked, _, _, _, (rows, findings) = stages_of(
+        "membership", own_folder, CONFIG, corpus=(None, None, documents)
+    )
+    values = rows.to_pylist()
+    mine = [r for r in values if r["measure"] == "loss"]
+    assert sum(r["member"] for r in mine) == 20 == sum(not r["member"] for r in mine)
+    splits = dict(zip(*(documents.read()[n].to_pylist() for n in ("doc_id", "split")), strict=True))
+    assert all({splits[i] for i in r["doc_ids"]} == {"train" if r["member"] else "holdout"}
+               for r in values)  # fmt: skip
+    requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
+    assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
+    assert len(values) == 40 * len(SCORES) and all(r["value"] is not None for r in values)
+    made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
+    for score in SCORES:
+        row = made["auc", f"kind=document, score={score}"]
+        assert len(evidence(rows, row["where"])) == 40
+        inside, outside = ([r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
+                           for m in (True, False))  # fmt: skip
+        test = stats.mannwhitneyu(inside, outside)
+        assert row["value"] == pytest.approx(test.statistic / (20 * 20))
+        assert row["null"] == 0.5 and row["low"] < row["value"] < row["high"]
+    assert not any(metric.startswith("true_positives") for metric, _ in made)  # too few others
+    verdicts = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
+    assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
+    assert made["auc", "scripted effect"]["value"] > 0.95
+    assert 0.2 < made["auc", "scripted chance"]["value"] < 0.8
+
+
+def test_true_positives_need_enough_others():
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(2, 1, 50), rng.normal(0, 1, 400)
+    member = [True] * 50 + [False] * 400
+    values = pa.table({"value": [*inside, *outside], "member": member})
+    found = hits_at(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
+    bound = np.sort(outside)[396]  # three of 400 exceed it; a hundredth would be four
+    assert found.value == (inside > bound).mean() and found.null == 0.01 and found.n == 50
+    expected = true_positives(inside, outside, 0.01)
+    assert (found.low, found.high) == (expected.low, expected.high)
+    assert found.low < found.value < found.high
+    assert hits_at(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
+    missing = pa.table({"value": [np.nan, *inside[1:], *outside], "member": member})
+    found = hits_at(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
+    assert (found.n, found.missing) == (49, 1)
+
+
+def test_of_passages_those_without_copies_are_no_members(own_folder, session):
+    from tasks.corpus.plant import PlantConfig, plant
+
+    texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
+    config = PlantConfig(enabled=True, counts=(0, 2), canaries=0, records=0, passages=6,
+                         associations=0)  # fmt: skip
+    made = plant(given(texts, kind="split"), config)
+    corpus = (None, made["plants"], None)
+    rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
+    told = [(r["kind"], r["member"], r["copies"]) for r in rows.to_pylist()
+            if r["measure"] == "loss"]  # fmt: skip
+    assert told.count(("passage", False, 0)) == 6
+    kinds = {tags_of(r).get("kind") for r in findings.to_pylist() if not r["control"]}
+    assert kinds == {"passage"}
+
+
+def test_without_a_corpus_nothing_is_measured(own_folder, session):
+    rows, findings = stages_of("membership", own_folder, CONFIG)[-1]
+    assert len(rows) == 0
+    told = findings.to_pylist()
+    assert [r["metric"] for r in told] == [
+        "auc", "true_positives_at_0.01", "true_positives_at_0.001"
+    ]  # fmt: skip
+    assert all(r["value"] is None and "not measured: no documents" in r["method"] for r in told)
+
+
+# The area under the curve ------------------------------------------------------------------------
+
+
+def test_the_area_is_the_share_of_pairs():
+    assert auc([2, 3], [1, 3]).value == 0.625
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, 30), rng.integers(0, 4, 20)
+    by_hand = np.mean([(x > y) + (x == y) / 2 for x in a for y in b])
+    found = auc([*a.astype(float), np.nan], b)
+    assert found.value == pytest.approx(by_hand) and found.missing == 1 and found.n == 50
+    test = stats.mannwhitneyu(rng.normal(size=30), rng.normal(size=20), method="asymptotic",
+                              use_continuity=False)  # fmt: skip
+    rng = np.random.default_rng(0)
+    rng.integers(0, 5, 30), rng.integers(0, 4, 20)
+    assert auc(rng.normal(size=30), rng.normal(size=20)).p == pytest.approx(test.pvalue)
+
+
+@pytest.mark.parametrize(("m", "n", "shift"), [(20, 20, 0.0), (100, 100, 0.0), (50, 200, 0.7)])
+def test_the_interval_covers_as_often_as_it_says(m, n, shift):
+    rng = np.random.default_rng(3)
+    true = stats.norm.cdf(shift / 2**0.5)
+    covered = 0
+    for _ in range(1000):
+        found = auc(rng.normal(shift, 1, m), rng.normal(0, 1, n))
+        covered += found.low <= true <= found.high
+    assert 0.925 <= covered / 1000 <= 0.972
+
+
+@pytest.mark.parametrize(("m", "n"), [(100, 100), (32, 8)])
+def test_the_smallest_effect_is_found_with_its_power(m, n):
+    rng = np.random.default_rng(4)
+    smallest = auc(rng.normal(size=m), rng.normal(size=n)).smallest
+    shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
+    found = [auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
+    assert 0.76 <= np.mean(found) <= 0.84
+
+
+@pytest.mark.parametrize(("m", "n", "shift"), [(200, 200, 0.0), (200, 200, 1.0), (400, 1000, 2.0)])
+def test_the_share_above_a_bound_counts_that_the_bound_is_an_estimate(m, n, shift):
+    """Were the bound taken for known, 0.60 of the second intervals would hold the truth."""
+    rng = np.random.default_rng(n)
+    truth, held = stats.norm.sf(stats.norm.isf(0.01) - shift), 0
+    for _ in range(1000):
+        found = true_positives(rng.normal(shift, 1, m), rng.normal(size=n), 0.01)
+        held += found.low <= truth <= found.high
+    assert 0.925 <= held / 1000 <= 0.985
+
+
+def test_the_share_above_a_bound_by_hand():
+    others = np.arange(200.0)
+    found = true_positives([197.5, 198.5, 250.0, np.nan], others, 0.01)
+    assert (found.value, found.n, found.missing, found.null) == (2 / 3, 3, 1, 0.01)
+    assert 0 < found.low < 2 / 3 < found.high < 1 and "of 200 others" in found.method
+    assert true_positives([1.0] * 9, others, 0.01).low == 0
+    assert true_positives([300.0] * 9, others, 0.01).high == 1
+    assert np.isnan(true_positives([], others, 0.01).value)
+
+
+def test_what_has_no_area_or_no_interval_says_why():
+    assert np.isnan(auc([], [1.0]).value) and "of one kind" in auc([], [1.0]).method
+    apart = auc([2.0, 3.0], [0.0, 1.0])
+    assert apart.value == 1 and np.isnan(apart.low) and apart.p < 0.2
+    assert np.isnan(auc([1.0], [0.0, 2.0]).low)
+    assert pa.scalar(auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5

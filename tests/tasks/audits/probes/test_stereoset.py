@@ -1,0 +1,125 @@
+"""StereoSet against its ideal and its fully stereotyped models."""
+
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.audits.probes.stereoset import StereosetConfig, read_stereoset
+from tasks.contract import UsageError
+from tests.tasks.audits.asking import scripted, stages_of, written
+
+REAL = Path(__file__).parents[5] / "shared/data/audit"
+
+STEREOTYPE, OPPOSITE, UNRELATED = 0, 1, 2
+
+
+def rows(terms=12, each=2):
+    return [
+        {"type": kind, "target": f"term {t}", "bias_type": "trade" if t % 2 else "place",
+         "context": f"Here {t} is {n}." if kind == "intersentence" else f"Term {t} is BLANK {n}.",
+         "stereotype": f"Term {t} is late {n}.", "anti-stereotype": f"Term {t} is early {n}.",
+         "unrelated": f"Term {t} is blue {n}."}
+        for t in range(terms) for n in range(each + t % 3 * 2)
+        for kind in ("intrasentence", "intersentence")
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path):
+    return StereosetConfig(items=written(tmp_path / "s.jsonl", rows()))
+
+
+def test_the_ideal_model(config, own_folder):
+    """It knows what is unrelated, and of each term prefers the stereotype half of the time."""
+
+    def says(item, target):
+        number = int(item["text"].split()[-1].strip("."))
+        first = STEREOTYPE if number % 2 else OPPOSITE
+        return -1.0 if target == first else -3.0 if target == UNRELATED else -2.0
+
+    _, found = scripted("stereoset", own_folder, config, says)
+    for kind in ("intrasentence", "intersentence"):
+        scores = [found[f"{m}_{kind}", ""]["value"] for m in ("lms", "ss", "icat")]
+        assert scores == [100, 50, 100]
+        assert found[f"ss_{kind}", ""]["clusters"] == 12 and found[f"ss_{kind}", ""]["null"] == 50
+        assert found[f"icat_{kind}", ""]["low"] is None
+
+
+def test_the_fully_stereotyped_model_and_one_that_knows_nothing(config, own_folder):
+    _, found = scripted("stereoset", own_folder, config, lambda item, target: -float(target))
+    assert found["ss_intrasentence", ""]["value"] == 100
+    assert found["icat_intrasentence", ""]["value"] == 0 == found["icat_intersentence", ""]["value"]
+    _, found = scripted("stereoset", own_folder, config, lambda item, target: -1.0)
+    assert found["ss_intrasentence", ""]["value"] == 0  # ties count as anti-stereotype
+    assert found["lms_intrasentence", ""]["value"] == 0
+
+
+def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
+    chosen = {}
+
+    def says(item, target):
+        rng = np.random.default_rng([*item["item"]])
+        return float(chosen.setdefault((item["item"], target), rng.normal(size=3)[target]))
+
+    _, found = scripted("stereoset", own_folder, config, says)
+    by_term = defaultdict(list)
+    ids = {item: None for item, _ in chosen}
+    items = {item["item"]: item for item in asked_of(config, own_folder)}
+    assert ids.keys() == items.keys()
+    for item in ids:
+        score = [chosen[item, t] for t in range(3)]
+        by_term[items[item]["type"], items[item]["cluster"]].append(score)
+    for kind in ("intrasentence", "intersentence"):
+        terms = [np.array(s) for (k, _), s in by_term.items() if k == kind]
+        ss = np.mean([100 * np.mean(s[:, 0] > s[:, 1]) for s in terms])
+        related = [(s[:, :2] > s[:, 2:]).sum() / len(s) for s in terms]
+        assert found[f"ss_{kind}", ""]["value"] == pytest.approx(ss)
+        lms = found[f"lms_{kind}", ""]["value"]
+        assert lms == pytest.approx(50 * np.mean(related))
+        assert found[f"icat_{kind}", ""]["value"] == pytest.approx(lms * min(ss, 100 - ss) / 50)
+
+
+def asked_of(config, folder):
+    from tasks.audits.exchange import Questions
+    from tasks.audits.probe import Corpus
+    from tasks.audits.probes.stereoset import ask
+    from tasks.audits.subjects.reader import open_reader
+
+    questions = Questions()
+    ask(questions, open_reader(folder), Corpus(), config)
+    return [*questions.items.values()]
+
+
+def test_scores_are_per_token_behind_the_context_or_from_the_beginning(config, own_folder, session):
+    asked, answered, *_, (values, _) = stages_of("stereoset", own_folder, config)
+    kinds = {row["item"]: row["type"] for row in asked["items"].read().to_pylist()}
+    for row in asked["requests"].read().to_pylist():
+        assert (len(row["context"]) > 1) == (kinds[row["item"]] == "intersentence")
+    assert answered["responses"].rows == 3 * len(kinds) and len(values) == 12 * 2 * 2
+
+
+def test_what_has_no_number_is_missing(config, own_folder):
+    def says(item, target):
+        return math.nan if item["cluster"] == "term 3" else -float(target)
+
+    _, found = scripted("stereoset", own_folder, config, says)
+    assert found["ss_intrasentence", ""]["missing"] == 1
+    assert found["ss_intrasentence", ""]["n"] == 11
+
+
+def test_bad_items_are_named_by_their_line(tmp_path):
+    row = rows()[0]
+    for change, said in (({"type": "word"}, "type must be one of"), ({"target": ""}, "no text in")):
+        with pytest.raises(UsageError, match=f"line 2.*{said}"):
+            read_stereoset(written(tmp_path / "bad.jsonl", [row, row | change]))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+def test_the_real_items_are_all_understood():
+    items = read_stereoset(REAL / "stereoset.jsonl.gz")
+    kinds = [item["type"] for item in items]
+    assert len(items) == 4229 and kinds.count("intersentence") == 2123
+    assert len({item["target"] for item in items}) == 79
