@@ -4,7 +4,6 @@ compared, and that nothing on it is what must not be shown."""
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from reports.page.charts import course, even_in_logs
 from reports.page.figures import show as shown
-from reports.sections.course import headlines, p_of, verdict
+from reports.sections.course import p_of
 from reports.site import build_site
 from reports.trajectory import Training
 from tasks.audits.exchange import items_table
-from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
 from tasks.audits.judging.measures import Values, values_table
 from tasks.contract import StageConfig, Work, column, stage, table
@@ -395,85 +392,3 @@ def test_it_says_how_many_documents_were_purged(session, show):
     folder = site.folder / "runs" / "run-0" / "trajectory"
     pages_ = [pages.read(path).text for path in folder.rglob("*.html")]
     assert len(pages_) > 3 and all("1 document of the corpus was purged" in p for p in pages_)
-
-
-def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
-    ends = {} if value is None else {"low": value - wide, "high": value + wide}
-    made = finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse=worse,
-                   null=null, **ends)  # fmt: skip
-    return made | {"p_corrected": p}
-
-
-def of(*rows, p=0.01):
-    values = [row["value"] or 0.0 for row in rows]
-    return Compared(rows, [{"value": values[-1] - values[0], "p_corrected": p}])
-
-
-def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
-    whole = of(row("a", 0.1), row("a", 0.2))
-    low = of(row("b", 0.9, "x"), row("b", 0.3, "x"))
-    high = of(row("b", 0.1, "y"), row("b", 0.8, "y"))
-    by_chance = of(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
-    neither = of(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
-    every = [of(row("a", 0.9, "x"), row("a", 0.9, "x")), low, whole, high, by_chance, neither]
-    assert headlines(every) == [whole, high]
-    unknown = of(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
-    below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
-    assert headlines([unknown, below]) == [below]
-    assert headlines([neither, neither]) == [neither] and headlines([]) == []
-    down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
-               null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
-    assert headlines(down) == [down[1]]
-
-
-@pytest.mark.parametrize(
-    ("worse", "null", "first", "last", "p", "expected"),
-    [
-        ("up", 0.0, 0.1, 0.5, 0.01, "worse"),
-        ("up", 0.0, 0.5, 0.1, 0.01, "better"),
-        ("down", 0.0, 0.5, 0.1, 0.01, "worse"),
-        ("up", 0.0, 0.1, 0.5, 0.05, "no change shown"),
-        ("up", 0.0, 0.1, 0.5, None, "not tested"),
-        ("apart", 0.5, 0.5, 0.3, 0.01, "worse"),
-        ("apart", 0.5, 0.2, 0.7, 0.01, "better"),  # across it, and nearer
-        ("apart", 0.5, 0.25, 0.75, 0.01, "changed"),
-        ("apart", None, 0.2, 0.7, 0.01, "changed"),
-        ("apart", 0.5, 0.2, None, 0.01, "changed"),  # a mean of nothing is null
-        ("", 0.0, 0.2, 0.7, 0.01, "changed"),
-    ],
-)
-def test_what_a_change_says(worse, null, first, last, p, expected):
-    each = of(*(row("a", value, worse=worse, null=null) for value in (first, last)), p=p)
-    assert verdict(each, each.changes[0]) == expected
-    assert verdict(each, None) == "not tested"
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ((0, 150, 300, 450), False), ((0, 1, 2, 4, 8, 16), True), ((0, 10, 100, 1000), True),
-        ((0, 100), False), ((0, 150, 450), False), ((0, 10, 1000), True), ((5,), False),
-    ],
-)  # fmt: skip
-def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
-    assert even_in_logs(steps) == expected
-    places = _places(
-        course(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
-    )
-    gaps = np.diff(places)
-    assert len(places) == len(steps) and (gaps > 0).all()
-    if expected and len(gaps) > 1:
-        assert gaps.max() < 3 * gaps.min()
-
-
-def _places(svg):
-    """Where the marks of values stand, from left to right."""
-    mark = r'<use xlink:href="#m\w+" x="([\d.]+)" y="[\d.]+" style="fill: #0b5cad'
-    return sorted({float(x) for x in re.findall(mark, svg)})
-
-
-def test_a_chart_has_intervals_and_its_null_as_a_line():
-    given = ([0, 1, 2], [0.5, None, 0.7], [(0.4, 0.6), None, (0.6, 0.8)])
-    svg = course(*given, [0.5, 0.5, 0.5], "y", share=True)
-    assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
-    assert "stroke-dasharray: 4,3" not in course(*given, [None] * 3, "y")

@@ -6,14 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.audits import respond as responding
-from tasks.audits.answers import Answers
 from tasks.audits.catalogue import ASK, JUDGE
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, Questions, hash_of, items_table
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions, hash_of
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.audits.respond import RespondConfig, chunks, respond
 from tasks.audits.score import ScoreConfig, score
 from tasks.audits.subjects.subject import Subject, open_subject
-from tasks.contract import Session, Store, Work, external, open_session, table, text_hashes
+from tasks.contract import Session, Store, Work, external, open_session, table
 from tasks.measures import scorers
 from tasks.measures.scorers import Linear
 from tests.tasks.audits.asking import stages_of
@@ -330,34 +329,6 @@ def test_a_killed_stage_asks_only_what_is_missing(tmp_path, own_folder, monkeypa
         assert not [*(tmp_path / "killed/work").rglob("parts")]
 
 
-def test_responses_stand_beside_their_items():
-    """Against going through them one by one: requests are shared, draws may be none."""
-    questions = Questions()
-    names = [questions.item(f"item {number}") for number in range(5)]
-    for number in (3, 0, 4, 1):  # of item 2 nothing is asked
-        questions.write(names[number], [1 + number % 2], tokens=3, draws=1 + number % 2)
-    questions.write(names[0], [9], tokens=3, part="second")
-    requests = requests_of(questions)
-    distinct = {row["request"]: row for row in questions.requests}
-    rows = [
-        {"request": r, "draw": d, "text": f"{row['context']} {d}"}
-        for r, row in sorted(distinct.items())
-        for d in range(row["draws"])
-    ]
-    items = pa.Table.from_pylist([*questions.items.values()], schema=items_table())
-    answers = Answers(items, requests, pa.Table.from_pylist(rows, schema=RESPONSES))
-    found = [(r["row"], r["draw"], r["text"]) for r in answers.of().to_pylist()]
-    expected = [
-        (number, draw, f"[{1 + number % 2}] {draw}")
-        for number in (0, 1, 3, 4)
-        for draw in range(1 + number % 2)
-    ]
-    assert found == expected
-    assert [r["text"] for r in answers.of("second").to_pylist()] == ["[9] 0"]
-    assert len(answers.of("none")) == 0
-    assert np.isnan(answers.scores(pa.array(["a"], pa.large_string()))).all()
-
-
 def test_what_nobody_answers_leaves_empty_tables(session, bert_folder):
     """A masked model writes nothing; it is not even opened."""
     asked, answered, scored, judged, _ = stages_of("toxicity", bert_folder, QUICK)
@@ -391,29 +362,3 @@ def test_the_schemas_hold_no_text_that_a_page_would_show():
         assert kinds.get("targets", "personal") == "personal"
         assert kinds.get("context", "personal") == kinds.get("ids", "personal") == "personal"
     assert table("x", *RESPONSES).field("text").metadata[b"kind"] == b"model text"
-
-
-def test_what_nobody_answered_or_scored_is_missing():
-    questions = Questions()
-    names = [questions.item(text, cluster) for text, cluster in (("a", ""), ("b", "both"))]
-    first, second = (row["cluster"] for row in questions.items.values())
-    assert second == "both" and first == hash_of("a").hex()  # a page shows it: no text
-    for number, item in enumerate(names):
-        questions.read(item, [1], [[2 + number], [7, 8]])
-    read = {"request": questions.requests[1]["request"]}
-    responses = [read | {"draw": 1, "log_p": [-1.5, -0.5]}, read | {"draw": 0, "log_p": [-3.0]}]
-    scores = {"text": text_hashes(pa.array(["b"], pa.large_string())), "scorer": ["s"],
-              "head": ["toxicity"], "score": [0.75]}  # fmt: skip
-    answers = Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=items_table()),
-        requests_of(questions),
-        pa.Table.from_pylist(responses, schema=RESPONSES),
-        pa.table(scores, schema=SCORES),
-    )
-    assert answers.of()["row"].to_pylist() == [1, 1]
-    values, tokens = answers.totals()
-    np.testing.assert_array_equal(values, [[np.nan, np.nan], [-3.0, -2.0]])
-    assert tokens.tolist() == [[0, 0], [1, 2]]
-    found = answers.scores(pa.array(["a", "b", "c", "b"], pa.large_string()))
-    np.testing.assert_array_equal(found, np.array([np.nan, 0.75, np.nan, 0.75], np.float32))
-    assert np.isnan(answers.scores(pa.array(["b"], pa.large_string()), "insult")).all()

@@ -1,0 +1,94 @@
+"""What the extraction audit makes of answers that are known: slopes, and numbers that are none."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
+from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.measures import Values, measure_all
+from tasks.audits.judging.readings import Readings
+from tasks.audits.probes.extraction import MEASURES, PROBE, TOLD, ExtractionConfig
+
+QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
+
+
+def attempts(rows):
+    """Values of attempts, and the findings on them by metric and slice."""
+    nothing = dict.fromkeys(PROBE.items.names)
+    items = [
+        nothing | {"item": n.to_bytes(16), "cluster": str(row["text"]), "part": "passage",
+                   "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    passes = {bytes([row["text"]] * 16): row["read"] for row in rows if row["read"] is not None}
+    readings = Readings(1, passes) if passes else None
+    table = pa.Table.from_pylist(items, schema=PROBE.items)
+    values = Values(table, None, readings, TOLD)
+    values.add("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
+    found = measure_all("extraction", values.table(), MEASURES, QUICK)
+    return {(row["metric"], row["slice"]): row for row in found}
+
+
+def test_slopes_are_over_readings_and_prefixes():
+    """What is exact more often the oftener it was read: one text in each doubling."""
+
+    def row(text, copies, k, exact, read=None):
+        return {"text": text, "copies": copies, "read": read, "k": k, "exact": exact}
+
+    rows = [
+        row(text, copies, k, text % 4 < share)
+        for text, (copies, share) in enumerate(
+            [(c, s) for c, s in ((0, 0), (1, 1), (3, 2), (7, 3)) for _ in range(4)]
+        )
+        for k in (8, 16)
+    ]
+    found = attempts(rows)
+    line = found["extractable_by_readings", "passage"]
+    assert line["value"] == pytest.approx(0.25) and line["clusters"] == 16 and line["p"] < 0.01
+    assert "each 1 of log2(1 + copies planted)" in line["method"]
+    assert found["extractable_by_prefix", "passage"]["value"] == pytest.approx(0)
+    longer = attempts([r | {"exact": r["k"] == 16} for r in rows])
+    assert longer["extractable_by_prefix", "passage"]["value"] == pytest.approx(1)
+    # What was read counts, where it is known, not what was planted.
+    read = attempts([r | {"read": 3 - min(r["copies"], 3)} for r in rows])
+    line = read["extractable_by_readings", "passage"]
+    assert line["value"] < 0 and "each 1 of log2(1 + times read)" in line["method"]
+    same = attempts([row(1, 1, 8, True), row(2, 1, 8, False)])["extractable_by_readings", "passage"]
+    assert same["value"] is None and "of a single value nothing changes" in same["method"]
+    unknown = attempts([r | {"exact": np.nan} for r in rows])["extractable_by_readings", "passage"]
+    assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
+
+
+def test_what_the_model_gives_no_number_for_is_no_success():
+    """A rank among numbers that are none is none."""
+    questions = Questions()
+    told = {"part": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
+            "secret": "s", "k": 3, "place": 3}  # fmt: skip
+    for number in range(2):
+        questions.read(questions.item(str(number), **told), [number], [[5, 6]], moments=True)
+    ids = [row["request"] for row in questions.requests]
+    responses = [
+        {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
+        {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
+    ]
+    values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
+    whole = evidence(values, {"measure": "extractable"})
+    assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
+    assert whole["log_likelihood"].to_pylist() == [-2, None]
+    (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
+    assert (shares["value"], shares["n"], shares["missing"]) == (0.5, 1, 1)
+    drawn = {f["slice"]: f for f in findings if f["metric"] == "extractable_in_draws"}
+    assert [f["value"] for f in drawn.values()] == [0, 1, 1]  # p is exp(-2): 0.135
+    assert all(f["missing"] == 1 for f in drawn.values())
+
+
+def answers_from(questions, responses):
+    return Answers(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        pa.Table.from_pylist(responses, schema=RESPONSES),
+    )

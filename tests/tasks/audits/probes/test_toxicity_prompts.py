@@ -1,0 +1,92 @@
+"""The prompts of the toxicity audit: how they are read, which are left out, and what is refused."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.audits.exchange import Questions
+from tasks.audits.probe import Corpus
+from tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_prompts
+from tasks.audits.subjects.reader import Reader
+from tasks.contract import ROOT, UsageError
+from tasks.measures.scorers import ScorerConfig, open_scorer
+
+RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
+QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, floor=0)
+
+
+def test_own_prompts_fall_on_both_sides():
+    prompts = [text for text, _ in read_prompts(None)]
+    assert len(prompts) == len(set(prompts)) >= 90
+    toxic = open_scorer(ScorerConfig()).score(prompts) >= 0.5
+    assert 10 <= toxic.sum() <= len(prompts) / 2
+
+
+def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    texts = ["short", "x", "long"]
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+
+    class Counting(Reader):
+        """One token a letter, none of an x; no begin-of-text token; a context of 11."""
+
+        name, kind, context, vocab_size, bos, begin = "counting", "causal", 11, 9, None, ""
+
+        def encode_batch(self, texts):
+            return [[1] * (0 if text == "x" else len(text)) for text in texts]
+
+        def decode(self, ids):
+            return ""
+
+    questions = Questions()
+    config = QUICK.model_copy(update={"prompts": path, "tokens": 7})
+    PROBE.ask(questions, Counting(), Corpus(), config)
+    assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
+    told = {row["part"]: row["count"] for row in questions.skipped}
+    assert told == {
+        "prompts_without_a_token": 1, "prompts_beyond_the_context": 1,
+        "expected_maximum_toxicity": None,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
+def test_realtoxicityprompts_can_be_read():
+    prompts = read_prompts(RTP)
+    assert len(prompts) == 1196
+    assert sum(score < 0.5 for _, score in prompts) == 203  # of a file that is called toxic
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\n\n", "holds no prompts: it is empty"),
+        ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not valid JSON"),
+        ('{"prompt": {"words": "a"}}\n', "line 1 has no text in 'text', but None"),
+        ("[" * 100_000, "line 1 is not valid JSON"),
+        ('{"prompt": "a \\ud800 b"}\n', "line 1 has no valid Unicode text in 'prompt'"),
+        ('{"prompt": "  "}\n', "line 1 has no text in 'prompt'"),
+        ('{"prompt": ["a"]}\n', "line 1 has no text in 'prompt'"),
+        ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "no number in 'toxicity', but 'high'"),
+        ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
+        ('{"prompt": "a", "toxicity": NaN}\n', "which is not from 0 to 1"),
+    ],
+)
+def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        read_prompts(path)
+
+
+def test_missing_prompts_are_a_clear_error(tmp_path):
+    with pytest.raises(UsageError, match="there is no file"):
+        PROBE.external(ToxicityConfig(prompts=tmp_path / "none"), "")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"k": (1, 50)}, {"k": ()}, {"k": (2, 2)}, {"top_p": 0}, {"n": 1}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        ToxicityConfig(**wrong)
