@@ -212,7 +212,9 @@ class _Rows:
         lengths = np.array([len(p) for p in self.prompts])
         starts = self._starts(lengths)
         windows = [Window(p[s:], len(p) - s) for p, s in zip(self.prompts, starts, strict=True)]
-        capacity = min(self.context, max(len(w.tokens) for w in windows) + self.max_new)
+        # A slot more than are ever filled: of all slots the view is contiguous, of some it is not,
+        # and a compiled step would be compiled for both.
+        capacity = 1 + min(self.context, max(len(w.tokens) for w in windows) + self.max_new)
         cache = new_cache(self.model, len(windows), capacity)
         logits = read_windows(self.model, windows, cache, self.sources)
         owner = torch.from_numpy(self.owner).to(self.device)
@@ -258,10 +260,9 @@ class _Rows:
                 rows[moved], begins, lengths[moved], prompts, strict=True
             )
         ]
-        part = new_cache(self.model, len(windows), self.context)
+        part = new_cache(self.model, len(windows), cache.layers[0].keys.shape[2])
         index = torch.from_numpy(moved).to(self.device)
         logits[index] = read_windows(self.model, windows, part)
         for layer, new in zip(cache.layers, part.layers, strict=True):
-            size = layer.keys.shape[2]
-            layer.keys[index] = new.keys[:, :, :size]
-            layer.values[index] = new.values[:, :, :size]
+            layer.keys[index] = new.keys
+            layer.values[index] = new.values
