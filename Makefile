@@ -19,7 +19,7 @@ proof: run
 	$(VENV)/bin/hallmark prove latest --seeds 1
 
 # What tests share is made once in a process: tests/conftest.py says which stay together. In the
-# order of names the longest files, those of flows, come first. Three processes: much of the time is
+# order of names the longest, those of flows, come first. Three processes: much of the time is
 # waited for processes that tests start and stop, and two would leave a core of two idle meanwhile.
 test: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder

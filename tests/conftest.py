@@ -32,13 +32,13 @@ def pytest_runtest_makereport(item, call):
 
 def pytest_xdist_make_scheduler(config, log):
     """One process for the tests of a file, which share what is costly to make, and one for all of
-    tests/flows, which look at one run of smoke."""
+    each folder of tests/flows, which look at one run of smoke."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.partition("::")[0]
-            return "tests/flows" if file.startswith("tests/flows/") else file
+            return file.rpartition("/")[0] if file.startswith("tests/flows/") else file
 
     return ByFile(config, log)
 

@@ -22,7 +22,7 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.encoding import load_tokenizer
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-from tests.flows.test_purge import contents
+from tests.flows.anew.test_purge import contents
 from tests.tasks.corpora import given
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from reports.reveal import reveal
 from reports.site import build_site
 from tasks.contract import Session, Store, open_session
 from tasks.corpus.ingest import ingest
-from tests.flows.test_purge import COPIED, SECRET, id_of, source
+from tests.flows.anew.test_purge import COPIED, SECRET, id_of, source
 from tests.reports import artifacts, pages
 
 RUN = "20260101-100000-aaaa"
