@@ -41,6 +41,8 @@ COMMANDS = {
     "log-probabilities.",
     "finetune": "Train a checkpoint on pairs, or on texts or words with labels, score it and write "
     "its task card.",
+    "runs": "List the runs of a store, the newest last: what each is of, how it ended, what its "
+    "policy says.",
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
     "report": "Build the site of all runs and print where RUN's cards are.",
     "trace": "Follow a document through a run, what each stage made of it, which steps read it; or "

@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
     "run", "audit", "finetune", "status", "report", "trace", "purge", "batch", "replay", "serve",
-    "settings", "tables", "doctor", "generate", "compare", "mitigate", "study", "prove",
+    "settings", "tables", "doctor", "generate", "compare", "mitigate", "study", "prove", "runs",
 )  # fmt: skip
 
 

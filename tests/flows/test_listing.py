@@ -1,0 +1,100 @@
+"""`hallmark runs`: which runs a store holds, and how they ended."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from flows.commands.runs import list_runs, render
+from tasks.audits.judging.policy import VERDICTS
+from tasks.contract import NoConfig, Session, Store, Work, open_session, stage
+from tests.flows.conftest import here
+
+
+@stage(tables={"verdicts": VERDICTS})
+def judged(config: NoConfig, work: Work) -> None:
+    rows = [{"rule": rule, "audit": "bias", "metric": "m", "slice": part, "bound": "< 1",
+             "verdict": verdict, "why": ""}
+            for rule, part, verdict in (("polite", "", "pass"), ("fair", "a", "fail"),
+                                        ("fair", "b", "fail"))]  # fmt: skip
+    work.table("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Runs of several kinds: ``run.json`` as a flow writes it."""
+    store = Store(tmp_path / "store")
+    with open_session(Session(store)):
+        verdicts = judged(NoConfig())
+    entry = {"label": "policy", "stage": verdicts.stage, "artifact": verdicts.name,
+             "content": verdicts.content, "seconds": 1.0}  # fmt: skip
+    began, ended = "2026-11-25T23:59:30+00:00", "2026-11-26T00:20:35+00:00"
+    base = {"flow": "pipeline", "config_name": "demo", "config_file": None, "overrides": [],
+            "config": {}, "checkpoint": None, "status": "completed", "started": began,
+            "ended": ended, "host": socket.gethostname(), "pid": os.getpid(), "platform": "",
+            "stages": [], "error": None}  # fmt: skip
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name, changes in {
+        "a": {"stages": [entry | {"cached": False}, entry | {"label": "x", "cached": True}]},
+        "b": {"flow": "audit", "checkpoint": "a@0", "config_name": "smoke", "ended": None,
+              "status": "running"},
+        "c": {"status": "failed", "error": "the disk is full"},
+        "d": {"status": "running", "ended": None, "pid": gone.pid},
+        "w": {"flow": "world"},
+    }.items():  # fmt: skip
+        store.put(f"runs/{name}/run.json", json.dumps(base | {"run": name} | changes).encode())
+    return str(tmp_path / "store")
+
+
+def names(rows):
+    return [row["run"] for row in rows]
+
+
+def test_each_run_says_how_it_stands(store):
+    a, b, c, d = list_runs(store)
+    assert names((a, b, c, d)) == ["a", "b", "c", "d"]
+    assert (a["stages"], a["made"], a["broken"], a["status"]) == (2, 1, ["fair"], "completed")
+    assert (b["checkpoint"], b["broken"], b["status"]) == ("a@0", [], "running")
+    assert (c["status"], c["error"]) == ("failed", "the disk is full")
+    assert d["status"] == "interrupted"  # whoever ran it is gone
+
+
+def test_they_are_chosen_by_what_they_are(store):
+    assert names(list_runs(store, flow="audit")) == names(list_runs(store, config="smoke")) == ["b"]
+    assert names(list_runs(store, status="failed")) == ["c"]
+    assert names(list_runs(store, broken=True)) == ["a"]
+    assert names(list_runs(store, flow="world")) == ["w"]  # among the others they would be most
+    assert list_runs(store, flow="audit", status="failed") == []
+
+
+def test_the_terminal_has_a_line_a_run(store):
+    head, a, b, *_, d = render(list_runs(store)).splitlines()
+    assert head.split()[:3] == ["run", "of", "config"]
+    assert a.split() == ["a", "pipeline", "demo", "2026-11-25", "23:59", "1,265", "s", "1", "of",
+                         "2", "completed,", "policy", "broken:", "fair"]  # fmt: skip
+    assert "audit of a@0" in b and b.endswith("running")
+    assert d.endswith("interrupted")
+    assert render([]) == "no such run"
+
+
+def test_verdicts_that_are_gone_hide_no_run(store):
+    (name,) = [row["artifact"] for row in json.loads(
+        Store(store).get("runs/a/run.json"))["stages"] if row["label"] == "policy"]  # fmt: skip
+    Store(store).delete([f"artifacts/{name}/manifest.json"])
+    assert list_runs(store)[0]["broken"] is None
+    assert names(list_runs(store, broken=True)) == []
+    assert "a" in render(list_runs(store))
+
+
+def test_what_there_is_not_is_refused_in_a_sentence(store, tmp_path):
+    env = {**os.environ, "HALLMARK_STORE": store}
+    done = here(("runs", "--status", "done"), env)
+    assert done.returncode == 2 and "completed" in done.stderr
+    done = here(("runs", "--store", str(tmp_path / "none")), env)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert names(json.loads(here(("runs", "--json"), env).stdout)) == ["a", "b", "c", "d"]
