@@ -308,7 +308,8 @@ class Writer:
         known = [n for n in ("item", "cluster", "text") if n in sides[0].dataset.schema.names]
         columns = [sides[0].column_of(name) for name in known]
         cells = [
-            ([cell_of(column, one, self.masker) for column in columns],
+            ([cell_of(column, one[column.name], one.get(column.judged_by), self.masker)
+              for column in columns],
              [_number(one["value"]), _number(other["value"]), _number(_gap((one, other)))])
             for one, other in both[:PAIRS]
         ]  # fmt: skip

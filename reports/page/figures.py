@@ -86,12 +86,16 @@ class Evidence:
             return str(self.artifact.manifest["files"][self.table]["sha256"])
         return self.artifact[self.table].digest
 
+    @functools.cached_property
+    def said(self) -> Mapping[str, Column]:
+        """What is said of the table's columns, by their names."""
+        if self.data is None:
+            return self.artifact[self.table].columns
+        return {known.name: known for known in described(self.data.schema)}
+
     def column_of(self, name: str) -> Column:
         """What a column is; one that nothing is said of may hold anything."""
-        said = self.artifact[self.table].columns if self.data is None else {
-            known.name: known for known in described(self.data.schema)
-        }  # fmt: skip
-        return said.get(name, Column(name, "", "personal"))
+        return self.said.get(name, Column(name, "", "personal"))
 
     @property
     def page(self) -> str:
