@@ -25,6 +25,7 @@ def reach(freedom: int, level: float, stated: int = 0) -> float:
     0.8. ``stated``: the degrees of freedom from which the error is estimated that it is stated in,
     0 where that is known; then the power is 0.8 on average over such estimates, which of few
     clusters are often too small."""
+    from scipy.optimize import brentq
     from scipy.special import gammaincinv, ndtr, stdtrit
 
     def errors(freedom: int) -> Float64:
@@ -34,12 +35,9 @@ def reach(freedom: int, level: float, stated: int = 0) -> float:
 
     bound = float(stdtrit(freedom, (1 + level) / 2)) * errors(freedom)[:, None]
     size = errors(stated) if stated else np.ones(1)
-    low, high = 0.0, 1e3
-    for _ in range(60):
-        many = (low + high) / 2
-        enough = ndtr(many * size - bound).mean() >= POWER
-        low, high = (low, many) if enough else (many, high)
-    return high
+    return float(
+        brentq(lambda many: ndtr(many * size - bound).mean() - POWER, 0.0, 1e3, xtol=1e-12)
+    )
 
 
 def share_effect(each: float, freedom: int, null: float, level: float) -> float:
