@@ -43,12 +43,9 @@ def model_of(settings: ModelConfig, vocabulary: int, context: int) -> ModelConfi
 
 def parameters(model: ModelConfig) -> dict[str, int]:
     """Parameters by group and in total, and those that Muon would train; no memory is taken."""
-    import torch
+    from model.interchange.unset import unset
 
-    from model.architecture import Transformer
-
-    with torch.device("meta"):
-        made = Transformer(model)
+    made = unset(model)
     matrices = sum(
         p.numel() for name, p in made.named_parameters() if p.ndim == 2 and ".blocks." in name
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.config import OBJECTIVES, Architecture, ModelConfig, Objective, from_dict, to_dict
 from model.interchange.files import atomic_folder, save_tensors
+from model.interchange.unset import unset
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -135,9 +136,7 @@ def load(
     config = read_config(folder)
     check_tokenizer(_require(folder, TOKENIZER), config.vocab_size)
     path = _require(folder, WEIGHTS)
-    with torch.device("meta"):
-        model = Transformer(config)
-    expected = shapes(model.state_dict())
+    expected = shapes(unset(config).state_dict())
     if config.tie_embeddings:
         del expected["head.weight"]
     try:
@@ -148,9 +147,8 @@ def load(
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is truncated or not a safetensors file: {error}.") from error
     check_floats(path, weights)
-    model = model.to_empty(device=device)
+    model = unset(config, device)
     if config.tie_embeddings:
-        model.head.weight = model.embedding.weight
         weights["head.weight"] = weights["embedding.weight"]
     model.load_state_dict(weights)
     model.objective = objective or read_objective(folder, config.architecture)

@@ -22,6 +22,7 @@ from model.interchange.entries import Family
 from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS
 from model.interchange.files import atomic_folder, save_tensors
 from model.interchange.labellers import LABELLERS
+from model.interchange.unset import unset
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -104,19 +105,18 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
             f"{folder}: a tensor does not have the shape that its config.json says: "
             f"{str(error).splitlines()[0]}."
         ) from error
-    model = Transformer(config)
+    model = unset(config, device)
     if config.tie_embeddings:
         ours["head.weight"] = ours["embedding.weight"]
     model.load_state_dict(ours)
-    return model.to(device).eval()
+    return model.eval()
 
 
 def _translated(
     folder: Path, family: Family, config: ModelConfig, weights: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """Our tensors of theirs, each of the shape that the config asks for."""
-    with torch.device("meta"):
-        expected = Transformer(config).state_dict()
+    expected = unset(config).state_dict()
     theirs = _prepared(weights, family, config)
     ours: dict[str, Tensor] = {}
     for entry in family.entries(config):

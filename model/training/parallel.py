@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Parallel
+from model.interchange.unset import unset
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -138,11 +139,8 @@ class World:
         weights = {name: self.to_first(p) for name, p in model.named_parameters()}
         if not self.first:
             return None
-        with torch.device("meta"):
-            copy = Transformer(model.config)
-        copy = copy.to_empty(device=model.embedding.weight.device)
+        copy = unset(model.config, model.embedding.weight.device)
         if model.config.tie_embeddings:
-            copy.head.weight = copy.embedding.weight
             weights["head.weight"] = weights["embedding.weight"]
         copy.load_state_dict(weights)
         copy.objective, copy.pairs = model.objective, model.pairs
