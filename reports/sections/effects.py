@@ -116,7 +116,8 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
     more = worst([r for r in rows if r["verdict"] == "more"])
     blocks: list[Block] = []
     if more:
-        note = f"Struck out more often than all other documents; the worst of {len(more)}. "
+        part = f"; the worst {FIRST} of {len(more)}" if len(more) > FIRST else ""
+        note = f"Struck out more often than all other documents{part}. "
         blocks.append(
             Grid("Whom curation silenced", COLUMNS,
                  [line(corpus, row) for row in more[:FIRST]], NUMBERS,

@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from filelock import FileLock
 from prefect.context import refresh_global_settings_context
 
 from flows import cli
@@ -86,8 +87,15 @@ def apart(smoke, tmp_path_factory) -> Hallmark:
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory, request) -> Hallmark:
-    """A store with one completed run of the smoke config."""
-    hallmark = Hallmark(tmp_path_factory.mktemp("smoke") / "store")
-    report = hallmark.json("run", "smoke")
-    assert report["status"] == "completed"
-    return replace(hallmark, server=request.getfixturevalue("server"))
+    """A store with one completed run of the smoke config. The process of the tests that needs it
+    first makes it; each has a copy of its own."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = Hallmark(shared / "smoke")
+    with FileLock(shared / "smoke.lock"):
+        if not (shared / "smoke.made").exists():
+            assert made.json("run", "smoke")["status"] == "completed"
+            (shared / "smoke.made").touch()
+    store = tmp_path_factory.mktemp("smoke") / "store"
+    shutil.copytree(made.store, store, symlinks=True)
+    return Hallmark(store, request.getfixturevalue("server"))
