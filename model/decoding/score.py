@@ -100,7 +100,8 @@ def target_log_probs(
 ) -> list[Float32]:
     """log p of each token of a target after its first, given its source; an encoder-decoder.
 
-    A source or a target longer than the context is a ValueError.
+    A source or a target longer than the context is a ValueError. ``batch_tokens``: most tokens of
+    sources and targets per forward pass, padding included; a pair that has more is read alone.
     """
     cells = _scan_targets(model, sources, targets, log_probs_of, 1, batch_tokens)
     return [cell[0] for cell in cells]
@@ -142,8 +143,13 @@ def _scan_targets(
                    key=lambda i: (len(targets[i]), len(sources[i])))  # fmt: skip
     size = chunk_rows(model.config.vocab_size, device.type)
     while order:
-        width = len(targets[order[-1]]) + len(sources[order[-1]])
-        batch = [order.pop() for _ in range(min(len(order), max(1, batch_tokens // width)))]
+        batch = [order.pop()]
+        longest, widest = len(targets[batch[0]]), len(sources[batch[0]])
+        while order:
+            widest = max(widest, len(sources[order[-1]]))
+            if (len(batch) + 1) * (longest + widest) > batch_tokens:
+                break
+            batch.append(order.pop())
         ids, real = padded([targets[i] for i in batch], device)
         source, keys = padded([sources[i] for i in batch], device)
         keep = real[:, 1:]

@@ -1,0 +1,88 @@
+"""Targets of sources, as an encoder-decoder finds them, against one token at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from model.decoding import score
+from model.decoding.score import target_log_probs, target_moments
+from tests.model.oracles import logits, tiny
+
+TARGETS = [[0, 5, 9, 3], [0, 7], [0], [], list(range(2, 18)), [0, 4, 4, 8, 8, 8, 2]]
+SOURCES = [[3], [9, 8, 7, 6], [5], [5], [4] * 16, [2, 60]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny(architecture="encoder_decoder")
+
+
+@torch.no_grad()
+def next_of(model, source, tokens):
+    """log p (V,) of the token behind ``tokens``: one pair alone, without padding."""
+    given = {"source": torch.tensor([source])}
+    return logits(model, torch.tensor([tokens]), **given)[0, -1].log_softmax(-1).double()
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+@pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
+def test_log_probabilities_are_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
+    monkeypatch.setattr(score, "chunk_rows", lambda *_: chunk)
+    found = target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
+    for source, target, scores in zip(SOURCES, TARGETS, found, strict=True):
+        assert scores.dtype == np.float32
+        expected = [float(next_of(model, source, target[:i])[target[i]])
+                    for i in range(1, len(target))]  # fmt: skip
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_a_batch_holds_no_more_tokens_than_it_may(model, monkeypatch):
+    """Source and target of the longest pair, times the pairs; a pair that is too long is alone."""
+    sizes = []
+    forward = type(model).forward
+
+    def counted(self, batch):
+        sizes.append(batch.ids.shape[0] * (batch.ids.shape[1] + 1 + batch.source.shape[1]))
+        return forward(self, batch)
+
+    monkeypatch.setattr(type(model), "forward", counted)
+    target_log_probs(model, SOURCES, TARGETS, batch_tokens=30)
+    assert len(sizes) >= 3 and sorted(sizes)[-1] == 32 and sorted(sizes)[-2] <= 30
+    sizes.clear()
+    target_log_probs(model, SOURCES, TARGETS, batch_tokens=10_000)
+    assert len(sizes) == 1
+
+
+def test_moments_are_those_of_each_pair_alone(model):
+    found = target_moments(model, SOURCES, TARGETS, forbid=(1, 2))
+    for source, target, got in zip(SOURCES, TARGETS, found, strict=True):
+        assert len(got.rank) == max(0, len(target) - 1)
+        for i in range(1, len(target)):
+            log_p = next_of(model, source, target[:i])
+            mean = float((log_p.exp() * log_p).sum())
+            assert got.log_probs[i - 1] == pytest.approx(float(log_p[target[i]]), abs=1e-4)
+            assert got.mean[i - 1] == pytest.approx(mean, abs=1e-4)
+            written = [token for token in range(len(log_p)) if token not in (1, 2)]
+            assert got.rank[i - 1] == int((log_p[written] > log_p[target[i]]).sum())
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "words"),
+    [
+        ([[3]], [[0, 1], [0, 1]], "Each target needs a source"),
+        ([[]], [[0, 1]], "of at least one token"),
+        ([[61]], [[0, 1]], "Token id 61"),
+        ([[3]], [[0, 61]], "Token id 61"),
+        ([[3]], [[0] * 18], "17 tokens exceeds the context of 16"),
+    ],
+)
+def test_bad_pairs_are_refused(model, sources, targets, words):
+    with pytest.raises(ValueError, match=words):
+        target_log_probs(model, sources, targets)
+
+
+def test_a_decoder_has_no_sources():
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        target_log_probs(tiny(), [[3]], [[0, 1]])
