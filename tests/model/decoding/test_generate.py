@@ -197,8 +197,8 @@ def test_the_penalty_spares_the_token_that_ends_a_text():
     """Which is the one that begins it, and so stands in every history."""
     model = tiny(head_bias=True)
     with torch.no_grad():
-        model.head.bias[0] += 2  # the end comes now and then
-    prompts = [[0, a, b] for a in range(2, 12) for b in (20, 30)]
+        model.head.bias[:2] += 2  # the end comes now and then, and what pads histories
+    prompts = [p for a in range(2, 12) for p in ([0, a, 20], [0, a, 30, 15 + a])]
     settings = {"max_new_tokens": 12, "temperature": 0.0, "forbid": ()}
     found = generate(model, prompts, repetition_penalty=3.0, stop=(0,), **settings)
     for prompt, (text,) in zip(prompts, found, strict=True):
