@@ -149,6 +149,8 @@ def test_top_k_and_nucleus_keep_the_textbook_sets():
     ]
     assert torch.equal(keep_nucleus(logits, 1.0), logits)
     assert torch.equal(keep_top_k(logits, 9), logits)
+    equals = torch.tensor([[2.0, 1.0, 2.0, -1.0]])  # as probable as the most probable: kept
+    assert (keep_min_p(equals, 1.0) > -torch.inf).tolist() == [[True, False, True, False]]
 
 
 def test_nucleus_equals_its_definition_on_random_rows():
@@ -227,6 +229,7 @@ def test_temperature_decays_to_its_last_value():
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": 0.0, "samples": 2}, "Greedy"),
         ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
