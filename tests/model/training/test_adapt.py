@@ -8,7 +8,7 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.interchange.checkpoint import load, save
-from model.training.adapt import adapted, for_labels, freeze_body
+from model.training.adapt import adapted, body_learns, for_labels, freeze_body
 from tests.model.oracles import tiny, write_tokenizer
 
 IDS = torch.tensor([[0, 5, 6, 7], [0, 9, 8, 2]])
@@ -52,6 +52,35 @@ def test_only_the_output_layer_of_a_frozen_model_learns():
     freeze_body(model)
     learns = {name for name, p in model.named_parameters() if p.requires_grad}
     assert learns == {"transform.0.weight", "transform.0.bias", "head.weight"}
+    assert not body_learns(model)
+    model.type_embedding.weight.requires_grad_(True)
+    assert body_learns(model)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "whole", "sentences", "types", "pooler", "bias"),
+    [
+        ("encoder", True, 2, 2, True, True),
+        ("encoder", True, 1, 0, True, True),
+        ("encoder", False, 3, 3, False, True),
+        ("decoder", True, 2, 0, False, False),
+        ("decoder", False, 1, 0, False, True),
+    ],
+)
+def test_labels_are_read_off_as_architectures_of_transformers_do(
+    architecture, whole, sentences, types, pooler, bias
+):
+    base = tiny(architecture=architecture).config
+    made = for_labels(base, ("x", "y"), of_sequences=whole, sentences=sentences)
+    assert (made.token_types, made.head_transform, made.head_bias) == (types, pooler, bias)
+    assert made.labels == ("x", "y") and not made.tie_embeddings
+
+
+def test_what_tells_sentences_apart_already_goes_on_doing_so():
+    base = tiny(architecture="encoder", token_types=4).config
+    for sentences in (1, 2, 5):
+        made = for_labels(base, ("x", "y"), of_sequences=True, sentences=sentences)
+        assert made.token_types == max(4, sentences)
 
 
 @pytest.mark.parametrize(

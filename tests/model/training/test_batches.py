@@ -67,6 +67,7 @@ def test_one_step_is_made_ahead_and_none_behind_the_last():
         if step < 3:
             made.wait(10)
         assert set(asked) <= set(range(1, min(step + 1, 3) + 1))
+    assert ahead.next is None  # nor is it waiting for its turn, which an end would take from it
     ahead.close()
     assert asked == [1, 2, 3]
 
