@@ -2,8 +2,9 @@
 
 Requests are answered in chunks that are a function of the requests alone; a kill loses the one in
 hand. The model is opened at the first chunk that is not yet answered, once for all probes, in this
-process: its kernels use every processor. Nothing here knows what the answers are for: another
-scorer, threshold or statistic asks nobody again.
+process: its kernels use every processor, and with fewer threads some sums would come in another
+order, so that the mapper decided what is answered. Nothing here knows what the answers are for:
+another scorer, threshold or statistic asks nobody again.
 """
 
 from __future__ import annotations
