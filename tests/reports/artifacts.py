@@ -10,14 +10,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from tasks.audits.ability.attention_maps import (
-    CHOSEN,
-    TOKENS,
-    WEIGHTS,
-    Reading,
-    token_table,
-    weight_tables,
-)
+from tasks.audits.ability import attention_maps as maps
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
@@ -332,14 +325,14 @@ class Names:
         return "<|endoftext|>"
 
 
-@stage(tables={"texts": CHOSEN, "tokens": TOKENS, "weights": WEIGHTS})
+@stage(tables={"texts": maps.CHOSEN, "tokens": maps.TOKENS, "weights": maps.WEIGHTS})
 def looked_at(config: MapsConfig, work: Work) -> None:
     """Random weights as ``attention_maps`` leaves them, most on the first token; and a note."""
     random = np.random.default_rng(3)
     for number, text in enumerate(LOOKED_AT, start=1):
         places = [None, *((i, min(i + 4, len(text))) for i in range(0, len(text), 4))]
-        reading = Reading(list(range(len(places))), places, 7 * (number - 1))
-        work.table("tokens").write(token_table(number, text, reading, Names()))
+        reading = maps.Reading(list(range(len(places))), places, 7 * (number - 1))
+        work.table("tokens").write(maps.token_table(number, text, reading, Names()))
         found = {}
         for stack in config.stacks:
             shape = (config.layers, config.heads, len(places), len(places))
@@ -348,7 +341,7 @@ def looked_at(config: MapsConfig, work: Work) -> None:
             if stack == "decoder":
                 weights = np.tril(weights)
             found[stack] = list(weights / weights.sum(-1, keepdims=True))
-        for weights in weight_tables(number, found):
+        for weights in maps.weight_tables(number, found):
             work.table("weights").write(weights)
     count = len(LOOKED_AT)
     work.table("texts").write(
