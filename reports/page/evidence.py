@@ -180,8 +180,8 @@ def describe(figure: Figure) -> str:
 def _lines(
     columns: Sequence[Column], head: pa.Table, masker: Masker, anchors: Collection[str]
 ) -> Markup:
-    """The lines of a table's body. They are made here: a template takes four times as long over
-    the hundred thousand cells of a card."""
+    """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
+    card a template takes longer than all else that is done for them."""
     each = [_cells(column, head, masker, anchors) for column in columns]
     lines = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*each, strict=True)]
     return Markup("\n".join(lines))  # noqa: S704  # of cells that are escaped

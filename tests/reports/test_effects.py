@@ -75,6 +75,17 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
+@pytest.mark.parametrize(
+    ("count", "said"), [(8, "documents. "), (9, "documents; the worst 8 of 9. ")]
+)
+def test_more_groups_than_fit_are_counted(session, count, said):
+    many = [("identity", f"group {n}", 3.0 - n / 10, "more") for n in range(count)]
+    [grid, _] = silenced(corpus_of(*many))
+    assert len(grid.rows) == 8 and grid.note.startswith(
+        f"Struck out more often than all other {said}"
+    )
+
+
 def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
     [grid] = along(corpus_of(("identity", "women", None, "more"))).blocks
     assert [part.short for part in grid.rows[0][1:]] == ["∞", "∞"]
