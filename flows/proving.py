@@ -140,7 +140,7 @@ def _case(run: Run, kind: str, part: str, rows: Sequence[Row]) -> Case:
     units = Units(run[label(first["audit"], "audit")])
     where = [units.where(row) for row in rows]
     name = f"{first['audit']}: {first['metric']}".replace("_", " ") + (f", {part}" if part else "")
-    if None in where:
+    if None in map(units.of, rows):
         raise UsageError(
             f"{full_name(first)} is no mean of units that each have a value, so arms cannot be "
             f"compared unit by unit; name another finding"
@@ -166,7 +166,7 @@ def full_name(row: Row) -> str:
 
 def plan(run: Run, findings: Sequence[str]) -> BehindConfig:
     """The cases that a run's findings make. UsageError where there is none."""
-    rows = [finding_of(run, name) for name in findings] if findings else worst(run)
+    rows = [finding_of(run, name) for name in dict.fromkeys(findings)] if findings else worst(run)
     if not rows:
         raise UsageError(
             f"run {run.id} has no finding of {' and '.join(PROVED)} that can be proved: nothing "

@@ -150,6 +150,10 @@ class ClosedLoop:
 
     def head(self, cases: Sequence[Case]) -> list[Block]:
         lines = [(case, number) for case in cases for number in range(len(case.lines))]
+        if not lines:
+            none = "Nothing was set that the closed loop must reach: "
+            none += "nothing was removed, or the findings are of no kind that must go away."
+            return [Callout("note", [none]), *self.told(cases, [])]
         held = [1 for case, number in lines if case.lines[number]["verdict"] == "pass"]
         told = f"{len(held)} of {len(lines)} lines that the closed loop must reach are reached"
         missed: list[Parts] = []
@@ -161,11 +165,12 @@ class ClosedLoop:
                 missed.append(
                     [where, Brief(self.line(case, number)), f" (must be {self.bound(line)})."]
                 )
-        return [
-            Callout("good" if len(held) == len(lines) else "bad", [f"{told}."]),
-            self.summary(cases), Bullets([*map(self.verdict, cases), *missed]),
-            Paragraph([ABOUT]),
-        ]  # fmt: skip
+        verdict = Callout("good" if len(held) == len(lines) else "bad", [f"{told}."])
+        return [verdict, *self.told(cases, missed)]
+
+    def told(self, cases: Sequence[Case], missed: Sequence[Parts]) -> list[Block]:
+        bullets = Bullets([*map(self.verdict, cases), *missed])
+        return [self.summary(cases), bullets, Paragraph([ABOUT])]
 
     def summary(self, cases: Sequence[Case]) -> Grid:
         rows: list[list[Inline]] = []
@@ -202,6 +207,18 @@ class ClosedLoop:
                     f"{show(change['noise'], case.unit)}, or too uncertain to tell."]  # fmt: skip
         if left is None or left["value"] is None:
             return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
+        if change["low"] is not None and change["low"] > 0:
+            return [f"{name} did not go away: it rose by ", self.effect(case, "change", REMOVED),
+                    f" ({self.interval(change)})."]  # fmt: skip
+        if change["high"] is None or change["high"] >= 0:
+            ends = "has no interval" if change["high"] is None else "may be none"
+            return [f"{name} did not surely go away: its change of ",
+                    self.effect(case, "change", REMOVED),
+                    f" ({self.interval(change)}) {ends}."]  # fmt: skip
+        before = case.get("before", BASE)
+        if before is None or before["value"] is None or before["value"] <= 0:
+            return [f"{name} fell by ", self.effect(case, "change", REMOVED), ", though nothing of "
+                    f"it stood above those {case.nothing} before."]  # fmt: skip
         part = left["low"] is not None and left["low"] > 0
         told, end = ("went away in part", ".") if part else ("went away", ", which may be nothing.")
         return [f"{name} {told}: of ", self.effect(case, "before", BASE), f"{case.measure} above "

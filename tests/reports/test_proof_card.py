@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -91,6 +92,43 @@ def test_it_says_what_went_away_and_what_did_not(made):
     assert "Not reached: In part, upper end of removed − never planted" in page.text
     source = (made.directory() / "proof_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
+
+
+def test_what_did_not_fall_did_not_go_away(session):
+    """Without other seeds, too, of which nothing is known."""
+    grown, stays, weak = (named(associations(0.0), name) for name in ("grown", "stays", "weak"))
+    rng = np.random.default_rng(4)
+
+    def moved(units, by):
+        return {i: u._replace(value=u.value + by + rng.normal() / 9) for i, u in units.items()}
+
+    def arms(made, removed, base=None):
+        base = base or made.units["base"]
+        return replace(made, units={"base": base, "removed": removed, "random": base})
+
+    low = moved(weak.units["base"], -3)
+    cases = [
+        arms(grown, moved(grown.units["base"], 3)),
+        arms(stays, moved(stays.units["base"], 0)),
+        arms(weak, moved(low, -2), low),
+        arms(named(stays, "alike"), stays.units["base"]),
+    ]
+    text = " ".join(pages.read(card(cases).directory() / "proof_card.html").text.split())
+    assert "Grown did not go away: it rose by 3.0" in text
+    assert "Stays did not surely go away: its change of" in text and "may be none." in text
+    assert "Weak fell by −2.0" in text and "though nothing of it stood above those" in text
+    assert "Alike did not surely go away: its change of 0.000 (–) has no interval." in text
+    assert "−0.000" not in text  # a fall of nothing
+    assert "went away" not in text
+
+
+def test_where_nothing_must_be_reached_no_line_is_green(session):
+    other = named(memorised(), "other", kind="other")
+    units = {arm: other.units[arm] for arm in ("base", "removed", "random")}
+    alone = replace(other, units=units, nothing={})
+    page = pages.read(card([alone]).directory() / "proof_card.html")
+    assert "Nothing was set that the closed loop must reach" in page.text
+    assert "0 of 0" not in page.text and "Other changed by" in page.text
 
 
 def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):

@@ -143,17 +143,19 @@ class Units:
         where = self.where(finding)
         if self.values is None or where is None:
             return None
-        rows = evidence(self.values, where)
-        if not len(rows):
-            return None
-        draws = Counter(rows["item"].to_pylist())
-        rows = by_item(rows)
-        items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
-        values = pc.fill_null(rows["value"], float("nan")).to_pylist()
-        known = "crossed" in rows.column_names
-        crossed = rows["crossed"].to_pylist() if known else [None] * len(rows)
-        many = [draws[item] for item in items]
-        return dict(zip(items, map(Unit, clusters, values, crossed, many), strict=True))
+        return units_in(evidence(self.values, where)) or None
+
+
+def units_in(values: pa.Table) -> dict[Any, Unit]:
+    """The units that rows of values are of, by item."""
+    draws = Counter(values["item"].to_pylist())
+    rows = by_item(values)
+    items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
+    known = pc.fill_null(rows["value"], float("nan")).to_pylist()
+    both = "crossed" in rows.column_names
+    crossed = rows["crossed"].to_pylist() if both else [None] * len(rows)
+    many = [draws[item] for item in items]
+    return dict(zip(items, map(Unit, clusters, known, crossed, many), strict=True))
 
 
 def by_item(values: pa.Table) -> pa.Table:

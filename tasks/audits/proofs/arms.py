@@ -58,7 +58,11 @@ class Measured:
     def mean(self, units: Units) -> Estimate:
         clusters = [unit.cluster for unit in units.values()]
         values = [unit.value for unit in units.values()]
-        return estimate(values, clusters, share=self.share, unit="units")
+        crossed = [unit.crossed for unit in units.values()]
+        return estimate(
+            values, clusters, share=self.share, unit="units",
+            crossed=crossed if any(each is not None for each in crossed) else None,
+        )  # fmt: skip
 
     def apart(self, arm: str) -> Estimate:
         """How far its units are from those with nothing to find, of one arm."""
@@ -232,14 +236,17 @@ def lines(case: Case, found: Sequence[Row]) -> list[Row]:
         fall, most = get("change", REMOVED), get("change", REMOVED, "high")
         made = [
             ("fall after removal, against half of the distance to groups planted at 50 %",
-             None if fall is None else -fall, "at least", _part(HALF, before)),
+             None if fall is None else 0.0 - fall, "at least", _part(HALF, before)),
             ("lower end of the fall", None if most is None else -most, "above", 0.0),
         ]  # fmt: skip
     noise = get("change", REMOVED, "noise")
     if noise is not None:
-        near = nearest(*(get("change", REMOVED, name) for name in ("low", "high")))
-        made.append(("change after removal, its end nearest to 0, against the largest distance of "
-                     "another seed from the base", near, "above", noise))  # fmt: skip
+        low, high = (get("change", REMOVED, name) for name in ("low", "high"))
+        what, near = "change", nearest(low, high)
+        if case.kind != "other":  # such a finding goes away by falling
+            what, near = "fall", None if high is None else -high
+        made.append((f"{what} after removal, its end nearest to 0, against the largest distance of "
+                     f"another seed from the base", near, "above", noise))  # fmt: skip
     return [
         {"case": case.name, "line": line, "value": value, "must": must, "bound": bound,
          "unit": "units" if line == COUNTED else case.unit,

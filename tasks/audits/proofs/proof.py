@@ -6,12 +6,13 @@ See ``behind`` for the documents, ``arms`` for the arms and what is made of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.judging.comparison import Unit
+from tasks.audits.judging.comparison import Unit, units_in
 from tasks.audits.judging.findings import evidence
 from tasks.audits.proofs.arms import BASE, Measured, Row, effects, lines
 from tasks.audits.proofs.behind import BehindConfig, Case
@@ -102,17 +103,18 @@ OF = "/"
 
 
 def units_of(audit: Artifact, conditions: Sequence[str]) -> dict[str, Unit]:
-    """Cluster and value of the units that any of the conditions selects."""
+    """The units that any of the conditions selects."""
     if not conditions:
         return {}
     values = audit["values"].read()
-    rows = pa.concat_tables([evidence(values, where) for where in conditions])
-    items, clusters = (
-        [i.hex() if isinstance(i, bytes) else str(i) for i in rows[name].to_pylist()]
-        for name in ("item", "cluster")
-    )
-    known = pc.fill_null(rows["value"], float("nan")).to_pylist()
-    return dict(zip(items, map(Unit, clusters, known), strict=True))
+    found = units_in(pa.concat_tables([evidence(values, where) for where in conditions]))
+    return {
+        _named(item): unit._replace(cluster=_named(unit.cluster)) for item, unit in found.items()
+    }
+
+
+def _named(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)
 
 
 def one_each(units: Mapping[str, Unit]) -> dict[str, Unit]:

@@ -26,6 +26,7 @@ from tasks.audits.proofs.arms import (
 )
 from tasks.audits.proofs.behind import Case
 from tasks.audits.proofs.proof import one_each
+from tasks.measures.estimates import estimate
 
 REFERENCES = 1000
 
@@ -220,3 +221,28 @@ def test_verdicts():
     assert verdict(1.0, "at least", 1.0) == verdict(1.0, "at most", 1.0) == "pass"
     assert verdict(1.0, "above", 1.0) == verdict(1.0, "below", 1.0) == "fail"
     assert verdict(None, "above", 1.0) == verdict(1.0, "above", None) == ""
+
+
+def test_what_grows_is_no_finding_that_goes_away():
+    """However far beyond the noise: a finding of these kinds goes away by falling."""
+    grown = associations(-3.0)
+    rng = np.random.default_rng(5)
+    moved = {i: u._replace(value=u.value + rng.normal() / 10)
+             for i, u in grown.units[REMOVED].items()}  # fmt: skip
+    made = effects(replace(grown, units={**grown.units, REMOVED: moved}))
+    assert by(made)["change", REMOVED]["verdict"] == "beyond noise"
+    assert [line["verdict"] for line in lines(TRAITS, made)] == ["fail"] * 3
+    assert lines(TRAITS, made)[-1]["value"] == pytest.approx(-3, abs=0.2)
+    other = lines(TRAITS.model_copy(update={"kind": "other"}), made)
+    assert [line["verdict"] for line in other] == ["pass"]  # of these it is not known
+
+
+def test_units_that_share_two_things_have_the_interval_of_two_way_clusters():
+    rng = np.random.default_rng(2)
+    pairs = {f"u{n}": Unit(f"a{n % 8}", rng.normal() + (n % 8) + 3 * (n // 8 % 6), f"b{n // 8}")
+             for n in range(48)}  # fmt: skip
+    each = [list(column) for column in zip(*pairs.values(), strict=True)]
+    expected = estimate(each[1], each[0], unit="units", crossed=each[2])
+    found, alone = associations(1.0).mean(pairs), estimate(each[1], each[0])
+    assert (found.low, found.high) == (expected.low, expected.high)
+    assert "two-way" in found.method and found.high - found.low > 1.3 * (alone.high - alone.low)

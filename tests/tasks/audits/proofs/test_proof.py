@@ -21,7 +21,7 @@ from tasks.audits.proofs.behind import (
     pattern_of,
     surplus,
 )
-from tasks.audits.proofs.proof import case_rows, price, proof
+from tasks.audits.proofs.proof import case_rows, price, proof, units_of
 from tasks.audits.trace import SPANS as RUNS
 from tasks.contract import (
     LEDGER,
@@ -302,6 +302,17 @@ def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
     assert {r["arm"]: r["more"] for r in price(trained)} == {
         "base": 0, "removed": None, "random": 0.5
     }  # fmt: skip
+
+
+def test_a_unit_is_the_mean_of_what_was_drawn_of_it(session):
+    """As the finding that is proved, and the comparison of checkpoints, have it."""
+    texts = [{"measure": "rude", "item": item(n), "cluster": f"p{n}", "text": "", "value": value}
+             for n in range(3) for value in (1.0, 0.0, 0.5)]  # fmt: skip
+    where = json.dumps({"measure": "rude"})
+    found = units_of(made_values(config_of(texts)), [where])
+    assert [*found] == [item(n) for n in range(3)]
+    assert {(u.value, u.draws) for u in found.values()} == {(0.5, 3)}
+    assert units_of(made_values(config_of(texts)), []) == {}
 
 
 def test_the_tables_of_a_proof(corpus):
