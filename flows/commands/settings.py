@@ -36,7 +36,7 @@ def list_settings(section: str | None = None) -> list[Row]:
     """
     schema = Config.model_json_schema()
     if section is not None and section.partition(".")[0] == "study":
-        from flows.studying import StudyConfig
+        from flows.study_config import StudyConfig
 
         schema, section = StudyConfig.model_json_schema(), section.partition(".")[2] or None
     found = list(_walk("", False, schema, schema["$defs"], {}))

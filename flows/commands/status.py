@@ -31,7 +31,7 @@ def status_of(run: Run) -> Report:
 
 
 def _report(run: Run) -> Report:
-    from flows import pipeline, studying  # noqa: F401  (registers every stage)
+    from flows import pipeline, study_config, studying  # noqa: F401  (registers every stage)
 
     config, problem = _config_today(run)
     stages: list[Report] = []
@@ -47,7 +47,7 @@ def _report(run: Run) -> Report:
             stale[entry["artifact"]] = label
         stages.append({**entry, **holdings, "stale": reasons})
     if run.flow in STUDY and problem is None:
-        again = studying.command_of(run.record["config"])
+        again = study_config.command_of(run.record["config"])
     else:
         again = None
     kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
@@ -64,7 +64,7 @@ def _report(run: Run) -> Report:
 def _config_today(run: Run) -> tuple[StageConfig | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
     if run.flow in STUDY:
-        from flows.studying import settled
+        from flows.study_config import settled
 
         try:
             return settled(run.record["config"]), None

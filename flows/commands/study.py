@@ -38,7 +38,7 @@ def study(
     at_once
         Worlds that are worked on at a time, a thread each, by default 2.
     """
-    from flows.studying import asked, check
+    from flows.study_config import asked, check
 
     given = {"name": name, "worlds": worlds, "without": without, "at_once": at_once}
     settings, place = asked(given, set_ or [], store)

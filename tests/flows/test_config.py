@@ -47,7 +47,7 @@ def test_overrides_reach_any_depth_with_toml_values():
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     from flows import pipeline  # noqa: F401
-    from flows.studying import StudyConfig
+    from flows.study_config import StudyConfig
     from tasks.audits.catalogue import ASK
     from tasks.contract import STAGES
 

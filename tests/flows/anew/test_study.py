@@ -13,15 +13,8 @@ from flows.commands.status import render as render_status
 from flows.commands.status import status_of
 from flows.rates import rates_of
 from flows.runs import Run, find_artifact, run_ids
-from flows.studying import (
-    StudyConfig,
-    asked,
-    envelope,
-    first_sealed,
-    numbers,
-    settled,
-    whole_of,
-)
+from flows.study_config import StudyConfig, asked, numbers, settled, whole_of
+from flows.studying import envelope, first_sealed
 from tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
