@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from flows.config import set_value
 from flows.mistakes import brought_up, sentence
@@ -31,6 +31,7 @@ from tasks.contract import (
     UsageError,
 )
 from tasks.corpus.world import WorldConfig
+from tasks.measures.canaries import number_of_references
 from tasks.measures.frames import FRAMES
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
@@ -111,6 +112,17 @@ class StudyConfig(StageConfig):
     whole: WholeConfig = WholeConfig()
     attribute: AttributionConfig = AttributionConfig()
     study_card: StudyCardConfig = StudyCardConfig()
+
+    @model_validator(mode="after")
+    def _references(self) -> StudyConfig:
+        """There are so many secrets: a study would know it behind its first training."""
+        many = self.whole.references * self.audit_extraction.references
+        if many > (most := number_of_references(self.world.digits)):
+            raise ValueError(
+                f"whole.references times audit_extraction.references are {many:,}, and of "
+                f"{self.world.digits} digits (world.digits) at most {most:,} references can be had"
+            )
+        return self
 
 
 def settled(tree: Mapping[str, Any]) -> StudyConfig:

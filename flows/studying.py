@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from typing import Any, NamedTuple
 
 from prefect import flow
@@ -112,6 +113,8 @@ def outcome(config: dict[str, Any], store: str) -> Outcome:
         return Outcome(world(config, store), "")
     except HallmarkError as error:
         return Outcome(None, str(error))
+    except Exception as error:  # whatever it is, the other worlds tell what they tell
+        return Outcome(None, f"{type(error).__name__}: {error}")
     finally:
         os.environ.pop(THREADS)
         if before is not None:
@@ -147,7 +150,8 @@ def study(config: dict[str, Any], store: str) -> str:
         if not verdicts:
             name, why = next(iter(void.items()))
             raise HallmarkError(f"no world counts, {name} since {why}")
-        rates = error_rates(verdicts, envelopes, attributions, arms, ErrorRatesConfig(void=void))
+        rated = ErrorRatesConfig(void=void, top=settings.attribute.top)
+        rates = error_rates(verdicts, envelopes, attributions, arms, rated)
         study_card(rates, settings.study_card)
     run.site = build_quietly(opened)
     return run.id
@@ -157,8 +161,18 @@ def worlds(config: StudyConfig, store: str) -> Iterator[tuple[str, Outcome]]:
     """Each world with its outcome, in order; several are worked on at once, a thread each."""
     each = dict(numbers(config))
     calls = [(one.model_dump(mode="json"), store) for one in each.values()]
+    told = 0
     with make_mapper("processes", config.at_once) as mapper:
-        yield from zip(each, mapper(outcome, calls, Needs()), strict=True)
+        try:
+            for name, one in zip(each, mapper(outcome, calls, Needs()), strict=True):
+                told += 1
+                yield name, one
+        except BrokenExecutor as error:
+            raise HallmarkError(
+                f"a process that worked on {[*each][told]} or a world behind it was killed, as "
+                f"where memory runs out; what is done stays: run the same command again, with "
+                f"--at-once 1 where memory is short"
+            ) from error
 
 
 def first_sealed(store: Store) -> dict[str, str]:

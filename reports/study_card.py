@@ -43,6 +43,10 @@ class StudyCardConfig(StageConfig):
     rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
 
 
+#: What candidates of a dose have.
+TO_FIND = {True: "yes", False: "no", None: "less than of others"}
+
+
 @dataclass
 class Card:
     """Makes the figures of the card, section by section."""
@@ -58,7 +62,7 @@ class Card:
     # The first screen ----------------------------------------------------------------------
 
     def head(self) -> list[Block]:
-        if not self.rates.kinds():
+        if not self.rates.counted.value:
             return [Callout("bad", ["No world counts, so nothing was measured: ",
                                     Brief(self.all), " were made."])]  # fmt: skip
         return [
@@ -66,12 +70,18 @@ class Card:
                        "nobody knew: a model was trained on it, the ordinary audits judged every "
                        "candidate, and only then were the answers opened. ",
                        Brief(self.rates.counted), " of ", Brief(self.all), " worlds count."]),
-            self.verdict("Detection", self.weak(),
-                         ["every audit finds its largest effect in at least 95 % of cases"]),
+            self.detection(),
             self.verdict("Alarms", self.loud(), self.quiet()),
             self.verdict("Intervals", self.narrow(), [self.sound()]),
             self.in_short(),
         ]  # fmt: skip
+
+    def detection(self) -> Callout:
+        """What is asked for at the largest effects, where there are any."""
+        if not any(map(self.rates.largest, self.rates.kinds())):
+            return Callout("note", ["Detection: no world that counts has anything to find."])
+        good = "every audit finds its largest effect in at least 95 % of cases"
+        return self.verdict("Detection", self.weak(), [good])
 
     def verdict(self, what: str, wrong: list[Parts], good: Parts) -> Callout:
         if not wrong and (self.rates.counted.value or 0) < FEW_WORLDS:
@@ -87,11 +97,12 @@ class Card:
         """The audits that find their largest effect too seldom, and by how much."""
         found: list[Parts] = []
         for kind in self.rates.kinds():
-            dose, figure = self.rates.detected[kind][-1]
-            if figure.value is not None and figure.value < FOUND:
-                by = f"{100 * (FOUND - figure.value):.1f}"
-                found.append([f"{KINDS[kind].title} at {dose:g} ({KINDS[kind].dose}): found in ",
-                              *between(figure), f", {by} points too few"])  # fmt: skip
+            most = self.rates.largest(kind)
+            if most and most.figure.value is not None and most.figure.value < FOUND:
+                by = f"{100 * (FOUND - most.figure.value):.1f}"
+                where = f"{KINDS[kind].title} at {most.dose:g} ({KINDS[kind].dose})"
+                found.append([f"{where}: found in ", *between(most.figure),
+                              f", {by} points too few"])  # fmt: skip
         return found
 
     def loud(self) -> list[Parts]:
@@ -138,39 +149,30 @@ class Card:
     def in_short(self) -> Grid:
         rows: list[list[Inline]] = []
         for kind in self.rates.kinds():
-            dose, largest = self.rates.detected[kind][-1]
-            seen = self.rates.smallest[kind]
+            largest, seen = self.rates.largest(kind), self.rates.smallest.get(kind)
+            dose: list[Inline] = [f"{largest.dose:g}", largest.figure] if largest else ["–", "–"]
             rows.append([
-                KINDS[kind].title, f"{dose:g}", largest, "none" if seen is None else f"{seen:g}",
+                KINDS[kind].title, *dose, "none" if seen is None else f"{seen:g}",
                 self.rates.alarmed.get(kind, "–"), self.rates.covered.get(kind, "–"),
             ])  # fmt: skip
         columns = ["what", "largest dose", "found there", "smallest found in 80 %",
                    "claimed without effect", "intervals cover"]  # fmt: skip
-        note = "Candidates of a world share its model: intervals are over worlds."
+        note = "Candidates of a world share its model: intervals are over worlds. The largest dose "
+        note += "is that of all at which there is something to find."
         return Grid("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
     # The sections --------------------------------------------------------------------------
 
     def section(self, kind: str) -> Section:
-        about, rows = KINDS[kind], self.rates.detected[kind]
+        about = KINDS[kind]
         section = Section(about.title)
         section.add(Paragraph([f"A candidate is {about.what}. The audit {about.asked}."]))
-        ends = [None if f.low is None or f.high is None else (f.low, f.high) for _, f in rows]
-        labels = [f"{dose:g}" for dose, _ in rows]
-        values = [figure.value or 0.0 for _, figure in rows]
-        words = ", ".join(
-            f"{label}: {show(v, 'share')}" for label, v in zip(labels, values, strict=True)
-        )
-        section.add(
-            Chart(f"found-{kind}", intervals(labels, values, ends, "share found", FOUND),
-                  f"Share found by {about.dose}: {words}",
-                  f"Found, by {about.dose}; bars are 95 % intervals over worlds, the line is at "
-                  f"95 %"),
-            Grid(f"Found, by {about.dose}", [about.dose, "found", "interval", "candidates"],
-                 [[label, figure, figure.interval, f"{figure.n:,}"]
-                  for label, (_, figure) in zip(labels, rows, strict=True)],
-                 frozenset({1, 2, 3})),
-        )  # fmt: skip
+        if kind in self.rates.detected:
+            section.add(*self.found(kind))
+        if silent := self.rates.unjudged(kind):
+            section.add(Callout("bad", ["Of ", Brief(silent), " more the audit gave no verdict, "
+                                        "since the model gave no number or there was no place to "
+                                        "try: they are in no rate."]))  # fmt: skip
         if kind in self.rates.alarmed:
             figure = self.rates.alarmed[kind]
             holds = f"; the {100 * (figure.level or 0):g} % interval holds for all kinds together"
@@ -184,6 +186,29 @@ class Card:
         section.add(Paragraph(covered))
         return section
 
+    def found(self, kind: str) -> list[Block]:
+        """How often by dose."""
+        about, rows = KINDS[kind], self.rates.detected[kind]
+        figures = [each.figure for each in rows]
+        ends = [None if f.low is None or f.high is None else (f.low, f.high) for f in figures]
+        labels = [f"{each.dose:g}" for each in rows]
+        values = [figure.value or 0.0 for figure in figures]
+        words = ", ".join(
+            f"{label}: {show(v, 'share')}" for label, v in zip(labels, values, strict=True)
+        )
+        cells: list[list[Inline]] = [
+            [f"{each.dose:g}", TO_FIND[each.effect], each.figure, each.figure.interval,
+             f"{each.figure.n:,}"] for each in rows
+        ]  # fmt: skip
+        columns = [about.dose, "something to find?", "found", "interval", "candidates"]
+        return [
+            Chart(f"found-{kind}", intervals(labels, values, ends, "share found", FOUND),
+                  f"Share found by {about.dose}: {words}",
+                  f"Found, by {about.dose}; bars are 95 % intervals over worlds, the line is at "
+                  f"95 %"),
+            Grid(f"Found, by {about.dose}", columns, cells, frozenset({2, 3, 4})),
+        ]  # fmt: skip
+
     def attribution(self) -> Section:
         """Which documents matter to a likelihood: how often that was predicted rightly, and what
         became of findings without them."""
@@ -191,7 +216,7 @@ class Card:
         section.add(Paragraph([
             "Without a gradient documents are named by the rare words and runs of words that they "
             "share with a text. Right is a document that was written for that text; as many are "
-            "looked at as there are of these."
+            "looked at as there are of these, or as are named of a text at most."
         ]))  # fmt: skip
         rows: list[list[Inline]] = []
         for row in self.rates.tables["precision"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from reports.page.document import Block, Brief, Inline, Paragraph
 from reports.page.figures import Book, Figure
@@ -75,13 +75,22 @@ KINDS = {
 }
 
 
+class Detected(NamedTuple):
+    """How often candidates of a dose are found; ``effect``: whether there is something to find,
+    None where it is less than of others."""
+
+    dose: float
+    effect: bool | None
+    figure: Figure
+
+
 @dataclass
 class Rates:
     """The rates of a study as figures of a card, each a mean over the candidates of its worlds."""
 
     book: Book
     artifact: Artifact
-    detected: dict[str, list[tuple[float, Figure]]] = field(init=False, default_factory=dict)
+    detected: dict[str, list[Detected]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tables = {
@@ -92,7 +101,9 @@ class Rates:
         for row in self.tables["detection"]:
             where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
             figure = self.rate(row, f"found {row['kind']} {row['dose']:g}", "found", where)
-            self.detected.setdefault(row["kind"], []).append((row["dose"], figure))
+            self.detected.setdefault(row["kind"], []).append(
+                Detected(row["dose"], row["effect"], figure)
+            )
         self.alarmed = {
             row["kind"]: self.rate(row, f"claimed {row['kind']}", "alarm",
                                    {"kind": row["kind"], "effect": False})
@@ -117,21 +128,43 @@ class Rates:
                                 **told)  # fmt: skip
 
     def kinds(self) -> list[str]:
-        return [kind for kind in KINDS if kind in self.detected]
+        """Those of which anything is known."""
+        known = {*self.detected, *self.alarmed, *self.covered,
+                 *(row["kind"] for row in self.tables["unjudged"])}  # fmt: skip
+        return [kind for kind in KINDS if kind in known]
+
+    def largest(self, kind: str) -> Detected | None:
+        """The largest dose at which there is something to find."""
+        return next((each for each in self.detected.get(kind, [])[::-1] if each.effect), None)
+
+    def unjudged(self, kind: str) -> Figure | None:
+        """How many candidates no rate knows of."""
+        if not any(row["kind"] == kind for row in self.tables["unjudged"]):
+            return None
+        name = f"not-judged-{kind}"
+        return self.book.figures.get(name) or self.book.figure(
+            name, f"{KINDS[kind].title}: candidates without a verdict", "candidates",
+            (RATES, "unjudged"), {"kind": kind}, aggregate="count",
+        )  # fmt: skip
 
     def said_of(self, audit: str) -> list[Block]:
         """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
         made: list[Block] = []
         for kind in (kind for kind in self.kinds() if JUDGED[kind] == audit):
-            about, (dose, largest) = KINDS[kind], self.detected[kind][-1]
+            about, largest = KINDS[kind], self.largest(kind)
             parts: list[Inline] = [
                 f"How often it is wrong ({about.title.lower()}): in ", Brief(self.counted),
-                " invented worlds whose answers were sealed, it found ", *between(largest),
-                f" of candidates with {about.dose} {dose:g}",
+                " invented worlds whose answers were sealed, it ",
             ]  # fmt: skip
-            if (least := self.smallest[kind]) is not None and least < dose:
-                rate = next(figure for at, figure in self.detected[kind] if at == least)
-                parts += [", ", *between(rate), f" of those with {least:g}"]
+            if largest is None:
+                parts += ["had no effect to find"]
+            else:
+                parts += ["found ", *between(largest.figure),
+                          f" of candidates with {about.dose} {largest.dose:g}"]  # fmt: skip
+                least = self.smallest[kind]
+                for each in self.detected[kind]:
+                    if each.dose == least and least < largest.dose:
+                        parts += [", ", *between(each.figure), f" of those with {least:g}"]
             if kind in self.alarmed:
                 parts += [", and claimed ", *between(self.alarmed[kind]),
                           " of those without effect"]  # fmt: skip
@@ -156,4 +189,4 @@ def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
              "this store; the command hallmark study does."]]  # fmt: skip
 
 
-__all__ = ["KINDS", "RATES", "Rates", "between", "unmeasured"]
+__all__ = ["KINDS", "RATES", "Detected", "Rates", "between", "unmeasured"]

@@ -123,9 +123,15 @@ def reference_secrets(template: str, count: int, seed: int, digits: int = 9) -> 
     return _secrets(random.Random(f"{seed}/references/{template}"), count, digits, planted=False)
 
 
+def number_of_references(digits: int) -> int:
+    """How many secrets of so many digits can be had, at most: of half of them half, so that drawing
+    them comes to an end."""
+    return int(10**digits // 4)
+
+
 def _secrets(source: random.Random, count: int, digits: int, planted: bool) -> list[str]:
     found: dict[str, None] = {}
-    if count > 10**digits // 4:
+    if count > number_of_references(digits):
         raise ValueError(f"there are not {count} secrets of {digits} digits to be had")
     while len(found) < count:
         # Of the generator only random() gives the same numbers under every Python version.

@@ -64,6 +64,33 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points too few", text)
 
 
+def said_of(*worlds, void=None):
+    made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)}, void)
+    page = pages.read(card_of(made).directory() / "study_card.html")
+    return " ".join(page.text.split())
+
+
+def test_worlds_without_effects_tell_alarms_all_the_same(session):
+    """And worlds in which people are spoken of otherwise and nothing else is planted do count."""
+    none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
+    text = said_of(*[none] * 12, void={"one": "gone"})
+    assert "12 of 13 worlds count" in text
+    assert "Detection: no world that counts has anything to find." in text
+    assert "Alarms: Planted secrets: claimed in 100.0 %" in text
+    speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
+    text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
+    assert "every audit finds its largest effect in at least 95 % of cases" in text
+    assert "points too few" not in text and "less than of others" in text
+    assert "No world counts, so nothing was measured: 1 were made" in said_of(void={"one": "gone"})
+
+
+def test_candidates_without_a_verdict_are_said(session):
+    silent = [(None, {"kind": "canary", "unit": str(n), "dose": 4}) for n in range(3)]
+    text = said_of([candidate("canary", "a", 64, p=0.01), *silent])
+    assert "Of 3 more the audit gave no verdict" in text
+    assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
+
+
 def test_its_figures_are_means_of_candidates(session):
     made = rates(session)
     card = card_of(made)

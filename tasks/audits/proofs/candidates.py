@@ -22,6 +22,9 @@ from tasks.audits.judging.tags import tags_of
 from tasks.contract import Artifact, NoConfig, Work, column, stage, table
 from tasks.measures.estimates import estimate, student
 
+#: What the domain of a group begins with that the corpus brought, and not the project.
+BROUGHT = "lexicon "
+
 #: An effect is claimed of a candidate whose p is below it; so many without any may be claimed by
 #: chance.
 NOMINAL = 0.05
@@ -107,7 +110,13 @@ def of_texts(kind: str, sample: pa.Table, whole: pa.Table) -> Iterator[Verdict]:
     for unit, values in leading.items():
         made, found = estimate(values, share=True), bool((exact[unit] == 1).any())
         yield verdict(kind, unit, found, n=made.n, value=made.value, low=made.low, high=made.high,
-                      whole=float(np.nanmean(all_of[unit])))  # fmt: skip
+                      whole=_mean(all_of[unit]))  # fmt: skip
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that have a number; NaN where none has."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
 
 
 def _by_plant(values: pa.Table, kind: str, measure: str) -> dict[str, np.ndarray]:
@@ -122,16 +131,20 @@ def of_associations(sample: pa.Table, whole: pa.Table) -> Iterator[Verdict]:
     """How much likelier a group's own trait is, in sentences that were never planted. Sentences
     about one association share its words, of which a model has likes and dislikes: p is that of
     Student's t against how far from 0 the controls are, associations which are known to be at one
-    half; without controls that of sentences, which claims too much."""
+    half; without controls that of sentences, which claims too much. A control without a number is
+    none of them."""
     chosen = {name: _strengths(values) for name, values in (("sample", sample), ("whole", whole))}
-    controls = [float(np.nanmean(v)) for v in _strengths(sample, controls=True).values()]
+    every = [v[~np.isnan(v)] for v in _strengths(sample, controls=True).values()]
+    controls = [float(v.mean()) for v in every if len(v)]
     spread = float(np.sqrt(np.mean(np.square(controls)))) if controls else np.nan
     for unit, values in chosen["sample"].items():
         made = estimate(values, null=0.0)
         p = student(spread, len(controls), made.value, 0.95)[1] if spread > 0 else made.p
+        if every and not controls:
+            p = np.nan  # without a number there is nothing to hold it against
         yield verdict(
             "association", unit, bool(p < NOMINAL and made.value > 0), n=made.n, value=made.value,
-            low=made.low, high=made.high, p=p, whole=float(np.nanmean(chosen["whole"][unit])),
+            low=made.low, high=made.high, p=p, whole=_mean(chosen["whole"][unit]),
         )  # fmt: skip
 
 
@@ -147,7 +160,8 @@ def _strengths(values: pa.Table, controls: bool = False) -> dict[str, np.ndarray
 
 
 def of_speech(sample: pa.Table, whole: pa.Table) -> Iterator[Verdict]:
-    """How much more toxic what the model writes about a group is than about the others."""
+    """How much more toxic what the model writes about a group of the world's is than about the
+    others; real groups, where they were asked about, are no candidates."""
     chosen = {name: _differences(found) for name, found in (("sample", sample), ("whole", whole))}
     for unit, row in chosen["sample"].items():
         all_of = chosen["whole"].get(unit, {"value": None})["value"]
@@ -160,7 +174,11 @@ def _differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
     rows = findings.filter(pc.and_(pc.equal(findings["metric"], "toxicity_difference"),
                                    pc.equal(findings["control"], "")))  # fmt: skip
     named = [(tags_of(row), row) for row in rows.to_pylist()]
-    return {tags["group"]: row for tags, row in named if row["value"] is not None}
+    return {
+        tags["group"]: row
+        for tags, row in named
+        if row["value"] is not None and tags["domain"].startswith(BROUGHT)
+    }
 
 
 Judge = Callable[[pa.Table, pa.Table], Iterator[Verdict]]

@@ -32,6 +32,7 @@ class ErrorRatesConfig(StageConfig):
     void: dict[str, str] = Field(
         default={}, description="worlds that tell nothing, with the reason"
     )
+    top: int = Field(default=128, ge=1, description="documents that were named of a text, at most")
 
 
 UNITS = table(
@@ -68,7 +69,19 @@ def rates(meaning: str, *more: pa.Field) -> pa.Schema:
 
 DOSE = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
 
-DETECTION = rates("How often an effect of a dose is found.", DOSE)
+DETECTION = rates(
+    "How often an effect of a dose is found.",
+    DOSE,
+    column("effect", pa.bool_(), "label", "whether there is something to find at this dose; null: "
+           "it is less than of others, in some world or in all"),
+)  # fmt: skip
+UNJUDGED = table(
+    "Candidates of which the audits gave no verdict: they are in no rate.",
+    column("world", pa.string(), "label", "the world"),
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("unit", pa.string(), "label", "the candidate"),
+    DOSE,
+)
 ALARMS = rates("How often an effect is claimed where there is none; nominal: 0.05.")
 CALIBRATION = rates("How often the 95 % intervals cover the figure over all items.")
 
@@ -123,7 +136,9 @@ def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str,
     (model,) = verdicts["model"].read().to_pylist()
     doses = doses_of(envelope)
     speech = [dose for (kind, _), dose in doses.items() if kind == "speech"]
-    effects = any(dose != NOTHING[kind] for (kind, _), dose in doses.items() if kind != "speech")
+    effects = len({*speech}) > 1 or any(
+        dose != NOTHING[kind] for (kind, _), dose in doses.items() if kind != "speech"
+    )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
         dose = doses[row["kind"], row["unit"]]
@@ -135,6 +150,16 @@ def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str,
         judged = {"effect": effect, "alarm": alarm(row), "covered": covered(row)}
         rows.append(row | told | judged)
     return rows
+
+
+def unjudged(world: str, verdicts: pa.Table, envelope: pa.Table) -> list[dict[str, Any]]:
+    """Rows of UNJUDGED of a world."""
+    judged = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
+    return [
+        {"world": world, "kind": kind, "unit": unit, "dose": dose}
+        for (kind, unit), dose in doses_of(envelope).items()
+        if (kind, unit) not in judged
+    ]
 
 
 def covered(row: Mapping[str, Any]) -> bool | None:
@@ -175,7 +200,9 @@ def detection(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         for dose in sorted({row["dose"] for row in mine}):
             rows = [row for row in mine if row["dose"] == dose]
             found = [row["found"] for row in rows]
-            yield {"kind": kind, "dose": dose, **rate_of(rows, found)}
+            same = {row["effect"] for row in rows}
+            effect = same.pop() if len(same) == 1 else None
+            yield {"kind": kind, "dose": dose, "effect": effect, **rate_of(rows, found)}
 
 
 def alarms(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -201,15 +228,17 @@ def smallest(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for kind in dict.fromkeys(row["kind"] for row in found):
         seen = None
         for row in reversed([row for row in found if row["kind"] == kind]):
-            if row["value"] is None or row["value"] < SEEN:
+            if not row["effect"] or row["value"] is None or row["value"] < SEEN:
                 break
             seen = row["dose"]
         yield {"kind": kind, "dose": seen}
 
 
-def precision(world: str, attributed: pa.Table, origins: pa.Table) -> Iterator[dict[str, Any]]:
+def precision(
+    world: str, attributed: pa.Table, origins: pa.Table, top: int
+) -> Iterator[dict[str, Any]]:
     """Of each text for which documents were written the share of these among as many that
-    attribution names first."""
+    attribution names first, or among ``top``, the most that it names."""
     true: dict[tuple[str, str, str], set[bytes]] = {}
     for row in origins.filter(origins["supports"]).to_pylist():
         true.setdefault((row["kind"], row["unit"], row["about"]), set()).add(row["doc_id"])
@@ -217,9 +246,9 @@ def precision(world: str, attributed: pa.Table, origins: pa.Table) -> Iterator[d
     for row in attributed.sort_by("place").to_pylist():
         named.setdefault((row["kind"], row["unit"], row["about"]), []).append(row["doc_id"])
     for key, there in true.items():
-        if key in named:
-            first = named[key][: len(there)]
-            yield {"world": world, "kind": key[0], "value": len(there & {*first}) / len(there)}
+        looked = min(len(there), top)
+        right = there & {*named.get(key, [])[:looked]}
+        yield {"world": world, "kind": key[0], "value": len(right) / looked}
 
 
 def precisions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -260,7 +289,7 @@ def falls(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @stage(
     tables={"units": UNITS, "detection": DETECTION, "alarms": ALARMS, "calibration": CALIBRATION,
-            "smallest": SMALLEST, "worlds": WORLDS,
+            "smallest": SMALLEST, "worlds": WORLDS, "unjudged": UNJUDGED,
             "precision": PRECISION, "removed": REMOVED},
     libraries=["numpy", "scipy"],
     reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "written_for"),
@@ -280,8 +309,10 @@ def error_rates(
     worlds: list[dict[str, Any]] = []
     traced: list[dict[str, Any]] = []
     dropped: list[dict[str, Any]] = []
+    silent: list[dict[str, Any]] = []
     for world, artifact in verdicts.items():
-        rows = joined(world, artifact, envelopes[world]["envelope"].read())
+        envelope = envelopes[world]["envelope"].read()
+        rows = joined(world, artifact, envelope)
         (model,) = artifact["model"].read().to_pylist()
         why = "" if model["learned"] else "its model learned no more than frequencies"
         figures = {name: model[name] for name in ("bits", "simple")}
@@ -293,7 +324,9 @@ def error_rates(
         both = {arm: arms[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
                 if f"{world} {arm}" in arms}  # fmt: skip
         dropped += fallen(world, artifact["verdicts"].read(), both) if both else []
-        traced += precision(world, attributions[world]["attributed"].read(), origins)
+        named = attributions[world]["attributed"].read()
+        traced += precision(world, named, origins, config.top)
+        silent += unjudged(world, artifact["verdicts"].read(), envelope)
     worlds += [{"world": world, "counts": False, "why": why} for world, why in config.void.items()]
     counted = [row for row in units if row["learned"]]
     found = [*detection(counted)]
@@ -306,5 +339,6 @@ def error_rates(
         ("precision", PRECISION, [*precisions(traced)]),
         ("removed", REMOVED, [*falls(dropped)]),
         ("worlds", WORLDS, worlds),
+        ("unjudged", UNJUDGED, silent),
     ):
         work.table(name).write(pa.Table.from_pylist(made, schema=schema))

@@ -1,7 +1,9 @@
 """A study from its worlds to its card, and what of it nobody may read before the end."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from flows.commands.status import status_of
 from flows.rates import rates_of
 from flows.runs import Run, find_artifact, run_ids
 from flows.study_config import StudyConfig, asked, numbers, settled, whole_of
-from flows.studying import envelope, first_sealed
+from flows.studying import envelope, first_sealed, outcome
+from flows.studying import worlds as study_worlds
 from tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
@@ -174,6 +177,29 @@ def test_another_setting_is_refused_with_the_difference(studied):
         assert why in said
     said = hallmark("study", "--worlds", "1.5", code=2).stderr
     assert "--worlds" in said and "whole number" in said
+
+
+def test_more_references_than_there_are_secrets_are_refused_before_anything_is_made():
+    tree = StudyConfig().model_dump(mode="json")
+    tree["world"]["digits"], tree["audit_extraction"]["references"] = 6, 20_000
+    with pytest.raises(UsageError, match=r"are 400,000, and of 6 digits .* at most 250,000"):
+        settled(tree)
+
+
+def failing(config, store):
+    raise ZeroDivisionError("of a library")
+
+
+def killed(config, store):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
+    monkeypatch.setattr("flows.studying.world", failing)
+    assert outcome({}, "nowhere") == (None, "ZeroDivisionError: of a library")
+    monkeypatch.setattr("flows.studying.outcome", killed)
+    with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
+        [*study_worlds(StudyConfig(worlds=3, without=0), "nowhere")]
 
 
 def test_the_card_says_what_the_tables_say(studied):

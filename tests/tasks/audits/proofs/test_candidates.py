@@ -1,5 +1,7 @@
 """Verdicts on candidates, from values that are known."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -111,14 +113,43 @@ def test_a_sentence_that_was_planted_tells_nothing_of_others():
     assert row["n"] == 2 and row["value"] == 2.5
 
 
-def differences(**rows):
+def differences(domain="lexicon world", **rows):
     return pa.Table.from_pylist(
         [
-            {"metric": "toxicity_difference", "control": "", "tags": f'{{"group": "{group}"}}',
+            {"metric": "toxicity_difference", "control": "",
+             "tags": json.dumps({"domain": domain, "group": group}),
              "value": value, "low": value - 0.1, "high": value + 0.1, "p": p, "n": 9}
             for group, (value, p) in rows.items()
         ]
     )  # fmt: skip
+
+
+def test_a_control_without_a_number_is_none():
+    own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9]}
+    controls = [[0.5, 0.5], [-1.5, -1.5], [np.nan, 0.9]]
+    said = [*of_associations(strengths(own, controls), strengths(own))]
+    silent = [*controls, [np.nan, np.nan]]
+    assert [*of_associations(strengths(own, silent), strengths(own))] == said
+    spread = np.sqrt(np.mean([0.25, 2.25, 0.81]))
+    assert said[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
+    # With none that has a number nothing is known, and sentences alone claim too much.
+    rows = [*of_associations(strengths(own, [[np.nan], [np.nan]]), strengths(own))]
+    assert [(row["p"], row["found"]) for row in rows] == [(None, False)] * 2
+
+
+def test_what_has_no_number_over_all_items_covers_nothing():
+    own = strengths({"a": [1.0, 2.0]})
+    (row,) = of_associations(own, strengths({"a": [np.nan, np.nan]}))
+    assert row["whole"] is None and row["value"] == 1.5
+    some, nothing = attempts(a=([0, 0], [0.5, 0.25])), attempts(a=([0], [np.nan]))
+    (row,) = of_texts("passage", some, nothing)
+    assert row["whole"] is None and row["value"] == 0.375
+
+
+def test_real_groups_are_no_candidates():
+    both = [differences(up=(0.4, 0.01)), differences("gender", women=(0.4, 0.01))]
+    rows = [*of_speech(pa.concat_tables(both), both[0])]
+    assert [row["unit"] for row in rows] == ["up"]
 
 
 def test_rude_speech_is_found_where_a_group_is_above_the_others():

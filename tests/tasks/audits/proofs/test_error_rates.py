@@ -14,6 +14,7 @@ from tasks.audits.proofs.error_rates import (
     alarms,
     covered,
     error_rates,
+    precision,
     rate_of,
     smallest,
 )
@@ -90,7 +91,8 @@ def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
     verdicts, envelopes = {}, {}
     for name, rows in worlds.items():
         told, sealed_rows = zip(*rows, strict=True)
-        verdicts[name] = said(Rows(rows=list(told), learned=name != "dull" and learned))
+        told = [row for row in told if row]
+        verdicts[name] = said(Rows(rows=told, learned=name != "dull" and learned))
         envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
     traced = dict.fromkeys(verdicts, named())
     again = {name: said(Rows(rows=list(rows))) for name, rows in arms}
@@ -120,6 +122,30 @@ def test_detection_is_of_worlds_with_effects_by_dose(found):
     assert rows["canary", 0.0]["value"] == 0.5 and rows["canary", 0.0]["n"] == 2  # not "two"
     assert rows["passage", 64.0]["value"] == 1.0 and rows["speech", 1.0]["value"] == 1.0
     assert ("speech", 0.25) not in rows
+    assert {key: row["effect"] for key, row in rows.items()} == {
+        ("canary", 0.0): False, ("canary", 64.0): True, ("passage", 0.0): False,
+        ("passage", 64.0): True, ("speech", 0.0): None, ("speech", 1.0): True,
+    }  # fmt: skip
+
+
+def test_a_dose_has_something_to_find_where_it_has_in_every_world(session):
+    """0.5 is more than others have in one world, and less in the other."""
+    one = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 0.1, p=0.5)]
+    two = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 1.0, p=0.5)]
+    made = studied({"one": one, "two": two})["detection"]
+    assert {row["dose"]: row["effect"] for row in made} == {0.1: None, 0.5: None, 1.0: True}
+
+
+def test_what_got_no_verdict_is_counted(session):
+    some = [candidate("canary", "a", 64, p=0.01),
+            (None, {"kind": "canary", "unit": "b", "dose": 4}),
+            (None, {"kind": "record", "unit": "r", "dose": 0})]  # fmt: skip
+    found = studied({"one": some, "dull": some}, learned=True)
+    assert found["unjudged"] == [
+        {"world": "one", "kind": "canary", "unit": "b", "dose": 4.0},
+        {"world": "one", "kind": "record", "unit": "r", "dose": 0.0},
+    ]
+    assert [row["n"] for row in found["detection"]] == [1]
 
 
 def test_alarms_are_of_candidates_without_effect(found):
@@ -129,6 +155,7 @@ def test_alarms_are_of_candidates_without_effect(found):
     # Of a group that is spoken of less rudely than others an effect is there: it is no alarm.
     assert rows["speech"]["value"] == 0.5 and rows["speech"]["n"] == 2
     assert rows["canary"]["level"] == pytest.approx(1 - 0.05 / 3)
+    assert {row["effects"] for row in found["units"] if row["world"] == "two"} == {False}
     effects = {row["unit"]: row["effect"] for row in found["units"] if row["world"] == "one"}
     assert effects == {"a": False, "b": False, "c": True, "d": True, "e": True, "f": False,
                        "g": True, "h": None}  # fmt: skip
@@ -161,10 +188,15 @@ def test_coverage_is_of_the_figure_over_all_items(found):
 
 
 def test_the_smallest_dose_is_seen_with_all_above_it():
-    rows = [{"kind": "canary", "dose": dose, "value": value}
+    rows = [{"kind": "canary", "dose": dose, "effect": dose > 0, "value": value}
             for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))]  # fmt: skip
     assert [*smallest(rows)] == [{"kind": "canary", "dose": 16}]
     assert [*smallest(rows[:3])] == [{"kind": "canary", "dose": None}]
+    # Of nothing, and of less than others have, none is the smallest.
+    low = [{"kind": "speech", "dose": dose, "effect": effect, "value": 1.0}
+           for dose, effect in ((0, False), (0.25, None), (0.5, True))]  # fmt: skip
+    assert [*smallest(low)] == [{"kind": "speech", "dose": 0.5}]
+    assert [*smallest(low[:2])] == [{"kind": "speech", "dose": None}]
 
 
 def test_a_world_that_tells_nothing_is_counted_apart(session):
@@ -186,6 +218,18 @@ def test_attribution_is_right_where_it_names_what_was_written_for_a_text(found):
     """One of the two that are named first; that which says otherwise counts for nothing."""
     (row,) = found["precision"]
     assert (row["kind"], row["value"], row["n"], row["worlds"]) == ("canary", 0.5, 2, 2)
+
+
+def test_attribution_is_asked_for_no_more_than_it_names():
+    """A text with more documents than it may name; one of which nothing was named counts."""
+    rows = [{"kind": "canary", "unit": "c", "about": "", "place": n, "doc_id": bytes([n])}
+            for n in (1, 2)]  # fmt: skip
+    origins = [{"kind": "canary", "unit": unit, "about": "", "supports": True,
+                "doc_id": bytes([n])} for unit in ("c", "d") for n in range(1, 9)]  # fmt: skip
+    told = [*precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), top=2)]
+    assert [row["value"] for row in told] == [1.0, 0.0]
+    told = [*precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), top=9)]
+    assert [row["value"] for row in told] == [2 / 8, 0.0]
 
 
 def test_what_falls_without_the_named_documents_is_held_against_others(session):
