@@ -230,11 +230,11 @@ def slope(
     level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """By how much values change for each 1 of ``over``: least squares, null 0. The interval is
-    Student's t over a jackknife of clusters (CR3; MacKinnon, Nielsen & Webb 2023): of few clusters
-    of unlike weight the usual one is too narrow."""
+    """By how much values change for each 1 of ``over``: least squares, null 0, over those of which
+    both are known. The interval is Student's t over a jackknife of clusters (CR3; MacKinnon,
+    Nielsen & Webb 2023): of few clusters of unlike weight the usual one is too narrow."""
     y, x = (np.asarray(each, dtype=np.float64) for each in (values, over))
-    known = ~np.isnan(y)
+    known = ~np.isnan(y) & ~np.isnan(x)
     names = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     y, x, names = y[known], x[known], np.unique(names[known], return_inverse=True)[1]
     groups = int(names.max()) + 1 if len(y) else 0

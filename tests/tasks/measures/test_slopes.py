@@ -14,6 +14,10 @@ def test_a_slope_is_that_of_least_squares():
     found = slope(np.append(y, np.nan), np.append(x, 1.0))
     expected = stats.linregress(x, y)
     assert found.value == pytest.approx(expected.slope) and found.missing == 1 and found.n == 60
+    # What lies nowhere is on no slope, as what has no value is not.
+    nowhere = slope(np.append(y, [np.nan, 9.0]), np.append(x, [1.0, np.nan]))
+    assert (nowhere.low, nowhere.high, nowhere.n) == (found.low, found.high, 60)
+    assert nowhere.missing == 2
     # With clusters of one a jackknife is near the usual error where that of all is alike.
     half = (found.high - found.low) / 2
     usual = expected.stderr * stats.t.ppf(0.975, 58)
