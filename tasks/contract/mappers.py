@@ -115,10 +115,17 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None:
+            return
+        # Who stops waits for nobody: what is worked on may take minutes, and can be killed. (From
+        # Python 3.14 the pool's kill_workers does it.)
+        stopped = kind is not None and not issubclass(kind, Exception)
+        workers = list(self._pool._processes.values()) if stopped else []
+        for worker in workers:
+            worker.kill()
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
 
 
 def make_mapper(kind: str, workers: int) -> Mapper:

@@ -1,5 +1,6 @@
 """Errors of usage are one sentence with the place and the remedy, and exit code 2."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from flows.cli import COMMANDS, app
+from benchmarks.study_kills import SMALL
+from flows.cli import COMMANDS, STOPPED, app
 from flows.commands.shared import worst
 from tasks.contract import GateError, HallmarkError
 from tests.flows.conftest import Hallmark, here
@@ -169,6 +172,39 @@ def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
     (record,) = hallmark.store.glob("runs/*/run.json")
     record = json.loads(record.read_text())
     assert (record["status"], record["error"]) == ("failed", "stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
+    """Its worlds would train for days. What they started ends with them."""
+    settings = {**SMALL, "pretrain.train.steps": 10_000_000,
+                "pretrain.train.checkpoint_every": 10_000_000,
+                "pretrain.train.validate_every": 10_000_000}  # fmt: skip
+    process = start(
+        hallmark, "study", "--worlds", "2", "--without", "0",
+        *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while not (jobs := list(hallmark.store.glob("work/pretrain-*/job.json"))):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, how)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0 and "Traceback" not in stderr
+    assert how != signal.SIGINT or stderr.endswith(f"hallmark: {STOPPED}\n")
+    end = time.monotonic() + 30
+    while any(job.as_posix() in command for job in jobs for command in commands()):
+        assert time.monotonic() < end, "a trainer goes on"
+        time.sleep(0.1)
+
+
+def commands():
+    """The command lines of all processes."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def start(hallmark, *arguments, **options):

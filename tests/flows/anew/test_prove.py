@@ -148,7 +148,7 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
     with pytest.raises(UsageError, match="is no mean of units"):
         removal("capability.bits_per_byte[model]")
     with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
-        removal("membership.auc[score=loss]")
+        removal("membership.auc[kind=passage, score=loss]")
     assert [case.findings for case in plan(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.preference", RECORDS)  # one of them has some
     assert len(made.documents.read_text().split()) == 32 and made.spared is None
