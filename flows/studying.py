@@ -113,6 +113,8 @@ def outcome(config: dict[str, Any], store: str) -> Outcome:
         return Outcome(world(config, store), "")
     except HallmarkError as error:
         return Outcome(None, str(error))
+    except (OSError, MemoryError):  # of the machine: it would be that of every world
+        raise
     except Exception as error:  # whatever it is, the other worlds tell what they tell
         return Outcome(None, f"{type(error).__name__}: {error}")
     finally:

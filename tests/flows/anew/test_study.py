@@ -1,5 +1,6 @@
 """A study from its worlds to its card, and what of it nobody may read before the end."""
 
+import errno
 import json
 import os
 import shutil
@@ -190,6 +191,10 @@ def failing(config, store):
     raise ZeroDivisionError("of a library")
 
 
+def full(config, store):
+    raise OSError(errno.ENOSPC, "no space left")
+
+
 def killed(config, store):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -197,6 +202,10 @@ def killed(config, store):
 def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
     monkeypatch.setattr("flows.studying.world", failing)
     assert outcome({}, "nowhere") == (None, "ZeroDivisionError: of a library")
+    # A full disk is no world's fault: all behind it would be void.
+    monkeypatch.setattr("flows.studying.world", full)
+    with pytest.raises(OSError, match="no space left"):
+        outcome({}, "nowhere")
     monkeypatch.setattr("flows.studying.outcome", killed)
     with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
         [*study_worlds(StudyConfig(worlds=3, without=0), "nowhere")]
