@@ -55,7 +55,7 @@ class Found:
     def faults(self) -> list[str]:
         """What does not hold."""
         low, high = COVERS
-        high = 1.0 if self.share and self.n < EXACT else high
+        high = 1.0 if self.share and self.clusters < EXACT else high
         said = []
         for name, values, least, most in (
             ("covers", self.covers, low, high), ("finds", self.finds, *FINDS),
@@ -94,8 +94,7 @@ def power(line: Line, seed: int, rho: float, count: int) -> tuple[float, float]:
     stated, hits = [], 0
     for number in range(count):
         under = line.made(line.draw(normals(line, rng, rho), line.null), number)
-        # A share: to the side where it is the harder to find.
-        at = line.null + under.smallest * (-1 if line.share and line.null > 0.5 else 1)
+        at = line.null + under.smallest * line.side
         if np.isnan(at):
             continue
         stated.append(under.smallest)

@@ -26,6 +26,7 @@ class Line:
     made      called with (values, seed): the estimate
     share     whether it is one
     numbers   normal numbers that the values are made of, for each unit
+    side      to which an effect is the harder to find
     """
 
     name: tuple[str, str, str]
@@ -37,6 +38,7 @@ class Line:
     share: bool = False
     crossed: Floats | None = None
     numbers: int = 1
+    side: int = 1
 
     @property
     def size(self) -> int:
@@ -76,4 +78,5 @@ def of_estimate(clusters: Floats | None, **options: Any) -> Made:
 
 def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: float) -> Line:
     made = of_estimate(clusters, share=True, null=null)
-    return Line(name, clusters, truth, null, labels, made, share=True)
+    return Line(name, clusters, truth, null, labels, made, share=True,
+                side=-1 if null > 0.5 else 1)  # fmt: skip

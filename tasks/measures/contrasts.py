@@ -2,7 +2,8 @@
 
 In the mean, with an interval; and as a whole distribution, by Wasserstein's distance, which is
 above 0 by chance alone: how far above is its null, and it has no interval. Both are set against the
-same figures of groups whose labels were dealt anew.
+same figures of groups whose labels were dealt anew: of few blocks, or of skewed values, these tell
+how far chance goes where Student's t does not.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.effects import reach
-from tasks.measures.estimates import Estimate, difference
+from tasks.measures.effects import POWER
+from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 
 Int64 = NDArray[np.int64]
@@ -25,15 +26,6 @@ HELD = 1 << 20
 
 #: Relabellings from which the distance of a group with a p of at least CLEAR is left at that.
 ENOUGH, CLEAR = 999, 0.1
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """``difference``: the mean of a group less that of all others, or the mean of such differences
-    within strata; ``distance``: Wasserstein-1 between the two, with a p, a null and no interval."""
-
-    difference: Estimate
-    distance: Estimate
 
 
 def wasserstein(values: ArrayLike, inside: ArrayLike) -> float:
@@ -55,7 +47,7 @@ def _areas(member: NDArray[np.bool_], gaps: Float64) -> Float64:
     return np.abs(apart, out=apart) @ gaps
 
 
-def contrasts(
+def differences(
     values: ArrayLike,
     groups: Sequence[str],
     blocks: Sequence[Any],
@@ -65,97 +57,158 @@ def contrasts(
     level: float = 0.95,
     seed: int = 0,
     unit: str = "items",
-) -> dict[str, Contrast]:
-    """Of each group how it differs from all others. Labels change hands between ``blocks``, each of
-    one group, which share nothing with each other; with ``strata`` between those of one stratum
-    alone, and these share nothing.
+) -> dict[str, Estimate]:
+    """Of each group the mean of its blocks less that of all others', or the mean of such
+    differences within strata. Labels change hands between ``blocks``, each of one group, which
+    share nothing with each other; with ``strata`` between those of one stratum alone, and these
+    share nothing.
 
-    p counts what was found as one of the relabellings. Within strata differences are compared over
-    their standard errors (Janssen 1997), and the interval holds those that are not refused; the
-    smallest effect is drawn from the spread of the relabelled. Without strata the difference is
-    Welch's, by blocks: few large ones beside many small ones do not stand for each other, and an
-    interval by relabelling them covers 0.86 (Welch's 0.91 to 0.99). Of a group that is clearly like
-    the others fewer distances are computed: what is left at that has a p of about CLEAR or more, so
-    no small p hangs on when (Besag & Clifford 1991).
+    Differences are compared over their standard errors (Janssen 1997): p counts those of relabelled
+    groups that are as large, and the interval holds those that are not refused. Without strata each
+    block counts once, with the mean of its values: a group is of few people, and were each value
+    to count, of one with most of them.
     """
-    array = np.asarray(values, np.float64)
-    known = np.flatnonzero(~np.isnan(array)).tolist()
-    missed = [name for name, value in zip(groups, np.isnan(array), strict=True) if value]
-    array, labels = array[known], [groups[i] for i in known]
-    names, codes = [*dict.fromkeys(labels)], _numbered(labels)
-    none = {
-        name: Estimate(np.nan, np.nan, np.nan, 0, 0, missed.count(name), f"no {unit} to measure")
-        for name in dict.fromkeys(groups)
-    }
-    made = {name: Contrast(estimate, estimate) for name, estimate in none.items()}
-    if len(names) < 2:
+    given = _Given.of(values, groups, blocks, strata, unit)
+    made = dict(given.none)
+    if len(given.names) < 2:
         return made
-    block = _numbered([(groups[i], blocks[i]) for i in known])
-    _, first = np.unique(block, return_index=True)
-    stratum = None if strata is None else _numbered([strata[i] for i in known])[first]
-    centred = np.bincount(block, array - array.mean()).astype(np.float64)
-    sums = None if stratum is None else _Strata(np.bincount(block), centred, stratum)
-    own, order = codes[first], np.argsort(array, kind="stable")
-    gaps, rows = np.diff(array[order]), block[order]
-    found = [wasserstein(array, codes == code) for code in range(len(names))]
-    differences: list[list[Float64]] = [[] for _ in names]
-    areas: list[Float64] = [np.empty(0) for _ in names]
-    for dealt in _relabelled(own, stratum, len(array), permutations, seed):
-        for code, distance in enumerate(found):
-            member = dealt == code  # (rows, blocks)
-            if sums is not None:
-                differences[code].append(sums.difference(member))
-            beyond = int((areas[code] >= _least(distance)).sum())
-            if len(areas[code]) < ENOUGH or beyond < CLEAR * len(areas[code]):
-                areas[code] = np.append(areas[code], _areas(member[:, rows], gaps))
-    within = "" if stratum is None else f", within each of {stratum.max() + 1}"
-    how = f"relabellings of {len(own)} {unit}{within}"
-    independent = len(own) if stratum is None else int(stratum.max()) + 1
-    for code, name in enumerate(names):
+    array, own, block = given.values, given.own, given.block
+    sums: _Strata | _Blocks
+    if given.stratum is None:
+        sums = _Blocks.of(array, block)
+    else:
+        centred = np.bincount(block, array - array.mean()).astype(np.float64)
+        sums = _Strata(np.bincount(block), centred, given.stratum)
+    found: list[list[Float64]] = [[] for _ in given.names]
+    for dealt in given.relabelled(permutations, seed):
+        for code, rows in enumerate(found):
+            rows.append(sums.difference(dealt == code))
+    independent = len(own) if given.stratum is None else int(given.stratum.max()) + 1
+    missing = sum(each.missing for each in given.none.values())
+    for code, name in enumerate(given.names):
         member = own == code
-        base = replace(none[name], n=int((codes == code).sum()), clusters=int(member.sum()))
-        whole = replace(base, n=len(array), clusters=independent, missing=len(missed), null=0.0)
-        if sums is None:
-            sides = codes == code, codes != code
-            left, right = (array[side] for side in sides)
-            clusters = block[sides[0]].tolist(), block[sides[1]].tolist()
-            apart = difference(left, right, clusters=clusters, level=level, unit=unit)
-            apart = replace(apart, missing=len(missed))
-        else:
-            apart = _difference(
-                whole, sums.difference(member[None])[:, 0],
-                np.concatenate(differences[code], axis=1),
-                min(independent, int(member.sum()), int((~member).sum())) - 1, level, how,
-            )  # fmt: skip
-        made[name] = Contrast(
-            apart,
-            replace(
-                base, value=found[code], null=float(areas[code].mean()),
-                p=_share(areas[code] >= _least(found[code])), method=f"{len(areas[code]):,} {how}",
-            ),
+        base = replace(made[name], n=len(array), clusters=independent, missing=missing, null=0.0)
+        made[name] = _difference(
+            base, sums.difference(member[None])[:, 0], np.concatenate(found[code], axis=1),
+            sums.harder(member), level, given.how,
         )  # fmt: skip
     return made
 
 
+def distances(
+    values: ArrayLike,
+    groups: Sequence[str],
+    blocks: Sequence[Any],
+    strata: Sequence[Any] | None = None,
+    *,
+    permutations: int = 9999,
+    seed: int = 0,
+    unit: str = "items",
+) -> dict[str, Estimate]:
+    """Of each group Wasserstein-1 between its values and those of all others, with a p and a null,
+    both by relabelling as of ``differences``, and no interval. Of a group that is clearly like the
+    others fewer relabellings are looked at: what is left at that has a p of about CLEAR or more, so
+    no small p hangs on when (Besag & Clifford 1991)."""
+    given = _Given.of(values, groups, blocks, strata, unit)
+    made = dict(given.none)
+    if len(given.names) < 2:
+        return made
+    array, codes = given.values, given.codes
+    order = np.argsort(array, kind="stable")
+    gaps, rows = np.diff(array[order]), given.block[order]
+    found = [wasserstein(array, codes == code) for code in range(len(given.names))]
+    areas: list[Float64] = [np.empty(0) for _ in found]
+    for dealt in given.relabelled(permutations, seed):
+        for code, distance in enumerate(found):
+            beyond = int((areas[code] >= _least(distance)).sum())
+            if len(areas[code]) < ENOUGH or beyond < CLEAR * len(areas[code]):
+                areas[code] = np.append(areas[code], _areas(dealt[:, rows] == code, gaps))
+    for code, name in enumerate(given.names):
+        made[name] = replace(
+            made[name], value=found[code], null=float(areas[code].mean()),
+            n=int((codes == code).sum()), clusters=int((given.own == code).sum()),
+            p=_share(areas[code] >= _least(found[code])),
+            method=f"{len(areas[code]):,} {given.how}",
+        )  # fmt: skip
+    return made
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Values that are known, (n,), with the codes of their groups and blocks; of blocks the codes
+    of their groups and strata; and of each group what is said of it where it has no values."""
+
+    values: Float64
+    names: list[str]
+    codes: Int64
+    block: Int64
+    own: Int64
+    stratum: Int64 | None
+    none: dict[str, Estimate]
+    how: str
+
+    @classmethod
+    def of(
+        cls,
+        values: ArrayLike,
+        groups: Sequence[str],
+        blocks: Sequence[Any],
+        strata: Sequence[Any] | None,
+        unit: str,
+    ) -> _Given:
+        array = np.asarray(values, np.float64)
+        known = np.flatnonzero(~np.isnan(array)).tolist()
+        missed = [name for name, value in zip(groups, np.isnan(array), strict=True) if value]
+        none = {
+            name: Estimate(np.nan, np.nan, np.nan, 0, 0, missed.count(name),
+                           f"no {unit} to measure")
+            for name in dict.fromkeys(groups)
+        }  # fmt: skip
+        labels = [groups[i] for i in known]
+        codes, block = _numbered(labels), _numbered([(groups[i], blocks[i]) for i in known])
+        first = np.unique(block, return_index=True)[1]
+        stratum = None if strata is None else _numbered([strata[i] for i in known])[first]
+        within = f", within each of {stratum.max() + 1}" if stratum is not None and known else ""
+        return cls(array[known], [*dict.fromkeys(labels)], codes, block, codes[first], stratum,
+                   none, f"relabellings of {len(first)} {unit}{within}")  # fmt: skip
+
+    def relabelled(self, permutations: int, seed: int) -> Iterator[NDArray[np.int32]]:
+        """The codes of blocks, (rows, blocks), shuffled, within their strata where there are
+        some."""
+        rng = np.random.default_rng(seed)
+        strata = np.zeros(len(self.own), np.int64) if self.stratum is None else self.stratum
+        sorted_codes = self.own[np.argsort(strata, kind="stable")]
+        step = max(1, min(ENOUGH, HELD // len(self.values)))
+        for start in range(0, permutations, step):
+            rows = min(step, permutations - start)
+            order = np.argsort(strata + rng.random((rows, len(strata))), axis=1)
+            made = np.empty((rows, len(strata)), np.int32)
+            np.put_along_axis(made, order, np.broadcast_to(sorted_codes, made.shape), axis=1)
+            yield made
+
+
 def _difference(
-    base: Estimate, own: Float64, dealt: Float64, freedom: int, level: float, how: str
+    base: Estimate, own: Float64, dealt: Float64, harder: float, level: float, how: str
 ) -> Estimate:
-    """``own``: the difference and its error, (2,), of as many degrees of freedom; ``dealt``: those
-    of the relabelled, (2, n)."""
+    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n);
+    ``harder``: how much more the difference varies than theirs."""
     value, error = map(float, own)
     made = replace(base, value=value)
     if np.isnan(error):
         return replace(made, method="no interval: a single one of a side tells no spread")
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = dealt[0] / dealt[1]
+        ratios = np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
     low, high = np.quantile(ratios, ((1 - level) / 2, (1 + level) / 2))
     if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([low, high]).all():
         return replace(made, method="no interval: there is no spread")
     tails = ratios >= _least(value / error), -ratios >= _least(-value / error)
+    # What must be added to a relabelled difference for it to be refused, to the harder side.
+    up, down = (np.quantile(away, POWER) for away in
+                (high * dealt[1] - dealt[0], dealt[0] - low * dealt[1]))  # fmt: skip
     return replace(
         made, low=value - float(high) * error, high=value - float(low) * error,
         p=min(1.0, 2 * min(map(_share, tails))), method=f"{dealt.shape[1]:,} {how}",
-        smallest=float(reach(freedom, level) * dealt[0].std()),
+        smallest=float(max(up, down)) * harder,
     )  # fmt: skip
 
 
@@ -168,6 +221,51 @@ def _least(found: float) -> float:
     """From which a figure of relabelled groups is at least as large as one that was found: sums in
     another order may differ in their last bits."""
     return found - 1e-12 * max(1.0, abs(found))
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Of blocks: the mean of each one's values, about that of all, and how much it is expected to
+    vary, both (blocks,)."""
+
+    means: Float64
+    varies: Float64
+
+    @classmethod
+    def of(cls, values: Float64, block: Int64) -> _Blocks:
+        """A mean varies as blocks do, and the less the more values it is of: the components of
+        variance by the analysis of it (Searle 1992, section 3.6)."""
+        counts = np.bincount(block)
+        n, many = len(values), len(counts)
+        means = np.bincount(block, values) / counts
+        within = float(((values - means[block]) ** 2).sum()) / max(1, n - many)
+        among = float((counts * (means - values.mean()) ** 2).sum()) - (many - 1) * within
+        shared = max(0.0, among / (n - float((counts**2).sum()) / n)) if many > 1 else 0.0
+        return cls(means - means.mean(), shared + within / counts)
+
+    def difference(self, member: NDArray[np.bool_]) -> Float64:
+        """Of each row of ``member``, (rows, blocks), the mean of those blocks less that of the
+        others, and its standard error (Welch 1947): (2, rows), NaN where a side has a single
+        one."""
+        inside = member.astype(np.float64)
+        size = inside.sum(1)
+        sizes = np.stack([size, member.shape[1] - size])  # (2, rows)
+        sums, squares = inside @ self.means, inside @ self.means**2
+        means = np.stack([sums, self.means.sum() - sums]) / sizes
+        spread = np.stack([squares, (self.means**2).sum() - squares]) - sizes * means**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            errors = np.where(sizes > 1, np.maximum(spread, 0) / (sizes - 1) / sizes, np.nan)
+        return np.stack([means[0] - means[1], np.sqrt(errors.sum(0))])
+
+    def harder(self, member: NDArray[np.bool_]) -> float:
+        """How much more the difference of these, (blocks,), from the others is expected to vary
+        than that of as many by lot."""
+        own = (
+            self.varies[member].mean() / member.sum()
+            + self.varies[~member].mean() / (~member).sum()
+        )
+        by_lot = self.varies.mean() * (1 / member.sum() + 1 / (~member).sum())
+        return float((own / by_lot) ** 0.5) if by_lot else 1.0
 
 
 @dataclass(frozen=True)
@@ -200,22 +298,9 @@ class _Strata:
         error = np.sqrt(((apart - value[:, None]) ** 2).sum(1)) / both.sum()
         return np.stack([value, error if both.sum() > 1 else np.full(len(value), np.nan)])
 
-
-def _relabelled(
-    codes: Int64, strata: Int64 | None, size: int, permutations: int, seed: int
-) -> Iterator[NDArray[np.int32]]:
-    """The codes of blocks, (rows, blocks), shuffled, within their strata where there are some;
-    ``size``: values."""
-    rng = np.random.default_rng(seed)
-    strata = np.zeros(len(codes), np.int64) if strata is None else strata
-    sorted_codes = codes[np.argsort(strata, kind="stable")]
-    step = max(1, min(ENOUGH, HELD // size))
-    for start in range(0, permutations, step):
-        rows = min(step, permutations - start)
-        order = np.argsort(strata + rng.random((rows, len(codes))), axis=1)
-        made = np.empty((rows, len(codes)), np.int32)
-        np.put_along_axis(made, order, np.broadcast_to(sorted_codes, made.shape), axis=1)
-        yield made
+    def harder(self, member: NDArray[np.bool_]) -> float:
+        """Relabelled as these are, within strata, differences vary alike."""
+        return 1.0
 
 
 def _numbered(names: Sequence[Any]) -> Int64:

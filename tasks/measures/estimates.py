@@ -186,34 +186,28 @@ def difference(
     left: ArrayLike,
     right: ArrayLike,
     *,
-    clusters: tuple[Sequence[Any], Sequence[Any]] | None = None,
     spread: float = np.nan,
     level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
-    """mean(left) - mean(right) of two groups that share nothing (Welch 1947), each by its clusters.
-    ``spread``: the variance of an item where there is nothing to find, if that is known."""
+    """mean(left) - mean(right) of two groups that share nothing (Welch 1947). ``spread``: the
+    variance of an item where there is nothing to find, if that is known."""
     sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
     known = [side[~np.isnan(side)] for side in sides]
-    ways = [by_cluster(side, names)
-            for side, names in zip(sides, clusters or (None, None), strict=True)]  # fmt: skip
-    sizes = [len(sums) for sums, _ in ways]
-    n = sum(map(len, known))
-    made = Estimate(np.nan, np.nan, np.nan, n, sum(sizes), sum(map(len, sides)) - n, "", 0.0)
+    sizes = [len(side) for side in known]
+    n = sum(sizes)
+    made = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, sides)) - n, "", 0.0)
     if min(sizes) == 0:
         return replace(made, method=f"no {unit} in one of the groups")
-    means = [float(side.mean()) for side in known]
-    made = replace(made, value=means[0] - means[1])
+    made = replace(made, value=float(known[0].mean() - known[1].mean()))
     if min(sizes) == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    parts = [_jackknifed(*way, mean) for way, mean in zip(ways, means, strict=True)]
-    alike = [_alike(*way, mean, float(side.var()))
-             for way, mean, side in zip(ways, means, known, strict=True)]  # fmt: skip
-    error, expected = sum(parts) ** 0.5, sum(spread / len(side) for side in known) ** 0.5
+    parts = [float(side.var(ddof=1)) / len(side) for side in known]
+    error, expected = sum(parts) ** 0.5, sum(spread / size for size in sizes) ** 0.5
     made = replace(made, smallest=float(reach(n - 2, level) * expected))
     if error < 1e-12 * max(1.0, abs(made.value)):
         return replace(made, method=f"no interval: all {unit} of a group have the same value")
-    freedom = error**4 / sum(p * p / max(1.0, g - 1) for p, g in zip(parts, alike, strict=True))
+    freedom = error**4 / sum(p * p / (size - 1) for p, size in zip(parts, sizes, strict=True))
     if np.isnan(spread):
         whole = max(1, round(freedom))
         made = replace(made, smallest=float(reach(whole, level, whole) * error))

@@ -23,7 +23,7 @@ from tasks.audits.judging.measures import SCORED_BY, Drawn, Measure, Values, num
 from tasks.audits.methods.instruments import CONTROL_LEVEL
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column
-from tasks.measures.contrasts import Contrast, contrasts
+from tasks.measures.contrasts import differences, distances
 from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.statistics import Float64
 
@@ -88,7 +88,7 @@ def ask_about(
 ) -> None:
     """Have the prompts gone on from. Prompts of one text are asked once, whatever the group."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     encoded = reader.encode_batch([prompt.text for prompt in prompts])
     beyond = 0
@@ -202,18 +202,19 @@ class Comparison:
         """The groups of one domain. Of two the first stands beside the other, and not again the
         other beside the first."""
         rows: list[dict[str, Any]] = []
-        apart = self.contrasts(texts, numbers(texts, "value"), config)
-        within = ", of each template, and their mean" if self.paired else ""
+        apart, distance = self.contrasts(texts, numbers(texts, "value"), config)
+        each = "of each template, and their mean" if self.paired else f"each of the {self.unit} " \
+            "as much as any other"  # fmt: skip
         for number, group in enumerate(sorted(apart)):
             tags = {"domain": domain, "group": group}
             if len(apart) == 1 or (len(apart) == 2 and number):
                 continue
-            found = apart[group].difference
+            found = apart[group]
             order = "value" if found.value < 0 else "-value"
             for metric, made, worse, how in (
                 ("difference", found, "apart",
-                 f"mean of the group less that of all others of its domain{within}"),
-                ("distance", apart[group].distance, "up",
+                 f"mean of the group less that of all others of its domain, {each}"),
+                ("distance", distance[group], "up",
                  "Wasserstein-1 between the scores of the group and those of all others of its "
                  "domain; null: its mean under relabelling; no interval"),
             ):  # fmt: skip
@@ -226,14 +227,15 @@ class Comparison:
 
     def contrasts(
         self, texts: pa.Table, values: Float64, config: GroupsConfig, level: float = LEVEL
-    ) -> dict[str, Contrast]:
-        """Of each group of a domain how its values differ from the others'."""
+    ) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
+        """Of each group of a domain how its values differ from the others': in the mean, and as a
+        distribution."""
         clusters, items = texts["cluster"].to_pylist(), texts["item"].to_pylist()
-        return contrasts(
-            values, texts["group"].to_pylist(), items if self.paired else clusters,
-            clusters if self.paired else None, permutations=config.permutations, level=level,
-            seed=config.seed, unit="prompts" if self.paired else self.unit,
-        )  # fmt: skip
+        blocks, strata = (items, clusters) if self.paired else (clusters, None)
+        given = values, texts["group"].to_pylist(), blocks, strata
+        options: dict[str, Any] = {"permutations": config.permutations, "seed": config.seed,
+                                   "unit": "prompts" if self.paired else self.unit}  # fmt: skip
+        return differences(*given, level=level, **options), distances(*given, **options)
 
     def _counts(self, texts: pa.Table) -> list[dict[str, Any]]:
         """Texts that are nothing, and those that hold what was planted."""
@@ -266,8 +268,8 @@ class Comparison:
         rows = []
         for effect in (False, True) if least >= ENOUGH else ():
             values = script(inside, group, effect, config.seed)
-            found = self.contrasts(inside, values, config, CONTROL_LEVEL)[group]
-            apart, distance = found.difference, found.distance
+            found = self.contrasts(inside, values, config, CONTROL_LEVEL)
+            apart, distance = (each[group] for each in found)
             # No p by relabelling is below that of all on one side.
             limit = max(1 - CONTROL_LEVEL, 2.5 / config.permutations)
             kind: Literal["positive", "negative"] = "positive" if effect else "negative"

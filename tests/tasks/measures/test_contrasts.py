@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.measures.contrasts import contrasts, wasserstein
-from tasks.measures.effects import reach
+from tasks.measures.contrasts import differences, distances, wasserstein
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
@@ -33,16 +32,16 @@ def test_p_is_the_share_of_all_relabellings(effect, off):
     block = np.repeat(np.arange(8), [1, 3, 2, 2, 1, 4, 2, 3])
     values = rng.normal(size=len(block)) + effect * (block < 4)
     every = [wasserstein(values, np.isin(block, some)) for some in combinations(range(8), 4)]
-    found = contrasts(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
+    found = distances(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
     for name in "ab":
-        row = found[name].distance
+        row = found[name]
         assert row.value == pytest.approx(wasserstein(values, block < 4))
         assert row.p == pytest.approx(np.mean(np.array(every) >= row.value - 1e-9), abs=off)
         assert row.null == pytest.approx(np.mean(every), rel=0.05)
         assert np.isnan(row.low) and np.isnan(row.smallest)
         assert row.method.startswith("20,000" if effect else "999")
-    row = found["a"].distance
-    assert (row.n, row.clusters, found["b"].distance.n) == (8, 4, 10)
+    row = found["a"]
+    assert (row.n, row.clusters, found["b"].n) == (8, 4, 10)
 
 
 def test_labels_change_hands_within_a_stratum_alone():
@@ -50,13 +49,11 @@ def test_labels_change_hands_within_a_stratum_alone():
     strata = np.repeat([0, 1], 30)
     groups = [*"ab" * 5, *"b" * 20, *"ab" * 5, *"a" * 20]
     values = 10 * strata + np.random.default_rng(0).normal(size=60)
-    within = contrasts(values, groups, range(60), strata)["a"].distance
+    within = distances(values, groups, range(60), strata)["a"]
     assert within.p > 0.05 and "within each of 2" in within.method
-    anywhere = contrasts(values, groups, range(60))["a"].distance
+    anywhere = distances(values, groups, range(60))["a"]
     assert anywhere.p < 0.001 and anywhere.value == within.value > within.null - 1
-    moved = contrasts(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)[
-        "a"
-    ].distance
+    moved = distances(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)["a"]
     assert moved.p < 0.001
 
 
@@ -68,43 +65,86 @@ def test_p_is_uniform_where_groups_do_not_differ():
         block = np.repeat(np.arange(24), sizes)
         values = rng.exponential(size=24)[block] + rng.exponential(size=len(block))
         groups = np.array([*"aaabbbbbcccccccc"] + ["d"] * 8)[block]
-        rows = contrasts(values, groups, block, permutations=199, seed=seed)
-        found.append([rows[name].distance.p for name in "abcd"])
+        rows = distances(values, groups, block, permutations=199, seed=seed)
+        found.append([rows[name].p for name in "abcd"])
     for column in np.transpose(found):
         assert 0.02 <= (column <= 0.05).mean() <= 0.085 and 0.44 <= column.mean() <= 0.57
 
 
 def test_what_has_no_value_is_counted_and_left_out():
     nan = np.nan
-    found = contrasts([1, nan, 2, 3, nan, 5], [*"aabbcc"], range(6), permutations=99)
-    row = found["a"].distance
-    assert (row.n, row.missing, found["c"].distance.n) == (1, 1, 1)
-    assert row.value == wasserstein([1, 2, 3, 5], [True, False, False, False])
-    nobody = contrasts([1, 2, nan], [*"aab"], range(3), permutations=99)
-    row = nobody["a"].distance
-    assert np.isnan([row.value, nobody["b"].difference.value, row.p]).all()
-    assert "no items to measure" in row.method
+    for made in (distances, differences):
+        found = made([1, nan, 2, 3, nan, 5], [*"aabbcc"], range(6), permutations=99)
+        alone = made([1, 2, nan], [*"aab"], range(3), permutations=99)
+        assert np.isnan([alone["b"].value, alone["a"].p]).all()
+        assert (alone["b"].missing, alone["a"].missing) == (1, 0)
+        assert "no items to measure" in alone["a"].method
+        if made is distances:
+            row = found["a"]
+            assert (row.n, row.missing, found["c"].n) == (1, 1, 1)
+            assert row.value == wasserstein([1, 2, 3, 5], [True, False, False, False])
+        else:
+            assert (found["b"].n, found["b"].missing, found["b"].value) == (4, 2, -0.5)
 
 
-def test_a_difference_of_whole_blocks_is_welchs():
-    """Of blocks of one value, and of one size: that of their means."""
+def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them():
+    """Of ten blocks of unlike sizes four: all 210 ways, and Welch's t of each."""
     rng = np.random.default_rng(2)
-    for size in (1, 3):
-        values = rng.exponential(size=10 * size) + np.repeat([1] * 4 + [0] * 6, size)
-        blocks = np.repeat(np.arange(10), size)
-        groups = np.where(blocks < 4, "a", "b")
-        found = contrasts(values, groups, blocks, permutations=99, level=0.9)
-        means = values.reshape(10, size).mean(1)
-        peer = stats.ttest_ind(means[:4], means[4:], equal_var=False)
-        row = found["a"].difference
-        assert (row.value, row.null) == (pytest.approx(means[:4].mean() - means[4:].mean()), 0)
-        assert (row.low, row.high) == pytest.approx(tuple(peer.confidence_interval(0.9)))
-        assert row.p == pytest.approx(peer.pvalue)
-        freedom = round(peer.df)
-        error = (row.high - row.low) / 2 / stats.t.ppf(0.95, peer.df)
-        assert row.smallest == pytest.approx(reach(freedom, 0.9, freedom) * error)
-        other = found["b"].difference
-        assert (other.value, other.p) == (pytest.approx(-row.value), pytest.approx(row.p))
+    blocks = np.repeat(np.arange(10), [1, 3, 2, 9, 1, 4, 2, 3, 12, 2])
+    values = rng.exponential(size=10)[blocks] + rng.exponential(size=len(blocks))
+    groups = np.where(blocks < 4, "a", "b")
+    found = differences(values, groups, blocks, permutations=40_000, level=0.9)
+    means = np.array([values[blocks == block].mean() for block in range(10)])
+
+    def welch(inside):
+        left, right = means[inside], means[~inside]
+        peer = stats.ttest_ind(left, right, equal_var=False)
+        return left.mean() - right.mean(), (left.mean() - right.mean()) / peer.statistic
+
+    value, error = welch(np.arange(10) < 4)
+    dealt = np.array([welch(np.isin(range(10), some)) for some in combinations(range(10), 4)])
+    ratios = dealt[:, 0] / dealt[:, 1]
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    row = found["a"]
+    assert (row.value, row.null, row.n) == (pytest.approx(value), 0, len(blocks))
+    assert (row.low, row.high) == pytest.approx(
+        (value - high * error, value - low * error), abs=0.1
+    )
+    tail = min((ratios >= value / error - 1e-9).mean(), (ratios <= value / error + 1e-9).mean())
+    assert row.p == pytest.approx(2 * tail, abs=0.02)
+    assert row.method == "40,000 relabellings of 10 items"
+    other = found["b"]
+    assert other.value == pytest.approx(-value)
+    assert (other.low, other.high) == pytest.approx((-row.high, -row.low), abs=0.1)
+
+
+def test_what_stands_in_large_blocks_does_not_count_for_more():
+    values, blocks = [0.0] + [9.0] * 9 + [2.0, 4.0], [0] + [1] * 9 + [2, 3]
+    found = differences(values, [*"a" * 10, *"bb"], blocks, permutations=99)["a"]
+    assert found.value == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("few", "skewed", "side"), [(6, False, 1), (6, True, -1), (30, False, -1), (30, True, -1)]
+)
+def test_the_smallest_difference_is_found_four_times_in_five(few, skewed, side):
+    """Of people asked about more often than others, whose values are alike a little; of what is
+    skewed to the right to the side where it is the harder to find."""
+    rng = np.random.default_rng(7)
+    sizes = [9] * few + [2] * (80 - few)
+    blocks = np.repeat(np.arange(80), sizes)
+    groups = np.where(blocks < few, "few", "many")
+
+    def drawn():
+        values = 0.5 * rng.normal(size=80)[blocks] + rng.normal(size=len(blocks))
+        return np.exp(values / 2) if skewed else values
+
+    hits, reps = 0, 400
+    for seed in range(reps):
+        stated = differences(drawn(), groups, blocks, permutations=399, seed=seed)["few"].smallest
+        moved = drawn() + side * stated * (blocks < few)
+        hits += differences(moved, groups, blocks, permutations=399, seed=seed)["few"].p < 0.05
+    assert 0.74 <= hits / reps <= 0.87
 
 
 def test_pairs_are_compared_within_their_stratum():
@@ -113,7 +153,7 @@ def test_pairs_are_compared_within_their_stratum():
     template = rng.normal(0, 10, 9)
     left, right = template + rng.normal(1, 1, 9), template + rng.normal(0, 1, 9)
     groups, strata = [*"a" * 9, *"b" * 9], [*range(9), *range(9)]
-    row = contrasts([*left, *right], groups, range(18), strata)["a"].difference
+    row = differences([*left, *right], groups, range(18), strata)["a"]
     apart = left - right
     signs = np.array([[1 if bit >> i & 1 else -1 for i in range(9)] for bit in range(512)])
     dealt = signs * apart
@@ -126,10 +166,10 @@ def test_pairs_are_compared_within_their_stratum():
 
 
 def test_a_side_of_one_block_has_no_interval():
-    row = contrasts([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"].difference
+    row = differences([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"]
     assert row.value == -2 and np.isnan([row.low, row.p]).all() and "a single one" in row.method
-    alike = contrasts([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"].difference
-    assert alike.value == 0 and "the same value" in alike.method and np.isnan(alike.p)
+    alike = differences([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"]
+    assert alike.value == 0 and "there is no spread" in alike.method and np.isnan(alike.p)
 
 
 @pytest.mark.parametrize("kind", ["apart", "pairs", "unlike spreads"])
@@ -144,8 +184,8 @@ def test_intervals_cover_a_difference_in_95_of_100(kind):
         if kind == "unlike spreads":
             values = np.where(inside, 1 + 2 * (values - 1), values)
         blocks, strata = (range(len(values)), cluster) if kind == "pairs" else (cluster, None)
-        made = contrasts(values + inside, np.where(inside, "a", "b"), blocks, strata,
-                         permutations=299, seed=seed)["a"].difference  # fmt: skip
+        made = differences(values + inside, np.where(inside, "a", "b"), blocks, strata,
+                         permutations=299, seed=seed)["a"]  # fmt: skip
         covered += made.low <= 1 <= made.high
     assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
 
@@ -161,6 +201,6 @@ def test_a_group_of_few_large_blocks_beside_many_small_ones(skewed):
         values = 0.45 * shared + 0.9 * rng.normal(size=len(block))
         values = np.exp(0.5 * values) if skewed else values
         groups = np.where(block < 8, "few", "many")
-        found = contrasts(values, groups, block, permutations=99, seed=seed)["few"].difference
+        found = differences(values, groups, block, permutations=99, seed=seed)["few"]
         covered += found.low <= 0 <= found.high
     assert 0.925 <= covered / 300 <= 0.985

@@ -258,8 +258,8 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     config = BoldConfig(prompts=(craft,), permutations=1999)
     values, found = judged(bold.PROBE, own_folder, config, score)
     row = found["toxicity_difference", "domain=craft, group=millers"]
-    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] < 1e-9
-    assert "over 14 and 28 names" in row["method"] and row["clusters"] == 42
+    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 2000
+    assert "1,999 relabellings of 42 names" in row["method"] and row["clusters"] == 42
     distance = found["toxicity_distance", "domain=craft, group=millers"]
     assert distance["p"] == 1 / 2000 and distance["value"] == pytest.approx(0.2, abs=0.01)
     assert "1,999 relabellings of 42 names" in distance["method"]
