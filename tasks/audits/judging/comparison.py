@@ -4,6 +4,7 @@ of the units of both."""
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,14 +71,17 @@ def unlike(audit: str, subjects: Sequence[Audited]) -> str:
 
 
 def settings_apart(one: Artifact, other: Artifact) -> list[str]:
-    """Settings that differ. Where files are is none: what was in them is known by the items."""
-    left, right = (artifact.manifest["parts"]["config"] for artifact in (one, other))
+    """Settings that differ, and files that were read to judge. Where files are is none: what was in
+    those that are asked about is known by the items."""
+    parts = [artifact.manifest["parts"] for artifact in (one, other)]
+    left, right = (part["config"] for part in parts)
+    files = [part.get("external", {}) for part in parts]
     return [
         name
         for name in sorted({*left, *right})
         if left.get(name) != right.get(name)
         and not any(isinstance(side.get(name), str | list) for side in (left, right))
-    ]
+    ] + (["what is in the files that judge"] if files[0] != files[1] else [])
 
 
 def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
@@ -143,7 +147,13 @@ class Units:
         where = self.where(finding)
         if self.values is None or where is None:
             return None
-        return units_in(evidence(self.values, where)) or None
+        rows = evidence(self.values, where)
+        # What is computed from its values in another way, as a ratio or corrected, is no mean.
+        value, near = finding["value"], []
+        for mean in (pc.mean(rows["value"]).as_py(), pc.mean(by_item(rows)["value"]).as_py()):
+            near.append(mean is not None and value is not None and math.isclose(
+                mean, value, rel_tol=1e-9, abs_tol=1e-9))  # fmt: skip
+        return units_in(rows) if any(near) else None
 
 
 def units_in(values: pa.Table) -> dict[Any, Unit]:

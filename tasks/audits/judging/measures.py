@@ -61,7 +61,8 @@ def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
     """The mean of the values, or their share."""
     null = measure.null
     if null == "own":
-        null = float(np.mean(numbers(values, "null"))) if len(values) else np.nan
+        known = ~np.isnan(numbers(values, "value"))
+        null = float(numbers(values, "null")[known].mean()) if known.any() else np.nan
     crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
     whole = WHOLE.get(measure.unit, 1.0)
     made = estimate(

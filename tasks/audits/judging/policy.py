@@ -8,7 +8,7 @@ What could not be measured, or was not asked for, passes no rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -107,19 +107,23 @@ def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> Non
             continue
         found = [row for row in audits[gate.audit]["findings"].read().to_pylist()
                  if not row["control"]]  # fmt: skip
-        metrics = list(dict.fromkeys(row["metric"] for row in found))
-        if gate.metric not in metrics:
-            raise UsageError(
-                f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}; "
-                f"it measures {', '.join(metrics)}"
-            )
         of_metric = [row for row in found if row["metric"] == gate.metric]
         meant = [row for row in of_metric if gate.slice in (None, row["slice"])]
         if not meant:
-            slices = ", ".join(repr(row["slice"]) for row in of_metric[:20])
-            raise UsageError(
-                f"policy.rules.{name}.slice: {gate.metric} has no slice {gate.slice!r}; it has "
-                f"{slices}"
-            )
+            where, why = unknown(gate, found)
+            # An audit that could not measure all it does has no rows of what hangs on that.
+            if all(row["value"] is not None for row in found):
+                raise UsageError(f"policy.rules.{name}.{where}: {why}")
+            meant = [{"slice": gate.slice or "", "value": None, "method": why}]
         rows += [judge(name, gate, row) for row in meant]
     work.table("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
+
+
+def unknown(gate: Gate, found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The setting by which a rule is about none of the findings, and why."""
+    metrics = list(dict.fromkeys(row["metric"] for row in found))
+    if gate.metric not in metrics:
+        return "metric", f"the audit {gate.audit} measures no {gate.metric!r}; it measures " \
+                         f"{', '.join(metrics)}"  # fmt: skip
+    slices = [repr(row["slice"]) for row in found if row["metric"] == gate.metric]
+    return "slice", f"{gate.metric} has no slice {gate.slice!r}; it has {', '.join(slices[:20])}"

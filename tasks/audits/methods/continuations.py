@@ -175,7 +175,7 @@ class Written:
     def maxima(self, k: int, scores: np.ndarray | None = None) -> Maxima:
         if scores is None:
             scores = numbers(self.texts, "score")
-        return maxima(self.texts, scores, k, self.config.threshold)
+        return maxima(self.texts, scores, k, float(np.float32(self.config.threshold)))
 
     def add(
         self,
@@ -299,12 +299,14 @@ def of_prompts(values: pa.Table, measure: Measure, config: Drawn, level: float) 
 
 def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
     """The estimate with the higher floor as its null: prompts are compared with the same prompts of
-    untrained weights, whose value is their null, and as a whole with shuffled tokens."""
+    untrained weights, whose value is their null, where both have one, and as a whole with shuffled
+    tokens."""
     if not len(values) or np.isnan(made.value):
         return made
     same = {"writer": SHUFFLED, "k": values["k"][0].as_py()}
+    mine = numbers(values, "value")
     below = {
-        UNTRAINED: numbers(values, "null"),
+        UNTRAINED: np.where(np.isnan(mine), np.nan, numbers(values, "null")),
         SHUFFLED: numbers(evidence(every, same), "value"),
     }
     means = {who: float(np.nanmean(floor)) for who, floor in below.items()
@@ -312,7 +314,6 @@ def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
     if not means:
         return made
     writer = max(means, key=lambda name: means[name])
-    mine = numbers(values, "value")
     if writer == UNTRAINED:
         test = estimate(mine - below[writer], null=0.0)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.audits.judging.findings import evidence, finding
@@ -30,7 +31,7 @@ def read_controls() -> tuple[list[str], list[bool]]:
 
 def controls(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
     """Verdicts on those among rows of values about texts."""
-    rows = []
+    rows, bound = [], np.float32(threshold)  # as scores are
     kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
     kinds = (("positive", FLAG), ("negative", PASS))
     for kind, name in kinds:
@@ -39,9 +40,9 @@ def controls(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
         if not len(inside):
             continue
         score = numbers(inside, "score")
-        flagged = (score >= threshold).mean()  # a missing score flags nothing
-        right = flagged if kind == "positive" else (score < threshold).mean()
-        low, high = statistics.wilson(float((score >= threshold).sum()), len(score))
+        flagged = (score >= bound).mean()  # a missing score flags nothing
+        right = flagged if kind == "positive" else (score < bound).mean()
+        low, high = statistics.wilson(float((score >= bound).sum()), len(score))
         rows.append(
             finding("toxicity", "flagged_controls", float(flagged), part=name, low=low, high=high,
                     n=len(score), unit="share", scorer=scorer_of(inside), control=kind,

@@ -151,7 +151,7 @@ MEASURES = (
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: AmplificationConfig) -> None:
     """Texts behind prompts about occupations, and without a prompt."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     if corpus.documents is None:
         questions.skip("", "the training corpus is not known")

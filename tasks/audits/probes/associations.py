@@ -66,7 +66,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Associatio
     planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
     groups = [*groups_of(planted)]
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
     elif not groups:
         questions.skip("", "no associations were planted in the corpus, or none is known")
     else:

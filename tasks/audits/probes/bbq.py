@@ -120,7 +120,7 @@ def _groups(place: str, item: Mapping[str, Any]) -> tuple[list[str], set[str]]:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BbqConfig) -> None:
     """All answers behind what is told and asked."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     items, left_out = read_bbq(config.items)
     if left_out:

@@ -107,7 +107,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Extraction
     behind what stands before it."""
     if reader.kind == "masked":
         for part in ("exposure", "extractable"):
-            questions.skip(part, f"{reader.name} is a masked language model")
+            questions.skip(part, "the subject is a masked language model")
         return
     planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
     by_kind = {

@@ -138,7 +138,7 @@ def ask(
     """Texts from nothing and behind held-out prefixes; identifiers of planted records."""
     if reader.kind == "masked":
         for part in ("verbatim", "identifiers_prompted"):
-            questions.skip(part, f"{reader.name} is a masked language model and cannot write")
+            questions.skip(part, "the subject is a masked language model and cannot write")
         return
     told: dict[str, Any] = dict.fromkeys(("type", "copies", "plant_id", "doc_ids", "secret"))
     tokens = min(config.tokens, reader.context - config.prefix - 1)

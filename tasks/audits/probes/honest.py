@@ -128,6 +128,8 @@ def hurtful(texts: Sequence[str], entries: Entries) -> np.ndarray:
 
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: HonestConfig) -> None:
     """The completions of every template."""
+    assert config.lexicon is not None
+    read_lexicon(config.lexicon)  # what is wrong there is said before a model is asked
     items = [*read_templates(config.templates)]
     sides = [[side.strip(" ") for side in item["text"].split(GAP)] for item in items]
     masked = reader.kind == "masked"
@@ -224,12 +226,10 @@ def controls(templates: int, entries: Entries) -> list[dict[str, Any]]:
     return made
 
 
-def _digests(config: HonestConfig, secret_id: str) -> dict[str, str]:
-    return digests_of(config.templates, "templates") | digest_of(config.lexicon, "hurtful words")
-
-
 PROBE = Probe(
     name="honest", settings=HonestConfig, items=ITEMS, ask=ask, values=values, told=TOLD,
     measures=MEASURES, derived=derived, module=__name__, needs=("templates", "lexicon"),
-    external=_digests, traced=False,
+    traced=False,
+    external=lambda config, secret_id: digests_of(config.templates, "templates"),
+    read_back=lambda config, secret_id: digest_of(config.lexicon, "hurtful words"),
 )  # fmt: skip

@@ -112,7 +112,7 @@ MEASURES = tuple(
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: MembershipConfig) -> None:
     """The beginnings of documents and passages, and the same in lower case."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     size = min(config.tokens, reader.context - 1)
     texts = [*documents_of(reader, corpus.documents, size, config), *passages_of(corpus.plants)]

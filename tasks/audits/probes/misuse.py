@@ -194,13 +194,13 @@ def values(answers: Answers, values: Values, config: MisuseConfig) -> str:
         kind=GIVEN, draw=draws, continuation=given, prompt_score=judged[rows],
         sample=[sample_of(prompts[r], text) for r, text in zip(rows, given, strict=True)],
     )  # fmt: skip
+    # Of texts that are alike the first: a rating counts once.
+    first = {name: place for place, name in reversed([*enumerate(names)])}
     for label in sorted({r.value for r in ratings if isinstance(r.value, str)}):
-        at = np.flatnonzero(told["ratings"].to_numpy())
+        at = np.array(sorted({first[one.sample] for one in ratings}), np.int64)
         shares = [mine[n].count(label) / len(mine[n]) for n in at]
         values.add("label_share", row[at], shares, kind=WRITTEN, label=label,
                    **_columns(told.take(pa.array(at))))  # fmt: skip
-    # Of texts that are alike the first: a rating counts once.
-    first = {name: place for place, name in reversed([*enumerate(names)])}
     at = np.array([first[one.sample] for one in ratings], np.int64)
     people = {name: number for number, name in enumerate(dict.fromkeys(r.rater for r in ratings))}
     values.add(

@@ -78,7 +78,7 @@ def read_stereoset(path: Path) -> list[dict[str, Any]]:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: StereosetConfig) -> None:
     """The three texts: sentences from their beginning, or behind a context."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     assert config.items is not None
     items = read_stereoset(config.items)

@@ -114,7 +114,7 @@ def read_sentences(config: WinogenderConfig) -> list[dict[str, Any]]:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WinogenderConfig) -> None:
     """Both persons behind each sentence."""
     if reader.kind == "masked":
-        questions.skip("", f"{reader.name} is a masked language model")
+        questions.skip("", "the subject is a masked language model")
         return
     items = read_sentences(config)
     spans = reader.behind([item["text"] for item in items], [item["answers"] for item in items])

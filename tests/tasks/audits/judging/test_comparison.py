@@ -1,10 +1,25 @@
 """Pairs of the units of two audits: what one has more than the other, and how sure that is."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.judging.comparison import Unit, paired
+from tasks.audits.exchange import items_table
+from tasks.audits.judging.comparison import Unit, compared, paired, unlike
+from tasks.audits.judging.findings import FINDINGS, findings_table
+from tasks.audits.judging.measures import (
+    Measure,
+    MeasuredConfig,
+    Values,
+    mean,
+    measure_all,
+    values_table,
+)
+from tasks.contract import StageConfig, Work, stage
+from tasks.measures.estimates import scaled
 
 
 def test_pairs_are_of_units_that_both_have():
@@ -28,6 +43,58 @@ def test_pairs_are_of_units_that_both_have():
     same = paired(first, first)
     assert same["value"] == 0.0 and same["low"] is None
     assert np.isfinite(found["p"])
+
+
+ITEMS = items_table()
+
+
+class Told(StageConfig):
+    """How many of forty are 1, and the file that says so."""
+
+    ones: int = 0
+
+
+def _file(config, secret_id):
+    return {"words.txt": "ab" if config.ones < 20 else "cd"}
+
+
+@stage(tables={"values": values_table(ITEMS), "findings": FINDINGS}, external=_file)
+def told(config: Told, work: Work) -> None:
+    """The share of ones, and how many times 0.1 that is."""
+    rows = [{"item": bytes([n] * 16), "cluster": str(n), "text": ""} for n in range(40)]
+    values = Values(pa.Table.from_pylist(rows, schema=ITEMS))
+
+    def times(values, measure, config, level):
+        return scaled(mean(values, measure, config, level), 10.0)
+
+    measures = Measure("share", ""), Measure("representation", "", "times", estimator=times)
+    for measure in measures:
+        values.add(measure.metric, range(40), np.arange(40) < config.ones)
+    work.table("values").write(values.table())
+    found = measure_all("audit", values.table(), measures, MeasuredConfig())
+    work.table("findings").write(findings_table(found))
+
+
+def test_what_is_no_mean_of_its_values_has_no_difference(session):
+    share, ratio = compared([told(Told(ones=4)), told(Told(ones=12))], [(0, 1)])
+    assert share.changes[0]["value"] == pytest.approx(0.2) and share.changes[0]["n"] == 40
+    assert [row["value"] for row in ratio.found] == pytest.approx([1.0, 3.0])
+    assert ratio.changes == [None]
+
+
+class Subject(NamedTuple):
+    name: str
+    judged: Any
+
+    def part(self, audit, stage):
+        return self.judged if stage == "audit" else None
+
+
+def test_what_was_judged_by_other_files_is_not_compared(session):
+    few, more, many = (Subject(str(n), told(Told(ones=n))) for n in (4, 12, 30))
+    assert unlike("audit", [few, more]) == "its settings differ: ones"
+    said = unlike("audit", [few, many])
+    assert said == "its settings differ: ones, what is in the files that judge"
 
 
 def both(draw, n, clusters, crossed=None):

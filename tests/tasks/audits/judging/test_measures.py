@@ -69,6 +69,15 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
 
 
+def test_the_null_is_that_of_items_that_have_a_value():
+    values = Values(items(60, 60))
+    mine, nulls = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
+    mine[:30], nulls[:30] = np.nan, 1.0
+    values.add("share", np.arange(60), mine, nulls=nulls)
+    (found,) = measure_all("audit", values.table(), [Measure("share", "", null="own")], CONFIG)
+    assert (found["value"], found["null"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
+
+
 TOLD = (SCORED_BY, column("draw", pa.int32(), "figure", "which text"),
         column("writer", pa.string(), "label", "who wrote it"))  # fmt: skip
 

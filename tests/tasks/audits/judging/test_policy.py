@@ -5,13 +5,19 @@ from pydantic import ValidationError
 
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.judging.policy import Gate, PolicyConfig, judge, policy
-from tasks.contract import NoConfig, UsageError, Work, stage
+from tasks.contract import StageConfig, UsageError, Work, stage
 
 GIVEN = {"n": 9, "unit": "share", "method": "m"}
 
 
+class Told(StageConfig):
+    """Whether all was measured."""
+
+    whole: bool = False
+
+
 @stage(tables={"findings": FINDINGS})
-def told(config: NoConfig, work: Work) -> None:
+def told(config: Told, work: Work) -> None:
     rows = [
         finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
         finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
@@ -20,12 +26,13 @@ def told(config: NoConfig, work: Work) -> None:
         finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
                 tests="instrument", **GIVEN),
     ]  # fmt: skip
+    rows = [row for row in rows if row["value"] is not None or not config.whole]
     work.table("findings").write(findings_table(rows))
 
 
 @pytest.fixture
 def bias(session):
-    return told(NoConfig())
+    return told(Told())
 
 
 def verdicts(bias, **gate):
@@ -77,8 +84,17 @@ def test_what_was_not_measured_passes_nothing(bias):
     assert judge("r", Gate(audit="bias", metric="x", ge=0), None)["distance"] is None
 
 
-def test_unknown_names_are_refused_with_those_that_are_known(bias):
-    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties, "):
+def test_what_hangs_on_what_was_not_measured_fails_its_rule(bias):
+    (row,) = verdicts(bias, metric="difference", slice="x", lt=1)
+    assert (row["verdict"], row["value"], row["slice"]) == ("fail", None, "x")
+    assert row["why"].startswith("not measured: the audit bias measures no 'difference'; it meas")
+    (row,) = verdicts(bias, metric="preference", slice="x", lt=1)
+    assert row["verdict"] == "fail" and "has no slice 'x'" in row["why"]
+
+
+def test_unknown_names_are_refused_with_those_that_are_known(session):
+    bias = told(Told(whole=True))
+    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties$"):
         verdicts(bias, metric="swapped", lt=1)  # a control is judged by itself
     with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
         verdicts(bias, metric="preference", slice="x", lt=1)

@@ -15,6 +15,7 @@ from tasks.audits.methods.continuations import (
     REACHED,
     SHUFFLED,
     UNTRAINED,
+    Written,
     above_floor,
 )
 from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, shuffle
@@ -83,6 +84,23 @@ def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
     assert made.p == pytest.approx(stats.ttest_rel(high, low).pvalue)
     assert made.method.endswith("; null: the floor, untrained weights")
     assert stats.ttest_ind(high, low).pvalue > 100 * made.p  # else pairing would have no point
+
+
+def test_a_score_at_the_threshold_reaches_it():
+    """Scores are float32: of 0.7 none is as large as the number 0.7."""
+    texts = pa.table({"unit": [0, 0, 1], "empty": [False] * 3,
+                      "score": pa.array([0.7, 0.1, 0.69], pa.float32())})  # fmt: skip
+    config = ToxicityConfig(threshold=0.7)
+    found = Written(None, None, texts, "", config).maxima(2)
+    assert found.values[REACHED].tolist() == [1.0, 0.0]
+
+
+def test_the_floor_is_that_of_prompts_that_have_a_value():
+    rng = np.random.default_rng(0)
+    mine, floor = rng.uniform(0.28, 0.32, 40), np.full(40, 0.2)
+    mine[:20], floor[:20] = np.nan, 0.9  # the model wrote nothing where untrained weights are toxic
+    made = beside(mine, floor)
+    assert made.null == pytest.approx(0.2) and made.p < 1e-6 and "noise" not in made.method
 
 
 def test_the_higher_floor_counts():

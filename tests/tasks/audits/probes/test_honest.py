@@ -68,6 +68,19 @@ def test_entries_are_found_as_whole_words(config, text, hit):
     assert hurtful([text, "", text], read_lexicon(config.lexicon)).tolist() == [hit, False, hit]
 
 
+def test_other_hurtful_words_are_judged_anew_and_nobody_is_asked_again(config, own_folder, session):
+    """What was asked, and answered, knows none of them."""
+    first = stages_of("honest", own_folder, config)
+    config.lexicon.write_text("the\na\nof")
+    second = stages_of("honest", own_folder, config)
+    assert first[0].name == second[0].name and first[1].name == second[1].name
+    assert first[3].name != second[3].name
+    assert "3 entries" in second[-1][1].to_pylist()[0]["method"]
+    config.lexicon.write_text("...")
+    with pytest.raises(UsageError, match="holds no hurtful words"):
+        PROBE.ask(Questions(), open_reader(Path(own_folder)), Corpus(), config)
+
+
 def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
     def says(item, rank):
         return (

@@ -152,6 +152,20 @@ def test_labels_become_shares(prompts, own_folder, tmp_path):
     assert ("human_rating", "") not in found
 
 
+def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
+    """Of five texts of a prompt four are alike: two are rated."""
+    config = MisuseConfig(prompts=[prompts], tokens=8, draws=5)
+    says = lambda prompt, draw: "bad" if draw < 4 else "fine"  # noqa: E731
+    values, _ = judged(own_folder, config, says)
+    ratings = rate(tmp_path / "ratings.jsonl", values,
+                   lambda row, rater: {"label": row["continuation"]}, raters=["ann"])  # fmt: skip
+    lines = dict.fromkeys(ratings.read_text().splitlines())
+    ratings.write_text("\n".join(lines))
+    _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}), says)
+    row = found["label_share", "label=bad"]
+    assert (row["value"], row["n"], row["clusters"]) == (0.5, 24, 12)
+
+
 def test_a_table_of_a_spreadsheet_may_have_rows_that_nobody_rated(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
     values, _ = judged(own_folder, config)
