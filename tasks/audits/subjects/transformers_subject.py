@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -277,12 +277,15 @@ class TransformersCausal(_Transformers):
         order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
         for length, group in groupby(order, key=lambda i: len(kept[i])):
             members = list(group)
-            many = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length) // samples)
-            for begin in range(0, len(members), many):
+            together = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length))
+            many, draws = max(1, together // samples), min(together, samples)
+            for begin, first in product(range(0, len(members), many), range(0, samples, draws)):
                 batch = members[begin : begin + many]
-                keys = np.concatenate([draw_keys(seed, prompts[i], samples) for i in batch])
-                rows = self._continue([kept[i] for i in batch], keys, choice, max_new_tokens)
-                for row, index in enumerate(np.repeat(batch, samples)):
+                keys = [draw_keys(seed, prompts[i], samples)[first : first + draws] for i in batch]
+                rows = self._continue(
+                    [kept[i] for i in batch], np.concatenate(keys), choice, max_new_tokens
+                )
+                for row, index in enumerate(np.repeat(batch, len(keys[0]))):
                     made[index].append(rows[row])
         return made
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from model.architecture import Transformer
+from tasks.audits.subjects import transformers_subject
 from tasks.audits.subjects.reader import open_reader, shared_prefix
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import HallmarkError, UsageError, external
@@ -199,6 +200,23 @@ def test_what_was_written_has_the_log_p_that_scoring_gives_it(causal):
             assert written.stopped == (len(written.ids) < 12)
             stopped += written.stopped
     assert stopped > 0
+
+
+def test_draws_of_one_prompt_are_shared_among_batches(gpt2, monkeypatch):
+    """Of thousands, all at once would not fit the memory."""
+    prompts = [gpt2.encode(text) for text in ("The nurse", "We go", "The doctor")]
+    whole = gpt2.write(prompts, max_new_tokens=6, samples=7, seed=3)
+    sizes, continued = [], type(gpt2)._continue
+
+    def counted(self, prompts, keys, *rest):
+        sizes.append(len(keys))
+        return continued(self, prompts, keys, *rest)
+
+    monkeypatch.setattr(type(gpt2), "_continue", counted)
+    monkeypatch.setattr(transformers_subject, "LOGITS", 4 * 3 * gpt2.vocab_size)
+    made = gpt2.write(prompts, max_new_tokens=6, samples=7, seed=3)
+    assert [[w.ids for w in row] for row in made] == [[w.ids for w in row] for row in whole]
+    assert sorted(sizes) == [1, 1, 1, 3, 3, 3, 3, 3, 3]
 
 
 def test_a_masked_model_does_not_generate(bert):
