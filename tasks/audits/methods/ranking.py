@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from tasks.audits.judging.findings import measured
 from tasks.audits.methods.instruments import CONTROL_LEVEL
+from tasks.measures.effects import binomial_effect
 from tasks.measures.estimates import Estimate, estimate
-from tasks.measures.statistics import Float64
+from tasks.measures.statistics import Float64, wilson
 
 SCORES = ("perplexity", "reference", "zlib", "lower", "window", "min-k++")
 
@@ -179,6 +180,11 @@ def precision(scores: Float64, hits: Bools, first: int, level: float = 0.95) -> 
                                                   else np.nan)]).astype(np.float64)  # fmt: skip
     base = float(hits.mean()) if len(hits) else np.nan
     found = estimate(places, null=base, share=True, level=level, unit="texts")
+    if len(tied):  # their mean in each of the last places: these vary less than what is there
+        low, high = wilson(float(places.sum()), first, level)
+        found = replace(found, low=low, high=high, smallest=binomial_effect(first, base, level),
+                        method=f"Wilson's interval over {first} texts, of which the last "
+                               f"{first - whole.sum()} tie with others")  # fmt: skip
     p = by_lot(len(scores), int(hits.sum()), first, float(places.sum())) if first else np.nan
     return replace(found, p=p, missing=missing)
 

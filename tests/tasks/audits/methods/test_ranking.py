@@ -150,6 +150,20 @@ def test_who_knows_all_of_them_and_who_knows_nothing():
     assert np.isnan(unknown.value) and unknown.missing == 200
 
 
+@pytest.mark.parametrize("digits", [0, 9])
+def test_the_interval_of_precision_covers_where_many_tie_for_the_last_places(digits):
+    """Of 120 texts the first 30, scores rounded to whole numbers or nearly not."""
+    rng = np.random.default_rng(4)
+    covered = tied = 0
+    for _ in range(400):
+        scores, hits = rng.normal(size=120).round(digits), rng.random(120) < 0.2
+        found = precision(scores, hits, 30)
+        covered += found.low <= 0.2 <= found.high
+        tied += "tie" in found.method
+        assert found.smallest > 0.1
+    assert covered / 400 >= 0.93 and (tied > 300 if digits == 0 else tied == 0)
+
+
 def test_p_is_that_of_all_ways_to_draw():
     draws = [sum(i < 3 for i in drawn) for drawn in combinations(range(9), 4)]
     chance = {k: draws.count(k) / len(draws) for k in range(5)}
