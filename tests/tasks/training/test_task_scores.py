@@ -107,6 +107,34 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["chrF2"]["low"] <= rows["chrF2"]["value"] <= rows["chrF2"]["high"]
 
 
+def test_the_interval_of_a_text_score_holds_the_draws_and_nothing_off_the_scale(monkeypatch):
+    monkeypatch.setattr("tasks.training.task_scores.RESAMPLES", 100)
+    words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
+    gold = [f"{text} {i}" for i in range(8) for text in words]
+    written = ["zz", *gold[1:]]
+    found = {r["metric"]: r for r in text_scores("x", written, gold)}
+    for metric in (CHRF(), BLEU()):
+        draws, drawn = np.random.default_rng(0), []
+        for _ in range(100):
+            chosen = draws.integers(24, size=24)
+            ours, of = ([each[i] for i in chosen] for each in (written, gold))
+            drawn.append(metric.corpus_score(ours, [of]).score)
+        row = found[metric.corpus_score(written, [gold]).name]
+        assert row["value"] == pytest.approx(metric.corpus_score(written, [gold]).score)
+        ends = (row["low"], row["high"])
+        assert ends == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+        assert row["low"] < row["value"] < row["high"] <= 100 + 1e-9
+
+
+def test_texts_of_which_a_draw_has_nothing_in_common_are_scored():
+    gold = ["yes"] * 20
+    for right in (0, 1, 2):
+        written = ["yes"] * right + [""] * (20 - right)
+        rows = {row["metric"]: row for row in text_scores("x", written, gold)}
+        assert rows["exact match"]["value"] == right / 20
+        assert (rows["chrF2"]["low"] is None) == (right == 0)
+
+
 def test_nothing_to_score_is_no_score():
     for rows in (text_scores("x", [], []), label_scores("x", [], [], [], "ab")):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
