@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -78,18 +79,27 @@ def predict_labels(model: Transformer, done: Encoded) -> list[list[tuple[str, An
     return found
 
 
+def clusters(rows: Sequence[Row]) -> tuple[list[Any], str]:
+    """What each row is resampled with, and what that is called: the rows of its group, else the row
+    alone."""
+    return [row.group or i for i, row in enumerate(rows)], (
+        "groups" if rows and rows[0].group else "texts"
+    )
+
+
 def judge_labels(
     model: Transformer, task: Task, rows: Rows, encoded: dict[str, Encoded]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of PREDICTIONS and of SCORES for labels."""
     test, train, done = rows.of("test"), rows.of("train"), encoded["test"]
     given = predict_labels(model, done)
-    predictions, texts = [], []
-    for i, (row, labels) in enumerate(zip(test, given, strict=True)):
+    own, unit = clusters(test)
+    predictions, drawn = [], []  # drawn: the cluster of each label
+    for row, labels, cluster in zip(test, given, own, strict=True):
         for word, ((label, log_prob), right) in enumerate(zip(labels, row.gold, strict=False)):
             number = word if isinstance(task, Labelling) else None
             predictions.append(_prediction(row, number, right, label, log_prob))
-            texts.append(i)
+            drawn.append(cluster)
     gold = [prediction["gold"] for prediction in predictions]
     names = model.config.labels
     numbers = numbered(names, gold)
@@ -108,9 +118,9 @@ def judge_labels(
         )
         other, scorer = "bag of words", BAG_OF_WORDS
     scores = [
-        *label_scores("model", scored, gold, texts, names),
-        *label_scores(other, simple, gold, texts, names, scorer),
-        *label_differences(other, scored, simple, gold, texts, names),
+        *label_scores("model", scored, gold, drawn, names, unit=unit),
+        *label_scores(other, simple, gold, drawn, names, scorer, unit),
+        *label_differences(other, scored, simple, gold, drawn, names, unit),
     ]
     return predictions, scores
 
@@ -127,11 +137,11 @@ def judge_pairs(
         for row, found in zip(test, written, strict=True)
     ]
     gold, sources = [row.gold[0] for row in test], [row.texts[0] for row in test]
-    texts = [text for text, _ in written]
+    texts, drawn = [text for text, _ in written], clusters(test)
     scores = [
-        *text_scores("model", texts, gold),
-        *text_scores("the source itself", sources, gold),
-        *text_differences("the source itself", texts, sources, gold),
+        *text_scores("model", texts, gold, *drawn),
+        *text_scores("the source itself", sources, gold, *drawn),
+        *text_differences("the source itself", texts, sources, gold, *drawn),
     ]
     return predictions, scores
 

@@ -79,7 +79,10 @@ class DataConfig(StageConfig):
     test_path: str | None = Field(None, description="file of the test split")
     validation: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
     test: float = Field(0.2, ge=0, lt=1, description="share of the test split")
-    group: str | None = Field(None, description="column whose rows stay together: author, document")
+    group: str | None = Field(
+        None,
+        description="column whose rows stay together, in splits and intervals: author, document",
+    )
     seed: Seed = Field(0, description="names the split")
 
     @model_validator(mode="after")
@@ -104,13 +107,15 @@ class DataConfig(StageConfig):
 
 
 class Row(NamedTuple):
-    """texts: one, or two sentences, or words. gold: a target, a label, or the words' labels."""
+    """texts: one, or two sentences, or words. gold: a target, a label, or the words' labels.
+    group: what stands in the column ``group``, empty where none is named."""
 
     file: str
     number: int
     split: str
     texts: list[str]
     gold: list[str]
+    group: str = ""
 
 
 @dataclass
@@ -134,7 +139,6 @@ class Unusable(Exception):
 def read_task(task: Task, data: DataConfig) -> Rows:
     """All rows of the data, in the order of the files. They are held in memory."""
     found = Rows()
-    groups: list[str] = []
     columns = [*task.columns, *([data.group] if data.group else [])]
     for split, path in data.paths.items():
         for number, values, error in read_rows(path, columns):
@@ -142,11 +146,11 @@ def read_task(task: Task, data: DataConfig) -> Rows:
                 if error:
                     raise Unusable(error)
                 texts, gold = parse(task, values)
-                groups.append(text_of(values[-1], "group") if data.group else "\0".join(texts))
-                found.kept.append(Row(path.name, number, split, texts, gold))
+                group = text_of(values[-1], "group") if data.group else ""
+                found.kept.append(Row(path.name, number, split, texts, gold, group))
             except Unusable as reason:
                 found.bad.append((path.name, number, str(reason)))
-    drawn = draw(groups, data)
+    drawn = draw([row.group or "\0".join(row.texts) for row in found.kept], data)
     found.kept = [
         row._replace(split=row.split or name) for row, name in zip(found.kept, drawn, strict=True)
     ]

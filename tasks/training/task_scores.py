@@ -55,18 +55,25 @@ def score(
 # Written texts -------------------------------------------------------------------------------
 
 
-def text_scores(system: str, written: Sequence[str], gold: Sequence[str]) -> Iterator[Row]:
+def text_scores(
+    system: str,
+    written: Sequence[str],
+    gold: Sequence[str],
+    clusters: Sequence[Any] | None = None,
+    unit: str = "texts",
+) -> Iterator[Row]:
     """Exact match, chrF (Popović 2015) and BLEU (Papineni et al. 2002) of texts, one reference
-    each."""
+    each. ``clusters``: of each text what it is resampled with, else itself; ``unit``: what these
+    are."""
     exact = [a.strip() == b.strip() for a, b in zip(written, gold, strict=True)]
-    found = estimate(exact, share=True, unit="texts")
+    found = estimate(exact, clusters, share=True, unit=unit)
     yield score(system, "exact match", found.value, found.low, found.high, found.n, found.method)
     if not gold:
         return
     for metric in text_metrics():
-        counts = text_counts(metric, written, gold)
+        counts = text_counts(metric, written, gold, clusters)
         whole, draws = text_score(metric, counts.sum(0)), drawn_scores(metric, resampled(counts))
-        low, high, how = quantiles(draws, len(counts), "texts")
+        low, high, how = quantiles(draws, len(counts), unit)
         yield score(
             system, whole.name, whole.score, low, high, len(gold), how,
             unit="score, 0 to 100", scorer=f"sacrebleu {metric.get_signature()}",
@@ -80,10 +87,16 @@ def text_metrics() -> tuple[Any, Any]:
     return CHRF(), BLEU()
 
 
-def text_counts(metric: Any, written: Sequence[str], gold: Sequence[str]) -> Float64:
-    """What sacrebleu's own paired tests add up: n-grams by text, that make a score in sum: (texts,
-    k). Its own bootstrap's interval leaves the scale, and fails where a draw has none of them."""
-    return np.asarray(metric._extract_corpus_statistics(written, [list(gold)]), float)
+def text_counts(
+    metric: Any, written: Sequence[str], gold: Sequence[str], clusters: Sequence[Any] | None
+) -> Float64:
+    """What sacrebleu's own paired tests add up: n-grams, that make a score in sum, by cluster:
+    (clusters, k). Its bootstrap's interval leaves the scale, and fails where a draw has none."""
+    counts = np.asarray(metric._extract_corpus_statistics(written, [list(gold)]), float)
+    cluster = numbers_of(range(len(counts)) if clusters is None else clusters)
+    sums = np.zeros((int(cluster.max()) + 1, counts.shape[1]))
+    np.add.at(sums, cluster, counts)
+    return sums
 
 
 def text_score(metric: Any, counts: Float64) -> Any:
@@ -107,22 +120,23 @@ def label_scores(
     system: str,
     given: Sequence[str],
     gold: Sequence[str],
-    rows: Sequence[int],
+    clusters: Sequence[Any],
     labels: Sequence[str],
     scorer: str = "",
+    unit: str = "texts",
 ) -> Iterator[Row]:
-    """Accuracy, F1 of each label and their mean over those that occur, macro-F1. ``rows``: of each
-    label the text it belongs to, the unit of resampling; ``labels``: those of the model."""
-    unit = "texts"
+    """Accuracy, F1 of each label and their mean over those that occur, macro-F1. ``clusters``: of
+    each label what it is resampled with, its text or its group; ``unit``: what these are;
+    ``labels``: those of the model."""
     right = [a == b for a, b in zip(given, gold, strict=True)]
-    found = estimate(right, rows, share=True, unit=unit)
+    found = estimate(right, clusters, share=True, unit=unit)
     yield score(
         system, "accuracy", found.value, found.low, found.high, found.n, found.method, scorer=scorer
     )
     if not gold:
         return
     number = numbered(labels, gold)
-    counts = label_counts(given, gold, rows, number)
+    counts = label_counts(given, gold, clusters, number)
     whole = f1(counts.sum(0))
     draws = f1(resampled(counts))  # (R, labels)
     macro = np.nanmean(draws, axis=1)
@@ -137,12 +151,16 @@ def label_scores(
 
 
 def label_counts(
-    given: Sequence[str], gold: Sequence[str], rows: Sequence[int], number: dict[str, int]
+    given: Sequence[str], gold: Sequence[str], clusters: Sequence[Any], number: dict[str, int]
 ) -> Float64:
-    """``outcomes`` of labels by name, a cluster for each of ``rows``."""
+    """``outcomes`` of labels by name."""
     right, told = (np.array([number[name] for name in each]) for each in (gold, given))
-    _, cluster = np.unique(np.asarray(rows), return_inverse=True)
-    return outcomes(right, told, cluster, len(number))
+    return outcomes(right, told, numbers_of(clusters), len(number))
+
+
+def numbers_of(clusters: Sequence[Any]) -> NDArray[np.int64]:
+    """The clusters as numbers, from 0 without a gap."""
+    return np.unique(np.asarray(clusters), return_inverse=True)[1]
 
 
 def quantiles(draws: Float64, clusters: int, unit: str) -> tuple[float, float, str]:
@@ -197,12 +215,17 @@ ON_THE_SAME = "of the difference on the same texts"
 
 
 def share_difference(
-    system: str, metric: str, ours: Sequence[bool], theirs: Sequence[bool], rows: Sequence[int]
+    system: str,
+    metric: str,
+    ours: Sequence[bool],
+    theirs: Sequence[bool],
+    clusters: Sequence[Any] | None,
+    unit: str,
 ) -> Row:
     """Of answers that are right or wrong, in percentage points. Differences lie from -1 to 1, and
     are put to where shares lie: so that they have an interval without any spread, too."""
     apart = (np.asarray(ours, float) - np.asarray(theirs, float) + 1) / 2
-    found = estimate(apart, rows, share=True, unit="texts")
+    found = estimate(apart, clusters, share=True, unit=unit)
     value, low, high = (100 * (2 * x - 1) for x in (found.value, found.low, found.high))
     how = f"{found.method}, {ON_THE_SAME}"
     return score(system, metric, value, low, high, found.n, how, unit=POINTS)
@@ -213,48 +236,55 @@ def label_differences(
     given: Sequence[str],
     simple: Sequence[str],
     gold: Sequence[str],
-    rows: Sequence[int],
+    clusters: Sequence[Any],
     labels: Sequence[str],
+    unit: str = "texts",
 ) -> Iterator[Row]:
     """How far the labels ``given`` by the model are above those of the ``simple`` method ``other``:
-    texts are drawn for both at once. The rest as in ``label_scores``."""
+    clusters are drawn for both at once. The rest as in ``label_scores``."""
     system = f"model minus {other}"
     ours, theirs = ([a == b for a, b in zip(each, gold, strict=True)] for each in (given, simple))
-    yield share_difference(system, "accuracy", ours, theirs, rows)
+    yield share_difference(system, "accuracy", ours, theirs, clusters, unit)
     if not gold:
         return
     number = numbered(labels, gold)
-    both = [label_counts(each, gold, rows, number) for each in (given, simple)]
-    counts = np.stack(both, axis=1)  # (texts, 2, 3, labels)
+    both = [label_counts(each, gold, clusters, number) for each in (given, simple)]
+    counts = np.stack(both, axis=1)  # (clusters, 2, 3, labels)
 
     def difference(sums: Float64) -> Float64:
         macro = np.nanmean(f1(sums), axis=-1)
         return 100 * np.asarray(macro[..., 0] - macro[..., 1])
 
-    low, high, how = quantiles(difference(resampled(counts)), len(counts), "texts")
+    low, high, how = quantiles(difference(resampled(counts)), len(counts), unit)
     value = float(difference(counts.sum(0)))
     how = f"{how}, {ON_THE_SAME}"
     yield score(system, "macro-F1", value, low, high, len(gold), how, unit=POINTS)
 
 
 def text_differences(
-    other: str, written: Sequence[str], simple: Sequence[str], gold: Sequence[str]
+    other: str,
+    written: Sequence[str],
+    simple: Sequence[str],
+    gold: Sequence[str],
+    clusters: Sequence[Any] | None = None,
+    unit: str = "texts",
 ) -> Iterator[Row]:
-    """How far the texts ``written`` by the model are above the ``simple`` ones of ``other``."""
+    """How far the texts ``written`` by the model are above the ``simple`` ones of ``other``. The
+    rest as in ``text_scores``."""
     system = f"model minus {other}"
     ours, theirs = (
         [a.strip() == b.strip() for a, b in zip(each, gold, strict=True)]
         for each in (written, simple)
     )
-    yield share_difference(system, "exact match", ours, theirs, range(len(gold)))
+    yield share_difference(system, "exact match", ours, theirs, clusters, unit)
     if not gold:
         return
     for metric in text_metrics():
-        both = [text_counts(metric, each, gold) for each in (written, simple)]
+        both = [text_counts(metric, each, gold, clusters) for each in (written, simple)]
         whole, base = (text_score(metric, counts.sum(0)) for counts in both)
         drawn = np.moveaxis(resampled(np.stack(both, axis=1)), 1, 0)  # (2, R, k)
         draws = np.subtract(*(drawn_scores(metric, sums) for sums in drawn))
-        low, high, how = quantiles(draws, len(gold), "texts")
+        low, high, how = quantiles(draws, len(both[0]), unit)
         yield score(
             system, whole.name, whole.score - base.score, low, high, len(gold),
             f"{how}, {ON_THE_SAME}", unit=POINTS,

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from model.decoding.generate import generate
 from model.tokens import END_OF_TEXT
 from model.training.examples import Example, prompt_of
-from tasks.training.task_predictions import predict_texts
-from tasks.training.task_rows import Encoded
+from tasks.training.task_predictions import judge_labels, judge_pairs, predict_texts
+from tasks.training.task_rows import Classification, Encoded, Pairs, Row, Rows, encode
 from tests.model.oracles import tiny, write_tokenizer
 
 
@@ -31,3 +31,28 @@ def test_a_decoder_that_does_not_stop_writes_what_the_context_holds(tmp_path):
     assert predict_texts(model, tokenizer, Encoded([], [], []), 56) == []  # no test split
     short = predict_texts(model, tokenizer, done, 4)
     assert [len(text.split()) for text, _ in short] == [4, 4]
+
+
+@pytest.mark.parametrize(("group", "over"), [("author {}", "over 3 groups"), ("", "over 12 texts")])
+def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, over):
+    tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
+
+    def rows(gold):
+        return Rows([
+            Row("", i, split, [f"t{i + 2} t{i % 5 + 2}"], [gold[i % 2]], group.format(i // 4))
+            for split in ("train", "test") for i in range(12)
+        ])  # fmt: skip
+
+    labels, pairs = rows(["a", "b"]), rows(["t5 t6 t7", "t8"])
+    classifier, writer = tiny(labels=["a", "b"], tie_embeddings=False), tiny(context=32)
+    writer.objective = "prefix"
+    found = []
+    for model, task, data in ((classifier, Classification(), labels), (writer, Pairs(), pairs)):
+        done = {s: encode(data.of(s), task, tokenizer, model.config, 0) for s in ("train", "test")}
+        judged = (judge_pairs(model, tokenizer, data, done) if task.kind == "pairs"
+                  else judge_labels(model, task, data, done))  # fmt: skip
+        found += judged[1]
+    methods = {(row["system"], row["metric"]): row["method"] for row in found}
+    assert len(methods) > 12
+    for what, method in methods.items():
+        assert (over.removeprefix("over ") if "no interval" in method else over) in method, what

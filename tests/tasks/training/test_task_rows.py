@@ -144,6 +144,8 @@ def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportio
     assert share == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
     grouped = read_task(Pairs(), DataConfig(path=str(path), group="who")).kept
     assert len({(rows[row.number - 1][2], row.split) for row in grouped}) == 200
+    assert all(row.group == rows[row.number - 1][2] for row in grouped)
+    assert not any(row.group for row in by_text)
     shuffled = random.Random(1).sample(rows, len(rows))
     again = write(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
     assert {row.texts[0]: row.split for row in read_task(Pairs(), DataConfig(path=str(again))).kept

@@ -107,6 +107,27 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["chrF2"]["low"] <= rows["chrF2"]["value"] <= rows["chrF2"]["high"]
 
 
+def test_rows_of_a_group_are_resampled_together():
+    """Eight authors of ten texts, all right or all wrong: as uncertain as eight, and it says so."""
+    gold = ["the lamp burns at night", "a boat is late today"] * 40
+    other = gold[1:] + gold[:1]
+    given = [(gold, other)[i // 10 % 2][i] for i in range(80)]
+    authors, labels = [f"author {i // 10}" for i in range(80)], sorted(set(gold))
+    for wide, narrow in (
+        (text_scores("x", given, gold, authors, "groups"), text_scores("x", given, gold)),
+        (text_differences("x", given, other, gold, authors, "groups"),
+         text_differences("x", given, other, gold)),
+        (label_scores("x", given, gold, authors, labels, unit="groups"),
+         label_scores("x", given, gold, range(80), labels)),
+        (label_differences("x", given, other, gold, authors, labels, "groups"),
+         label_differences("x", given, other, gold, range(80), labels)),
+    ):  # fmt: skip
+        for wider, row in zip(wide, narrow, strict=True):
+            assert "8 groups" in wider["method"] and "80 texts" in row["method"]
+            assert (wider["value"], wider["n"]) == (pytest.approx(row["value"]), row["n"])
+            assert wider["high"] - wider["low"] > 2 * (row["high"] - row["low"])
+
+
 def test_the_interval_of_a_text_score_holds_the_draws_and_nothing_off_the_scale(monkeypatch):
     monkeypatch.setattr("tasks.training.task_scores.RESAMPLES", 100)
     words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
