@@ -68,31 +68,35 @@ def train_recurrent(
     seed: int = 0,
     device: str = "cpu",
 ) -> Recurrent:
-    """An LSTM trained on about ``tokens`` tokens of the documents, in rows of ``context``.
+    """An LSTM trained on about ``tokens`` tokens of the documents, in rows of ``context``, or of
+    all there is. ValueError where that is nothing.
 
     Documents stand one behind the other, each behind the begin token; rows are drawn by ``seed``,
     each once before any is drawn again. AdamW, the rate falling to 0 behind a short warm-up. The
     same arguments give the same weights on the same machine.
     """
+    if not any(map(len, documents)):
+        raise ValueError("There is no token to learn from: bring documents with text.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Recurrent(vocab_size, d_model)
     model.to(device)
     begin = np.array([vocab_size], np.int64)
     flat = np.concatenate([x for d in documents for x in (begin, np.asarray(d, np.int64))])
-    rows = max(1, (len(flat) - 1) // context)
+    context = min(context, len(flat) - 1)
+    rows = (len(flat) - 1) // context
     steps = max(1, tokens // (batch_size * context))
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, betas=(0.9, 0.99))
     random, order = generator(seed), np.empty(0, np.int64)
     for step in range(steps):
-        if len(order) < batch_size:
+        while len(order) < batch_size:  # more than once, of a small text
             order = np.concatenate((order, random.permutation(rows)))
         chosen, order = order[:batch_size], order[batch_size:]
         places = chosen[:, None] * context + np.arange(context + 1)  # (B, T + 1)
-        text = torch.from_numpy(flat[places.clip(max=len(flat) - 1)]).to(device)
-        weights = torch.from_numpy(places[:, 1:] < len(flat)).float().to(device)
-        batch = Batch(text[:, :-1], targets=text[:, 1:], weights=weights)
-        loss = model.loss(batch) / weights.sum().clamp(min=1)
+        text = torch.from_numpy(flat[places]).to(device)
+        targets = text[:, 1:]
+        batch = Batch(text[:, :-1], targets=targets, weights=torch.ones_like(targets).float())
+        loss = model.loss(batch) / targets.numel()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * min((step + 1) / 20, 1 - step / steps)
         optimizer.zero_grad()

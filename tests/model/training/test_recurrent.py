@@ -84,6 +84,22 @@ def test_every_row_is_read_before_any_is_read_again(monkeypatch):
             assert torch.equal(batch.ids[:, 1:], batch.targets[:, :-1])
 
 
+@pytest.mark.parametrize("size", [3, 30, 700])
+def test_a_text_smaller_than_a_batch_is_read_as_often_as_the_tokens_say(monkeypatch, size):
+    read = []
+    loss = Recurrent.loss
+    monkeypatch.setattr(Recurrent, "loss", lambda m, b: read.append(b.answers()[1]) or loss(m, b))
+    text = toy_rows(1, size, 50)[0].tolist()
+    train_recurrent([text], 50, tokens=20_000, d_model=8)
+    assert 18_000 <= sum(weights.sum() for weights in read) <= 20_000
+
+
+@pytest.mark.parametrize("documents", [[], [[], []]])
+def test_without_a_token_there_is_nothing_to_learn(documents):
+    with pytest.raises(ValueError, match="no token to learn from"):
+        train_recurrent(documents, 50, tokens=1_000)
+
+
 def test_a_text_shorter_than_a_row_is_learnt_whole():
-    model = train_recurrent([[1, 2, 3]], 5, tokens=20_000, d_model=16, context=32, batch_size=2)
+    model = train_recurrent([[1, 2, 3]], 5, tokens=2_000, d_model=16, context=32, batch_size=2)
     assert model.bits([[1, 2, 3]])[0] < 0.1
