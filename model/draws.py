@@ -9,9 +9,10 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
 
-def generator(key: int) -> np.random.Generator:
-    """A counter-based generator (Salmon et al. 2011) of its own for each key."""
-    return np.random.Generator(np.random.Philox(key=key))
+def generator(key: int, row: int = 0, place: int = 0) -> np.random.Generator:
+    """A counter-based generator (Salmon et al. 2011) of its own for each key, and for each place of
+    a row: how much is drawn for one moves no other."""
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, row, place]))
 
 
 def mix(x: UInt64) -> UInt64:

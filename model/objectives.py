@@ -1,7 +1,7 @@
 """Objectives: pure functions from packed tokens to one frozen Batch.
 
-The trainer never asks which. Where an objective draws at random, it draws from a ``key``: the same
-rows and key give the same batch.
+The trainer never asks which. Draws hang on a ``key`` and on a document's place in the rows, not on
+what else stands there: the same rows and key give the same batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def causal(rows: Rows, *, document_mask: bool = False) -> Batch:
     ids = torch.from_numpy(rows)
     targets = torch.full_like(ids, PAD)
     targets[:, :-1] = ids[:, 1:]
-    weights = (targets != PAD).float()
+    weights = ((targets != PAD) & (ids != PAD)).float()
     batch = Batch(ids, targets=targets, weights=weights)
     if not document_mask:
         return batch
@@ -74,24 +74,22 @@ def random_prefix(rows: Rows, key: int) -> Batch:
 
 
 def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
-    """Masked LM (Devlin et al. 2019): predict 15 % of each row's text, chosen at random.
+    """Masked LM (Devlin et al. 2019): predict 15 % of each row's places, chosen at random.
 
     Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text
-    and padding are never chosen. No attention crosses the start of a document, and positions count
-    from there, as in the texts that the model is asked about later; these begin with the
-    begin-of-text token, and so does every row: where it goes on with the previous row's document
-    it loses its first token for it, one of T.
+    and padding weigh 0. No attention crosses the start of a document, and positions count from
+    there, as in the texts that the model is asked about later. These begin with begin-of-text, and
+    so does every row: of a document that goes on from the previous row it replaces one token.
     """
     random = generator(key)
     rows = rows.copy()
     rows[:, 0] = END_OF_TEXT
-    text = (rows >= FIRST_TEXT) & (rows != mask)
-    chances = np.where(text, random.random(rows.shape), 1.0)  # what is no text comes last
-    # As many places for each row, so that shapes are static; where there is less text, not all.
+    chances = np.where(np.arange(rows.shape[1]), random.random(rows.shape), 1.0)  # not the begin
+    # As many places for each row, so that shapes are static, and whatever stands there.
     predicted = chances.argsort(1)[:, : max(1, round(rate * rows.shape[1]))]  # (B, K)
-    counts = np.maximum(np.rint(rate * text.sum(1)), text.any(1))
     chosen = np.zeros(rows.shape, bool)
-    np.put_along_axis(chosen, predicted, np.arange(predicted.shape[1]) < counts[:, None], 1)
+    np.put_along_axis(chosen, predicted, True, 1)
+    chosen &= (rows >= FIRST_TEXT) & (rows != mask)
     fate = random.random(rows.shape)
     others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
     ids = np.where(chosen & (fate < 0.8), mask, rows)
@@ -110,18 +108,20 @@ def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
     document 15 % of the tokens fall into spans of 3 on average, never two of them side by side.
-    The documents of a row are pairs of their own, without their begin-of-text tokens. ValueError
-    where there are fewer sentinels than spans.
+    The documents of a row are pairs of their own, without their begin-of-text tokens; a row without
+    text weighs 0. ValueError where there are fewer sentinels than spans.
     """
-    random = generator(key)
-    pairs = []
-    for row in rows:
-        texts = np.split(row, np.flatnonzero(row == END_OF_TEXT))
-        texts = [text[(text != END_OF_TEXT) & (text != PAD)] for text in texts]
-        texts = [text for text in texts if len(text)] or [row[:0]]
-        pairs.append([corrupt(text, _spans(len(text), random), sentinels) for text in texts])
+    pairs: list[list[Pair]] = []
+    for i, row in enumerate(rows):
+        begins = [0, *np.flatnonzero(row == END_OF_TEXT)]
+        texts = [text[text >= FIRST_TEXT].tolist() for text in np.split(row, begins[1:])]
+        pairs.append([corrupt(text, _spans(len(text), generator(key, i, begin)), sentinels)
+                      for begin, text in zip(begins, texts, strict=True) if text]
+                     or [([], [])])  # fmt: skip
     # So that a training has few shapes: sources as long as a row, targets some eighths of it.
-    return packed_pairs(pairs, rows.shape[1], max(1, rows.shape[1] // 8))
+    batch = packed_pairs(pairs, rows.shape[1], max(1, rows.shape[1] // 8))
+    text = torch.from_numpy(rows >= FIRST_TEXT).any(1, keepdim=True)
+    return replace(batch, weights=batch.answers()[1] * text)
 
 
 def corrupt(

@@ -1,9 +1,10 @@
 """Take documents out of packed sequences: padding stands in place of their tokens.
 
 What is left stands where it stood: every other row, position, batch and step of a training stays
-what it was, bit for bit. So two trainings from one seed, one of which lacks the documents, differ
-in nothing but these. Padding weighs nothing and is no target, and training has read the documents
-never, for they have no span.
+what it was, bit for bit, and so does what an objective masks or cuts out there (the pairs of span
+corruption, which lie side by side, move up). So two trainings from one seed, one of which lacks the
+documents, differ in nothing but these. Padding weighs nothing and is no target, and training has
+read the documents never, for they have no span.
 
 Memory: a part of the rows in each worker; 60 bytes a stretch of a document.
 """

@@ -39,6 +39,51 @@ def test_causal_predicts_every_next_word():
     assert batch.weights[0, -3:].tolist() == [0, 0, 0]
 
 
+def test_a_gap_of_padding_weighs_nothing_and_predicts_nothing():
+    batch = causal(np.array([[0, 5, 6, 7, PAD, PAD, PAD, 0, 11, 12]]))
+    assert batch.weights[0].tolist() == [1, 1, 1, 0, 0, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("key", range(5))
+@pytest.mark.parametrize("name", ["causal", "prefix", "mlm"])
+def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
+    """The places of its tokens, and the one before them that predicted the first, aside."""
+    rows = np.random.default_rng(0).integers(2, 50, (4, 64))
+    rows[:, [0, 20, 40]] = END_OF_TEXT
+    gone = rows.copy()
+    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD
+    before, after = (made(name, 64)(r, key) for r in (rows, gone))
+    same = gone != PAD
+    assert not after.weights[torch.from_numpy(~same)].any()
+    same[:, 0] |= name == "mlm"  # where rows begin anyhow
+    same[1, 19] &= name == "mlm"
+    for field in ("ids", "targets", "weights"):
+        a, b = (getattr(batch, field)[torch.from_numpy(same)] for batch in (before, after))
+        assert torch.equal(a, b), field
+
+
+@pytest.mark.parametrize("key", range(5))
+def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
+    rows = np.random.default_rng(0).integers(2, 50, (4, 64))
+    rows[:, [0, 20, 40]] = END_OF_TEXT
+    gone = rows.copy()
+    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD
+    before, after = (made("span_corruption", 64)(r, key) for r in (rows, gone))
+    pairs = [[[(batch.source[i][source].tolist(), batch.targets[i][target].tolist())
+               for source, target in pairs_of(batch, i)] for i in range(3)]
+             for batch in (before, after)]  # fmt: skip
+    first, second, third = pairs[0]
+    assert pairs[1] == [first, [second[0], second[2]], third[1:]]
+    assert after.weights[3].sum() == 0
+    assert len({str(pair) for row in pairs[0] for pair in row}) == sum(map(len, pairs[0]))
+
+
+def made(name, context):
+    marks = {"<|mask|>": 99} | {f"<|sentinel_{i}|>": 50 + i for i in range(20)}
+    how = {"document_mask": False, "context": context, "vocab_size": 50}
+    return make_objective(name, token_id=marks.get, **how)
+
+
 def test_document_masking_counts_positions_from_each_document():
     batch = causal(np.array([[7, 8, 0, 5, 6, 0, 9]]), document_mask=True)
     assert batch.segments.tolist() == [[0, 0, 1, 1, 1, 2, 2]]
@@ -181,7 +226,7 @@ def test_a_row_without_text_still_has_something_to_read():
     batch = span_corruption(rows, 1, sentinels=[50])
     assert batch.source.tolist() == [[END_OF_TEXT, PAD, PAD, PAD], [5, 6, PAD, PAD]]
     assert batch.source_keys.sum(1).tolist() == [1, 2]
-    assert batch.targets[0, 0] == END_OF_TEXT and batch.weights[0].sum() == 1
+    assert batch.targets[0, 0] == END_OF_TEXT and batch.weights.sum(1).tolist() == [0, 1]
 
 
 def test_batches_of_span_corruption_have_few_shapes():
@@ -251,7 +296,7 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     masked = (seen == mask)[chosen].mean()
     kept = (seen == rows)[chosen].mean()
     deviations = 4 / np.sqrt(n)  # four standard errors at most
-    assert chosen.sum(1).tolist() == [round(0.15 * count) for count in text.sum(1).tolist()]
+    assert abs(n / text.sum() - 0.15) < 0.15 * deviations
     shares = chosen[:, text[0]].mean(0)  # every place of a row is as likely
     assert abs(shares - 0.15).max() < 4.5 * np.sqrt(0.15 * 0.85 / 400)
     assert abs(masked - 0.8) < deviations
@@ -271,7 +316,7 @@ def test_all_that_masked_lm_predicts_is_among_the_places_it_names():
         == (batch.weights > 0).sum()
     )
     assert mlm(np.full((1, 8), PAD + 1), 2, mask=60, vocab_size=61).weights.sum() == 1
-    assert batch.weights[-1].sum() == 1 and (batch.weights.sum(1) > 0).all()
+    assert (batch.predicted > 0).all() and (batch.weights.sum(1)[:-1] > 0).all()
     assert torch.equal(
         batch.where_predicted(batch.ids), torch.gather(batch.ids, 1, batch.predicted)
     )
