@@ -148,8 +148,7 @@ def beam_search(
     searches = [_Search(width, stop, norm, [_Live(row)]) for row in range(len(log_probs))]
     going = searches
     for step in range(1, max_new_tokens + 1):
-        # Twice the width: as many as the rule of transformers looks at.
-        values, tokens = log_probs.topk(min(2 * width, log_probs.shape[1]))
+        values, tokens = log_probs.topk(min(looked_at(width, stop), log_probs.shape[1]))
         table = values.tolist(), tokens.tolist()
         for search in going:
             grow(search, table, step == max_new_tokens)
@@ -162,6 +161,12 @@ def beam_search(
         for search in going:
             search.live = [replace(h, row=next(rows)) for h in search.live]
     return [sorted(s.complete, key=lambda h: -h.score)[:width] for s in searches]
+
+
+def looked_at(width: int, stop: Collection[int]) -> int:
+    """How many extensions the rule of transformers looks at: ``width`` remain even if each
+    hypothesis is completed by every end symbol."""
+    return max(2, 1 + len(set(stop))) * width
 
 
 @dataclass(frozen=True)
@@ -194,8 +199,7 @@ class _Search:
         self.live = [] if last else [h for h in found if h.ids[-1] not in self.stop]
 
     def transformers(self, best: Best, last: bool) -> None:
-        # Twice the width, so that enough remain even if all of the best are complete.
-        found = self._extended(best, 2 * self.width)
+        found = self._extended(best, looked_at(self.width, self.stop))
         ended = [h for h in found[: self.width] if last or h.ids[-1] in self.stop]
         self.complete += [self._hypothesis(h) for h in ended]
         self.complete = sorted(self.complete, key=lambda h: -h.score)[: self.width]

@@ -143,9 +143,10 @@ def naive_rule_of_transformers(log_probs, width, longest, stop):
             return ended
 
 
+@pytest.mark.parametrize("stop", [{5}, {0, 3, 4, 5}])
 @pytest.mark.parametrize("likely", [0.5, 2.0, 4.0])
 @pytest.mark.parametrize("width", [1, 3, 5])
-def test_the_rule_of_transformers_word_for_word(width, likely):
+def test_the_rule_of_transformers_word_for_word(width, likely, stop):
     """The end may be the likeliest word everywhere: then all of the best end at once."""
     for seed in range(20):
         random, table = np.random.default_rng(seed), {}
@@ -155,11 +156,11 @@ def test_the_rule_of_transformers_word_for_word(width, likely):
             return table.setdefault(history, random.dirichlet(shape).tolist())
 
         (found,) = beam_search(
-            Tree(probabilities), width=width, max_new_tokens=5, stop={5}, normalisation="mean",
+            Tree(probabilities), width=width, max_new_tokens=5, stop=stop, normalisation="mean",
             stopping="transformers",
         )  # fmt: skip
         expected = naive_rule_of_transformers(
-            lambda ids, of=probabilities: [math.log(p) for p in of(ids)], width, 5, {5}
+            lambda ids, of=probabilities: [math.log(p) for p in of(ids)], width, 5, stop
         )
         assert [h.ids for h in found] == [ids for ids, _ in expected]
         assert [h.score for h in found] == pytest.approx([score for _, score in expected])
