@@ -188,7 +188,8 @@ def write_job(
 
 
 def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """The model of the checkpoint ``start``; HallmarkError where the settings want another.
+    """The model of the checkpoint ``start``; HallmarkError where the settings want another. Those
+    that are the default want none: what a run recorded names them all, asked for or not.
 
     ``given``: the context and the vocabulary, or one of them.
     """
