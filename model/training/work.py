@@ -70,6 +70,13 @@ def read_header(work: Path, step: int) -> Header:
                 f"work folder, or remove this one."
             )
         from_dict(TrainConfig, header["config"])
+        if header["step"] != step:
+            raise ValueError(f"it is of step {header['step']}")
+        kinds: list[tuple[object, type]] = [(header["identity"], dict)]
+        for part in header["history"]:
+            kinds += [(part["from"], int), (part["settings"], dict)]
+        if not all(isinstance(value, kind) for value, kind in kinds):
+            raise TypeError("its identity and history are none")
         return dict(header)
     except AnotherTraining:
         raise

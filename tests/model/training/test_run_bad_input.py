@@ -109,7 +109,11 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     tensors = load_file(folder / "state.safetensors")
     moment = "optimizer.0.0.exp_avg"
     headers = ({k: v for k, v in header.items() if k != "guard"}, {**header, "guard": {"x": 1}},
-               {**header, "guard": {**header["guard"], "mean": "x"}}, [])  # fmt: skip
+               {**header, "guard": {**header["guard"], "mean": "x"}}, [],
+               *({k: v for k, v in header.items() if k != x} for x in ("history", "identity")),
+               {**header, "history": 3}, {**header, "history": [1]}, {**header, "history": [{}]},
+               {**header, "history": [{"from": "1", "settings": {}}]}, {**header, "identity": []},
+               {**header, "step": 99})  # fmt: skip
     contents = (
         {k: v for k, v in tensors.items() if k != moment},
         {**tensors, "optimizer.0.99.exp_avg": torch.zeros(3)},
