@@ -92,6 +92,7 @@ def beam(
     """
     check_prompts(model, prompts, sources, max_new_tokens)
     check_fit(model, prompts, max_new_tokens)
+    check_ids(list(stop), model.config.vocab_size, "stop")
     results: list[list[Hypothesis]] = [[] for _ in prompts]
     # Like lengths together, so that little of what is read is padding.
     order = sorted(range(len(prompts)), key=lambda p: len(prompts[p]))

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -42,8 +43,8 @@ class Choice:
             value = getattr(self, name)
             if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
                 raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}.")
+        if not isinstance(self.top_k, Integral) or self.top_k < 0:
+            raise ValueError(f"top_k must be a whole number, 0 (off) or more, not {self.top_k!r}.")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
         if not 0.0 <= self.min_p <= 1.0:

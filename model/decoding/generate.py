@@ -92,7 +92,8 @@ def generate(
     if temperature == 0.0 and samples > 1:
         raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
     check_prompts(model, prompts, sources, max_new_tokens)
-    check_ids(list(forbid), model.config.vocab_size, "forbid")
+    for name, ids in (("stop", stop), ("forbid", forbid)):
+        check_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError("forbid names every token, and leaves none to write.")
     results: list[list[Continuation]] = [[] for _ in prompts]

@@ -125,6 +125,8 @@ def test_an_encoder_decoder_searches_given_its_source():
         ({}, [[0], []], {}, "Prompt 1 is empty"),
         ({}, [[0, 61]], {}, "Token id 61"),
         ({}, [[0]], {"forbid": [61]}, "Token id 61"),
+        ({}, [[0]], {"stop": [61]}, "Token id 61"),
+        ({}, [[0]], {"stop": [1.5]}, "stop is no list of token ids"),
         ({}, [[0]], {"width": 0}, "at least 1"),
         ({}, [[0]], {"max_new_tokens": 0}, "at least 1"),
         ({}, [[0]], {"sources": [[0]]}, "decoder-only model without sources"),

@@ -283,6 +283,10 @@ def test_compiled_steps_write_what_eager_steps_write():
         ({"forbid": [61]}, "Token id 61"),
         ({"forbid": [-1]}, "Token id -1"),
         ({"forbid": [1.5]}, "forbid is no list of token ids"),
+        ({"stop": (999,), "repetition_penalty": 1.2}, "Token id 999"),
+        ({"stop": (999,)}, "Token id 999"),
+        ({"stop": ["x"]}, "stop is no list of token ids"),
+        ({"top_k": 2.5}, "top_k must be a whole number, .* not 2.5"),
     ],
 )
 def test_settings_that_leave_nothing_to_draw_are_refused(settings, words):
