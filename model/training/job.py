@@ -105,6 +105,16 @@ def check(job: Job, processes: int) -> None:
             f"The objective {objective} trains the architecture {OBJECTIVES[objective]}, not "
             f"{architecture}."
         )
+    if job.model.labels and not job.examples:
+        raise ValueError(
+            "A model of labels learns from examples, not from packed text: set examples to true "
+            "and data to files of them, or leave out model.labels."
+        )
+    if job.frozen and job.model.tie_embeddings:
+        raise ValueError(
+            "A frozen model learns by its output layer alone, and the output layer of this one is "
+            "its embedding: set tie_embeddings or frozen to false."
+        )
     if job.config.batch_size % (job.config.accumulation * processes):
         raise ValueError(
             f"batch_size {job.config.batch_size} is not divisible by accumulation "

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.training.job import read_job
+from model.training.job import check, read_job
 from model.training.run import main
 from model.training.trainer import Trainer
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
@@ -43,6 +43,23 @@ def test_a_job_that_cannot_be_done_ends_with_one_sentence(inputs, tmp_path, caps
     torch.set_num_threads(threads)  # the job's are for a process of its own
     (event,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert event["event"] == "error" and word in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "job", "words"),
+    [
+        ({"labels": ["a", "b"], "tie_embeddings": False}, {}, "labels learns from examples"),
+        ({}, {"frozen": True}, "output layer of this one is its embedding"),
+        ({}, {"frozen": True, "examples": True}, "output layer of this one is its embedding"),
+    ],
+)
+def test_what_a_model_cannot_learn_so_is_refused_before_its_data_are_read(
+    inputs, tmp_path, model, job, words
+):
+    path = write_job(inputs, tmp_path / "work", model=model)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **job}))
+    with pytest.raises(ValueError, match=words):
+        check(read_job(str(path)), 1)
 
 
 @pytest.mark.parametrize(
