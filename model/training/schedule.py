@@ -12,8 +12,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """Rate of step ``step`` (from 1): linear warm-up, then cosine, linear, constant, or stable and
     decay.
 
-    Warm-up reaches the full rate at step ``warmup``; but for the constant schedule the last step
-    has ``min_lr_ratio`` of it.
+    Warm-up reaches the full rate at step ``warmup``. Where that is not the last step, the last has
+    ``min_lr_ratio`` of it, but for the constant schedule; stable and decay takes one step at least.
     """
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup
@@ -33,7 +33,7 @@ def settled(config: TrainConfig) -> int:
     if config.schedule == "constant":
         return config.steps
     if config.schedule == "wsd":
-        decay = round(config.decay_fraction * config.steps)
+        decay = max(1, round(config.decay_fraction * config.steps))
         return max(config.warmup, config.steps - decay)
     return config.warmup
 

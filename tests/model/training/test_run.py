@@ -269,6 +269,20 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
     assert rates[54] == pytest.approx(middle)  # step 55, half-way from 10 to 100
 
 
+@pytest.mark.parametrize(("steps", "share"), [(20, 0.0), (2, 0.2), (20, 0.02)])
+def test_a_decay_of_less_than_a_step_is_one_step(steps, share):
+    config = TrainConfig(steps=steps, warmup=0, schedule="wsd", decay_fraction=share,
+                         learning_rate=1.0, min_lr_ratio=0.1)  # fmt: skip
+    rates = [learning_rate(config, step) for step in range(1, steps + 1)]
+    assert rates == pytest.approx([1.0] * (steps - 1) + [0.1])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
+def test_a_warm_up_of_the_whole_training_ends_at_the_rate(schedule):
+    config = TrainConfig(steps=4, warmup=4, schedule=schedule, learning_rate=1.0)
+    assert [learning_rate(config, step) for step in range(1, 5)] == [0.25, 0.5, 0.75, 1.0]
+
+
 def test_a_constant_schedule_warms_up_and_stays():
     config = TrainConfig(steps=100, warmup=4, schedule="constant", learning_rate=1.0)
     rates = [learning_rate(config, step) for step in range(1, 101)]
