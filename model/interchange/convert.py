@@ -179,7 +179,7 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kind = values["model_type"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(f"{path} describes {kind!r}; {', '.join(FAMILIES)} can be read.")
@@ -213,5 +213,6 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         return weights
     except CheckpointError:
         raise
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError,
+            RecursionError) as error:  # fmt: skip
         raise CheckpointError(f"The weights in {folder} cannot be read: {error}.") from error

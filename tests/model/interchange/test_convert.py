@@ -305,7 +305,15 @@ def test_configs_that_say_what_is_not_so_are_refused(tmp_path, config, changes, 
         import_transformers(folder)
 
 
-@pytest.mark.parametrize("index", ["[]", "null", '{"weight_map": []}', '{"weight_map": {"a": 3}}'])
+def test_a_config_too_deep_to_be_read_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 10**5)
+    with pytest.raises(CheckpointError, match="is not the config of a model"):
+        import_transformers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "index", ["[" * 10**5, "[]", "null", '{"weight_map": []}', '{"weight_map": {"a": 3}}']
+)
 def test_a_damaged_index_is_refused(tmp_path, index):
     _, folder = exported(FAMILIES["gpt2"], tmp_path)
     (folder / "model.safetensors.index.json").write_text(index)
