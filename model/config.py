@@ -216,7 +216,7 @@ class TrainConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
 
     objective: Objective = "causal"
-    steps: Steps = 1000
+    steps: Annotated[int, Range(1, 10**8 - 1)] = 1000  # files are named with eight digits
     batch_size: Sizes = 32
     accumulation: Sizes = 1
     learning_rate: Annotated[float, Range(0.0, 10.0, positive=True)] = 2e-3

@@ -51,6 +51,7 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
         ({"weight_decay": -0.1}, "between"),
         ({"z_loss": math.nan}, "between"),
         ({"steps": 0}, "between"),
+        ({"steps": 10**8}, "between 1 and 99999999"),  # eight digits, as files are named
         ({"batch_size": 10**12}, "between"),
         ({"schedule": "step"}, "cosine"),
         ({"compile": 1}, "must be bool"),
