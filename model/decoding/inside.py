@@ -32,8 +32,12 @@ def embeddings(
 
     ``layer`` 0 is the input embedding, 1 the first block's output, -1 the last block's. An encoder
     sees both sides, also that of an encoder-decoder, and a prefix LM, which reads all that it is
-    given so; other decoders see the left alone. A sequence longer than the context is a ValueError.
+    given so; other decoders see the left alone. A sequence longer than the context is a ValueError,
+    and so is a layer that is not there.
     """
+    last = model.config.n_layers
+    if layer not in range(-last - 1, last + 1):
+        raise ValueError(f"layer must be between {-last - 1} and {last}, not {layer}.")
     results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
     tokens = [
         check_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()

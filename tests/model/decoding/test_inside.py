@@ -53,6 +53,13 @@ def test_a_prefix_lm_reads_what_it_is_given_in_both_directions():
             np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [3, -4, 1.5])
+def test_a_layer_that_is_not_there_is_refused(layer):
+    assert len(embeddings(tiny(), [SEQUENCE], layer=2)) == 1
+    with pytest.raises(ValueError, match=rf"layer must be between -3 and 2, not {layer}"):
+        embeddings(tiny(), [SEQUENCE], layer=layer)
+
+
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
