@@ -62,9 +62,10 @@ def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
             code = process.wait()
         if code == 0:
             return
-        if 0 < code <= 128:
+        number = -code if code < 0 else code - 128  # of one of its processes
+        if number not in list(signal.Signals):
             raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
-        name = signal.Signals(-code if code < 0 else code - 128).name  # of one of its processes
+        name = signal.Signals(number).name
         if attempt < RESTARTS:
             log.warning("trainer: killed by %s; it goes on from its last state", name)
     raise HallmarkError(

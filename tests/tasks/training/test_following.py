@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tasks.contract import Event, Session, Store, open_session
+from tasks.contract import Event, HallmarkError, Session, Store, open_session
+from tasks.training import following
 from tasks.training.pretrain import pretrain
 from tests.tasks.training.pretraining import CONFIG, prepared
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
+
+
+@pytest.mark.parametrize("code", [1, 127, 128, 255, -200])
+def test_an_exit_code_that_is_no_signal_is_a_failure(monkeypatch, tmp_path: Path, code) -> None:
+    ended = SimpleNamespace(pid=1, stdout=[], wait=lambda: code)
+    monkeypatch.setattr(following, "started", lambda *_: nullcontext(ended))
+    (tmp_path / "errors").write_text("of no use\n")
+    with pytest.raises(HallmarkError, match=f"exit code {code}: 'of no use'"):
+        list(following.events(tmp_path / "job.json", tmp_path / "errors"))
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_killed_trainer_is_started_again_some_times(monkeypatch, tmp_path: Path, code) -> None:
+    ended = SimpleNamespace(pid=1, stdout=[], wait=lambda: code)
+    monkeypatch.setattr(following, "started", lambda *_: nullcontext(ended))
+    with pytest.raises(HallmarkError, match="killed 4 times, at last by SIGKILL"):
+        list(following.events(tmp_path / "job.json", tmp_path / "errors"))
 
 
 def test_figures_are_seen_while_it_trains(tmp_path: Path) -> None:
