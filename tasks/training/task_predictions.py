@@ -82,9 +82,8 @@ def predict_labels(model: Transformer, done: Encoded) -> list[list[tuple[str, An
 def clusters(rows: Sequence[Row]) -> tuple[list[Any], str]:
     """What each row is resampled with, and what that is called: the rows of its group, else the row
     alone."""
-    return [row.group or i for i, row in enumerate(rows)], (
-        "groups" if rows and rows[0].group else "texts"
-    )
+    unit = "groups" if any(row.group for row in rows) else "texts"
+    return [row.group or i for i, row in enumerate(rows)], unit
 
 
 def judge_labels(
