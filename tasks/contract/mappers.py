@@ -85,11 +85,12 @@ class Processes:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
+        self._died = False  # a worker, of something that would have ended this process as well
 
     def __call__(
         self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
     ) -> Iterator[Result]:
-        if len(calls) <= 1:  # one item gains nothing from another process
+        if len(calls) <= 1 and not self._died:  # one item gains nothing from another process
             yield from InProcess()(function, calls, needs)
             return
         if self._pool is None:
@@ -106,7 +107,7 @@ class Processes:
             for future in futures:
                 yield future.result()
         except BrokenExecutor:  # a worker was killed: the next call starts new ones
-            self._pool = None
+            self._pool, self._died = None, True
             raise
         finally:
             for future in futures:

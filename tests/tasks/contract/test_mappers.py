@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -99,6 +100,16 @@ def test_a_killed_ray_worker_costs_its_part_and_no_other(ray, tmp_path):
     assert list(ray(die_once, calls, ONE)) == list(range(6))
     runs = [len((tmp_path / str(n)).read_text()) for n in range(6)]
     assert runs == [1, 1, 1, 2, 1, 1]
+
+
+def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
+    """Not even alone: it would take this process along."""
+    with Processes(2) as mapper:
+        assert list(mapper(square, [(1, 0)], ONE)) == [(1, os.getpid())]
+        with pytest.raises(BrokenExecutor):
+            list(mapper(die_once, [(n, str(tmp_path)) for n in (2, 3)], ONE))
+        ((_, process),) = mapper(square, [(1, 0)], ONE)
+        assert process != os.getpid()
 
 
 def test_without_ray_the_setting_says_what_to_install(monkeypatch):
