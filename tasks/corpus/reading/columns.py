@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,9 +46,8 @@ def read_parquet(path: Path, source: ParquetSource, limit: int, meter: Meter) ->
     """Rows of a parquet file; raw bytes are those of the text values.
 
     The rows of a group that could not be read are one error, which stands for as many records.
-    Its bytes are the stored (compressed) size of the group's text; if the damage came behind
-    rows that were read, the share of the others, by their number. Page checksums are verified
-    where the writer stored them.
+    Its bytes are their share of the file, by their number: what a damaged group says of its own
+    size may be false. Page checksums are verified where the writer stored them.
     """
     with pa.OSFile(str(path)) as handle:
         size = handle.size()
@@ -66,7 +66,7 @@ def _parquet_records(
             error = missing(source, names) or no_text(source, file.schema_arrow)
         except MemoryError:  # an ArrowException too, and no fault of the file
             raise
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError, UnicodeDecodeError):  # in the names of columns
             error = "not a whole parquet file"
     if error:
         meter.rows += 1
@@ -80,7 +80,11 @@ def _parquet_records(
             yield from column_records(table, source, row, limit, meter)
             row += len(table)
         if row < end:
-            yield _unread(file, source, group, row, end, meter)
+            size = handle.size() * (end - row) // max(file.metadata.num_rows, end)
+            meter.rows += end - row
+            meter.bytes += size
+            place = f"rows {row + 1} to {end}"
+            yield Record(place, size, error="a damaged row group", records=end - row)
         row = end
 
 
@@ -103,27 +107,34 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     """What can be read of the columns that can be of use."""
     names = [name for name in source.columns() if _of_use(file.schema_arrow.field(name).type)]
+    # Threads cost more than they give.
+    read = partial(file.iter_batches, row_groups=[group], columns=names, use_threads=False)
     try:
-        rows = _rows_at_a_time(file.metadata.row_group(group), names, handle)
-        # Threads cost more than they give.
-        yield from file.iter_batches(rows, row_groups=[group], columns=names, use_threads=False)
+        # A row first: of a column that contradicts itself this is an error, and to ask for its
+        # size the end of the process.
+        next(read(1), None)
+        yield from read(_rows_at_a_time(file, group, names, handle))
     except MemoryError:
         raise
     except (pa.ArrowException, OSError):
         return
 
 
-def _rows_at_a_time(group: Any, names: list[str], handle: pa.NativeFile) -> int:
+def _rows_at_a_time(
+    file: pq.ParquetFile, number: int, names: list[str], handle: pa.NativeFile
+) -> int:
     """How many rows of a group to decode at a time, by what its columns take on average, and at
-    most where every row may hold all of a dictionary."""
+    most where every row may hold all of a dictionary. Only of columns that were opened."""
     size = dictionary = 1
-    for column in map(group.column, range(group.num_columns)):
-        path, encodings = column.path_in_schema, set(column.encodings)
+    group = file.metadata.row_group(number)
+    for index in range(group.num_columns):
+        path = file.schema.column(index).path
         if path in names:
+            column = group.column(index)
             size += max(0, column.total_uncompressed_size)
-            if not encodings <= _PLAIN | _DICTIONARY:
+            if not set(column.encodings) <= _PLAIN | _DICTIONARY:
                 return 1
-            if column.physical_type == "BYTE_ARRAY" and encodings & _DICTIONARY:
+            if column.physical_type == "BYTE_ARRAY" and set(column.encodings) & _DICTIONARY:
                 dictionary += _dictionary_bytes(column, handle)
         elif path.startswith(tuple(f"{name}." for name in names)):
             return 1  # Arrow takes it for a part of the other
@@ -142,23 +153,6 @@ def _dictionary_bytes(column: Any, handle: pa.NativeFile) -> int:
         return REPEATED
     digits = (byte & 0x7F for byte in found[1])
     return sum(digit << 7 * place for place, digit in enumerate(digits)) >> 1
-
-
-def _unread(
-    file: pq.ParquetFile, source: ParquetSource, group: int, row: int, end: int, meter: Meter
-) -> Record:
-    """One error for the rows of a group from ``row`` on."""
-    whole = file.metadata.row_group(group).num_rows
-    size = _stored_size(file, group, source.text_field) * (end - row) // whole
-    meter.rows += end - row
-    meter.bytes += size
-    place = f"rows {row + 1} to {end}"
-    return Record(place, size, error="a damaged row group", records=end - row)
-
-
-def _stored_size(file: pq.ParquetFile, group: int, name: str) -> int:
-    index = [c.path for c in map(file.schema.column, range(len(file.schema)))].index(name)
-    return file.metadata.row_group(group).column(index).total_compressed_size
 
 
 def no_text(source: Fields, schema: pa.Schema) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tracemalloc
 from contextlib import contextmanager
 
@@ -70,9 +71,9 @@ def test_damaged_parquet(write):
     assert texts(good) == [f"row {i}" for i in range(3000) if not 1000 <= i < 2000]
     assert (good[0].place, good[-1].place) == ("row 1", "row 3000")
     assert meter.rows == 3000
-    assert meter.bytes == sum(len(t) for t in texts(good)) + column.total_compressed_size
+    assert meter.bytes == sum(len(t) for t in texts(good)) + len(data) // 3
     (error,) = (r for r in read_all(path, "parquet") if r.error)
-    assert (error.records, error.raw_bytes) == (1000, column.total_compressed_size)
+    assert (error.records, error.raw_bytes) == (1000, len(data) // 3)
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -94,10 +95,40 @@ def test_a_row_group_that_is_damaged_in_the_middle(write, checksum):
     assert bad == [(f"rows {first} to 6000", "a damaged row group")]
     assert texts(good) == [*rows[: first - 1], *rows[6000:]]
     assert meter.rows == 9000
-    with pq.ParquetFile(path) as file:
-        stored = file.metadata.row_group(1).column(0).total_compressed_size
     left = 6001 - first
-    assert meter.bytes == sum(len(t) for t in texts(good)) + stored * left // 3000
+    assert meter.bytes == sum(len(t) for t in texts(good)) + len(data) * left // 9000
+
+
+def with_false_statistics(rows, column):
+    """A file of three row groups; the statistics of the second's column contradict its schema.
+
+    A list without numbers is followed by one of two: they change places.
+    """
+    data = parquet({"text": rows, "other": rows}, row_group_size=len(rows) // 3)
+    lists = list(re.finditer(rb"\x19\x06(\x19\x26\x00.)", data))
+    assert len(lists) == 6
+    found = lists[2 + column]
+    return data[: found.start()] + found[1] + b"\x19\x06" + data[found.end() :]
+
+
+def test_a_row_group_that_contradicts_itself_costs_its_rows(write, session):
+    """pyarrow, asked for the size of its column, ends the process."""
+    rows = [f"row {n}" for n in range(30)]
+    path = write("a.parquet", with_false_statistics(rows, column=0))
+    good, bad, meter = read(path, "parquet")
+    assert bad == [("rows 11 to 20", "a damaged row group")]
+    assert texts(good) == rows[:10] + rows[20:]
+    read_bytes = sum(len(text) for text in texts(good))
+    assert meter.bytes == read_bytes + path.stat().st_size // 3
+    other = write("b.parquet", with_false_statistics(rows, column=1))  # which nobody reads
+    assert texts(read(other, "parquet")[0]) == rows
+    beside = write("good.jsonl", b'{"text": "fine"}\n')
+    sources = [
+        {"kind": "parquet", "name": "p", "path": str(path)},
+        {"kind": "jsonl", "name": "j", "path": str(beside)},
+    ]
+    made = ingest(IngestConfig(sources=sources))
+    assert sorted(made["documents"].read()["text"].to_pylist()) == sorted(["fine", *texts(good)])
 
 
 def test_a_parquet_file_that_changes_while_it_is_read_is_an_error(write):
@@ -107,6 +138,13 @@ def test_a_parquet_file_that_changes_while_it_is_read_is_an_error(write):
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(HallmarkError, match=r"a\.parquet changed while it was read"):
         list(found)
+
+
+def test_parquet_with_the_name_of_a_column_that_is_not_utf8(write):
+    data = parquet({"text": ["x"], "QQQQ": [1]}, store_schema=False).replace(b"QQQQ", b"QQ\xffQ")
+    _, bad, meter = read(write("a.parquet", data), "parquet")
+    assert bad == [("whole file", "not a whole parquet file")]
+    assert meter.bytes == len(data)
 
 
 def test_parquet_with_wrong_columns(write):
