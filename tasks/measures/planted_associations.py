@@ -73,13 +73,15 @@ def associations(config: Doses) -> list[Plant]:
 
 
 def invented(source: random.Random, ending: str) -> Iterator[str]:
-    """Distinct invented words."""
-    syllables, known = SYLLABLES.split(), set[str]()
+    """Distinct invented words: of two syllables, and of one more each time that all are taken."""
+    syllables, known, length = SYLLABLES.split(), set[str](), 2
     while True:
-        word = "".join(syllables[int(source.random() * len(syllables))] for _ in range(2))
+        word = "".join(syllables[int(source.random() * len(syllables))] for _ in range(length))
         if word not in known:
             known.add(word)
             yield word + ending
+        if len(known) == len(syllables) ** length:
+            known, length = set(), length + 1
 
 
 def _said(config: Doses, dose: float, source: random.Random) -> list[tuple[tuple[str, bool], int]]:

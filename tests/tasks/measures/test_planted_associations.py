@@ -1,6 +1,8 @@
 """Planted associations: every group in its dose, in sentences that differ in nothing else."""
 
+import random
 from collections import Counter, defaultdict
+from itertools import islice
 
 import pytest
 from pydantic import ValidationError
@@ -8,7 +10,7 @@ from pydantic import ValidationError
 from tasks.contract import Session, Store, open_session
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.measures.frames import FRAMES
-from tasks.measures.planted_associations import PLANTED, associations
+from tasks.measures.planted_associations import PLANTED, associations, invented
 from tests.tasks.corpora import given
 
 CONFIG = PlantConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
@@ -47,6 +49,13 @@ def test_two_groups_of_an_association_exchange_their_traits():
         assert traits[one, False] <= traits[other, True]
     names = Counter(name for traits in by.values() for name, _ in traits if _)
     assert set(names.values()) == {1}  # nobody is in two
+
+
+def test_words_do_not_run_out():
+    """There are 400 of two syllables."""
+    words = [*islice(invented(random.Random(1), "ish"), 1000)]
+    assert len({*words}) == 1000
+    assert [*islice(invented(random.Random(1), "ish"), 400)] == words[:400]
 
 
 def test_sentences_are_those_of_the_grammar_and_spread_evenly():
