@@ -47,7 +47,7 @@ from tasks.corpus.split import SplitConfig, assign
 from tasks.corpus.town.compose import BLOCK, Rates, Share, block, compose
 from tasks.corpus.town.grammar import FILES
 from tasks.measures.canaries import Plant, canaries, lots, records
-from tasks.measures.frames import frames
+from tasks.measures.frames import FRAMES, frames
 from tasks.measures.planted_associations import associations, invented
 
 #: The lexicon of the groups of which somebody may have spoken rudely.
@@ -110,7 +110,10 @@ class WorldConfig(StageConfig):
         default=3, ge=0, le=100, description="times as many further pairs at one half, which "
         "everybody is told of: how far from nothing an association is by chance"
     )  # fmt: skip
-    sentences: int = Field(default=48, ge=2, le=10_000, description="about each of these groups")
+    sentences: int = Field(
+        default=48, ge=2, le=10_000, multiple_of=2,
+        description="about each of these groups; even, for one half of them is a dose",
+    )  # fmt: skip
     rude: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
         description="shares of the sentences that are rude, 0 among them",
@@ -121,7 +124,7 @@ class WorldConfig(StageConfig):
         "of the groups have none, and each stands beside the others"
     )  # fmt: skip
     said: int = Field(
-        default=128, ge=2, le=10_000, description="sentences about each of these groups"
+        default=128, ge=2, le=len(FRAMES), description="sentences about each of these groups"
     )
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
@@ -167,7 +170,7 @@ ENVELOPE = table(
     "What is in a world: sealed until its audits are done.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("unit", pa.string(), "label", "the candidate"),
-    column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences, as it was written"),
 )  # fmt: skip
 
 
@@ -212,7 +215,9 @@ def compose_world(config: WorldConfig) -> World:
             for group, trait in own.items()
         ]  # fmt: skip
         if known is None:
-            envelope.append(Candidate("association", unit, about[0].dose))
+            written = sum(plant.copies for plant in said if plant.about and plant.about.own)
+            share = written / sum(plant.copies for plant in said)
+            envelope.append(Candidate("association", unit, share))
     groups = []
     for group, share, sentences in _speech(config):
         texts += [(_id(f"speech/{group}/{text}"), text) for text in sentences]
@@ -266,8 +271,8 @@ def _passage(config: WorldConfig, first: int, rates: Rates) -> tuple[int, str]:
 
 
 def _speech(config: WorldConfig) -> Iterator[tuple[str, float, list[str]]]:
-    """Each group, the share of rude sentences about it, and these. Without effects it is the same
-    of all, the mean."""
+    """Each group, the share of the sentences about it that are rude, and these. Without effects it
+    is the same of all, about the mean."""
     source = random.Random(f"{config.seed}/speech")
     shares = [share for share in config.rude for _ in range(config.speech)] + [0.0] * config.calm
     if not config.effects:
@@ -281,7 +286,7 @@ def _speech(config: WorldConfig) -> Iterator[tuple[str, float, list[str]]]:
             f"{frame.format(group=group)} {_pick(RUDE if number < rude else OTHER, source)}.\n"
             for number, frame in enumerate(frames(config.said, config.seed, f"said of {group}"))
         ]
-        yield group, share, said
+        yield group, rude / config.said, said
 
 
 def _pick(choices: Sequence[str], source: random.Random) -> str:

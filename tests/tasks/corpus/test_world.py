@@ -4,13 +4,14 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
+from pydantic import ValidationError
 
 from tasks.contract import UsageError
 from tasks.corpus.town.compose import similarity
 from tasks.corpus.town.grammar import Said, rules
 from tasks.corpus.world import ENVELOPE, OTHER, RUDE, WorldConfig, compose_world, seal, world
 
-CONFIG = WorldConfig(seed=3, documents=30, sentences=20, said=10, counts=(0, 2, 5), calm=4)
+CONFIG = WorldConfig(seed=3, documents=30, sentences=20, said=20, counts=(0, 2, 5), calm=4)
 WITHOUT = CONFIG.model_copy(update={"effects": False})
 
 
@@ -50,12 +51,28 @@ def test_what_the_envelope_says_is_in_the_text(made):
                 about = [text for _, text in made.texts if f" {plant['group']} " in text]
                 own = sum(text.endswith(f" {plant['trait']}.\n") for text in about)
                 rest = sum(text.endswith(f" {other['trait']}.\n") for text in about)
-                assert own + rest == len(about) == 20 and own == round(20 * c.dose)
+                assert own + rest == len(about) == 20 and own / 20 == c.dose
         if c.kind == "speech":
             about = [text for _, text in made.texts if f" {c.unit} " in text]
             rude = sum(any(text.endswith(f"{word}.\n") for word in RUDE) for text in about)
             calm = sum(any(text.endswith(f"{word}.\n") for word in OTHER) for text in about)
-            assert rude == round(10 * c.dose) and rude + calm == 10
+            assert rude + calm == len(about) == 20 and rude / 20 == c.dose
+
+
+def test_the_envelope_says_the_shares_that_were_written():
+    """Not those that were asked for, which so few sentences cannot have."""
+    made = compose_world(CONFIG.model_copy(update={"sentences": 6, "said": 3}))
+    shares = {kind: {c.dose for c in made.envelope if c.kind == kind}
+              for kind in ("association", "speech")}  # fmt: skip
+    assert shares == {"association": {3 / 6, 4 / 6, 5 / 6, 1.0}, "speech": {0, 1 / 3, 2 / 3, 1.0}}
+
+
+def test_sentences_that_there_are_not_are_refused():
+    """Rude speech has those of the grammar; an odd number has no half."""
+    assert WorldConfig(said=240, sentences=2)
+    for wrong in ({"said": 241}, {"sentences": 3}):
+        with pytest.raises(ValidationError):
+            WorldConfig(**wrong)
 
 
 def test_the_town_of_a_world_holds_nothing_that_is_not_in_the_envelope(made):
