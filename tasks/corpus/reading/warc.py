@@ -263,9 +263,10 @@ class _Frames:
         size = 1 << 10
         while self._fill(5) and self.held.startswith(b"WARC/"):
             more = self._fill(size)
-            if found := _HEADER_END.search(self.held, 0, HEADER):
+            following = self._member(1, HEADER)  # no header goes on beyond
+            if found := _HEADER_END.search(self.held, 0, following or HEADER):
                 return found.end()
-            if not more or size >= HEADER:
+            if not more or following or size >= HEADER:
                 return 0
             size *= 4
         return 0
@@ -303,16 +304,18 @@ class _Frames:
             self._drop(len(self.held) - kept)
             start = 0
             if not self._fill(kept + BLOCK) and not self.held and self.over:
-                return _Framed(number, data, size, error)
+                found = 0
+                break
         self._drop(found)
-        return _Framed(number, data, size + found, error)
+        size += found
+        return _Framed(number, data[:size], size, error)  # and not of the records behind it
 
     def _next(self, start: int) -> int | None:
         """Where in what is held the next record begins, from ``start`` on."""
         member = self._member(start, len(self.held))
         if self.aligned and self.headers > 1:
             return member
-        found = _BEGINNING.search(self.held, max(0, start - 4))
+        found = _BEGINNING.search(self.held, max(0, start - 4), member or len(self.held))
         places = [place for place in (member, found and found.end()) if place is not None]
         return min((place for place in places if place >= start), default=None)
 

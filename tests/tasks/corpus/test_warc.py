@@ -18,7 +18,7 @@ from tasks.corpus.reading import pages, streams, warc
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.members import DAMAGED, TOO_EARLY
 from tasks.corpus.reading.readers import NOT_UTF8
-from tests.tasks.corpus.reading import PACK, read, texts, zst
+from tests.tasks.corpus.reading import PACK, read, read_all, texts, zst
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 LIMIT = 100_000
@@ -266,6 +266,16 @@ def test_a_member_that_goes_on_behind_its_record_costs_it(tmp_path, monkeypatch,
         good, bad, _ = read(path, "warc", limit=LIMIT)
         assert found_numbers(good) == numbers
         assert [place for place, _ in bad] == ["record 1"]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_of_a_bad_record_no_more_than_itself_is_kept(write, ending):
+    """Those behind it may be documents, or blocked."""
+    rows = [record(b"bad", length=1), record(b"good"), b"no header\r\n\r\n", record(b"last")]
+    data = b"".join(PACK[ending](row) if ending else row for row in rows)
+    found = read_all(write(f"a.warc{ending}", data), "warc", LIMIT)
+    assert [r.text for r in found if not r.error] == ["good", "last"]
+    assert [r.raw for r in found if r.error] == [rows[0], rows[2]]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])

@@ -140,6 +140,14 @@ def test_a_header_of_a_version_that_nobody_knows_is_told_as_that(write):
     assert (texts(good), bad) == (["one", "three"], [("record 2", NOT_WARC)])
 
 
+def test_many_members_without_a_whole_header_take_little_time(write):
+    start = time.process_time()
+    member = gzip.compress(b"WARC/1.0\n" + b"name: value\n" * 90)
+    good, bad, _ = archive(write, member * 1500, "a.warc.gz")
+    assert (good, {error for _, error in bad}, len(bad)) == ([], {NO_HEADER}, 1500)
+    assert time.process_time() - start < 1
+
+
 @pytest.mark.parametrize("left", [10, 40, 1500])
 def test_an_archive_that_ends_within_a_header(write, left):
     data = record(b"first") + record(b"cut off", WARC_Target_URI="x" * 2000)[:left]
