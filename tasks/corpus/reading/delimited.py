@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -26,8 +27,9 @@ from tasks.corpus.reading.streams import Line, Meter, lines
 UNCLOSED = "a quote is not closed"
 BROKEN = "broken CSV"
 WIDTH = "the row has another number of fields than the header"
-PATIENCE = 64 << 20  # bytes that may be taken back in any file, however small
-PAGE = 1000  # lines that any row may have
+PATIENCE = 64 << 20  # bytes that may be taken back in any file, however small; so far is looked for
+# the end of a row that is too long
+PAGE = 1000  # lines that any row may have, and a tenth of those that one that is too long may
 SHORTEST = 16  # bytes a line of the longest row, at the least: each line is held with 180 bytes
 
 
@@ -50,7 +52,9 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
     A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
     gives no row, and the lines in between are rows by themselves, only the line with the stray
     quote is an error, and reading goes on at the next line. Where it gives one (the next quote
-    ends a field, and the number of fields is right) nobody can know.
+    ends a field, and the number of fields is right) nobody can know; if it is longer than the
+    limit, it is one error up to there. In a file of one column every line would be a row: of it
+    all that was read for a row without an end is one error.
     """
     csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     feed = _Feed(lines(path, limit, meter), limit, source.delimiter)
@@ -120,7 +124,7 @@ class _Unreadable(Exception):
 
 
 class _TooLong(Exception):
-    """A row went over the limit while it was read."""
+    """A row went over a limit while it was read."""
 
 
 class _Feed:
@@ -135,6 +139,7 @@ class _Feed:
         self.again: deque[Line] = deque()  # taken back from a row that did not end
         self.taken: list[Line] = []
         self.read = self.back = 0
+        self.most = limit // SHORTEST + PAGE  # lines of a row
 
     @property
     def number(self) -> int:
@@ -145,7 +150,8 @@ class _Feed:
         return sum(line.size for line in self.taken)
 
     def raw(self) -> bytes:
-        return b"\n".join(line.data for line in self.taken)
+        """Of a row that is too long as much as of a line."""
+        return b"\n".join(line.data for line in self.taken)[: self.limit + 1]
 
     def next(self) -> Line | None:
         if self.again:
@@ -161,33 +167,51 @@ class _Feed:
         Undecodable bytes come as lone surrogates.
         """
         self.taken = []
-        reader = csv.reader(self._decoded(), delimiter=self.delimiter, strict=True)
+        reader = self._reader(line + "\n" for line in self._decoded(self.limit, self.most))
         try:
             fields = next(reader, None)
         except csv.Error as error:
             # The only error at the end of the data that the csv module knows.
             if "end of data" in str(error):
-                return self._first(UNCLOSED)
+                rows = width != 1 and self._are_rows(width)
+                return self._first(UNCLOSED) if rows else (UNCLOSED, [])
             return self._first(UNCLOSED) if self._are_rows(width) else (BROKEN, [])
         except _TooLong:
-            return self._first(UNCLOSED) if len(self.taken) > 1 else (TOO_LONG, [])
+            if len(self.taken) == 1 or self._ends(width):
+                return TOO_LONG, []
+            return (UNCLOSED, []) if width == 1 else self._first(UNCLOSED)
         except _Unreadable as error:
             return self._first(UNCLOSED) if self._are_rows(width, 1) else (str(error), [])
         if fields and width is not None and len(fields) != width:
             return self._first(UNCLOSED) if self._are_rows(width, 1) else (WIDTH, [])
         return ("end", []) if fields is None else ("ok", fields)
 
-    def _decoded(self) -> Iterator[str]:
-        size = 0
+    def _reader(self, rows: Iterable[str]) -> Iterator[list[str]]:
+        return csv.reader(rows, delimiter=self.delimiter, strict=True)
+
+    def _decoded(self, size: int, count: int) -> Iterator[str]:
+        """Lines, up to so many bytes and so many."""
         while line := self.next():
             self.taken.append(line)
-            size += line.size
+            size -= line.size
             if line.error:
                 raise _Unreadable(line.error)
             tired = len(self.taken) > 1 and self.back > 2 * self.read + PATIENCE
-            if size > self.limit or tired or len(self.taken) > self.limit // SHORTEST + PAGE:
+            if size < 0 or tired or len(self.taken) > count or len(line.data) > self.limit:
                 raise _TooLong
-            yield line.data.decode("utf-8", "surrogateescape") + "\n"
+            yield line.data.decode("utf-8", "surrogateescape")
+
+    def _ends(self, width: int | None) -> bool:
+        """Whether what was taken is the beginning of a row, though one that is too long: its end is
+        taken, too. Only what parts its fields is kept of its texts."""
+        self._give_back(0)
+        plain = re.compile(f'[^"\r{re.escape(self.delimiter)}]+')
+        lines = self._decoded(PATIENCE, self.most + 10 * PAGE)
+        try:
+            fields = next(self._reader(plain.sub("x", line) + "\n" for line in lines))
+        except (csv.Error, _TooLong, _Unreadable):
+            return False
+        return width in (None, len(fields))
 
     def _are_rows(self, width: int | None, least: int = 0) -> bool:
         """Whether most of the lines between the first and the last are rows by themselves."""
@@ -198,17 +222,18 @@ class _Feed:
         for line in inner:
             text = line.data.decode("utf-8", "surrogateescape")
             try:
-                found += len(next(csv.reader([text], delimiter=self.delimiter, strict=True))) in (
-                    0,
-                    width,
-                )
+                found += len(next(self._reader([text]))) in (0, width)
             except (csv.Error, StopIteration):
                 continue
         return 2 * found >= len(inner)
 
     def _first(self, error: str) -> tuple[str, list[str]]:
         """The error is that of the first line; those behind it are read again."""
-        self.again.extendleft(reversed(self.taken[1:]))
-        self.back += sum(line.size for line in self.taken[1:])
-        self.taken = self.taken[:1]
+        self._give_back(1)
         return error, []
+
+    def _give_back(self, keep: int) -> None:
+        """All lines but so many are read again."""
+        self.again.extendleft(reversed(self.taken[keep:]))
+        self.back += sum(line.size for line in self.taken[keep:])
+        self.taken = self.taken[:keep]

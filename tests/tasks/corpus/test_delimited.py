@@ -6,6 +6,7 @@ import io
 import pytest
 
 from tasks.corpus.reading.delimited import UNCLOSED, WIDTH
+from tasks.corpus.reading.readers import TOO_LONG
 from tests.tasks.corpus.reading import read, texts
 
 
@@ -18,7 +19,7 @@ def test_a_row_has_a_thousand_lines_and_one_for_each_sixteen_bytes_of_the_limit(
     good, bad, _ = read(write("a.csv", row_of(1100)), "csv", limit=1600)
     assert (texts(good), bad) == (["\n" * 1099 + "x"], [])
     good, bad, _ = read(write("b.csv", row_of(1101)), "csv", limit=1600)
-    assert bad[0] == ("line 2", "a quote is not closed") and "\n" not in "".join(texts(good))
+    assert (good, bad) == ([], [("line 2", TOO_LONG)])
 
 
 def test_a_row_has_as_many_bytes_as_the_limit_says(write):
@@ -27,8 +28,41 @@ def test_a_row_has_as_many_bytes_as_the_limit_says(write):
         size = path.stat().st_size - len(b"id,text\n")
         assert len(read(path, "csv", limit=size)[0]) == 1
         good, bad, _ = read(path, "csv", limit=size - 1)
-        why = "a quote is not closed" if lines > 1 else "longer than max_document_bytes"
-        assert good == [] and bad[0] == ("line 2", why)
+        assert (good, bad) == ([], [("line 2", TOO_LONG)])
+
+
+LONG = "\n".join(f"line {n} of a long text, which has one comma" for n in range(40))
+
+
+@pytest.mark.parametrize("header", ["text", "id,text"])
+def test_a_row_that_is_too_long_is_one_error(write, header):
+    """Though each of its lines would be a row."""
+    first = "1," if "," in header else ""
+    text = LONG if first else LONG.replace(",", "")
+    data = f'{header}\n{first}"short"\n{first}"{text}"\n{first}"short too"\n'.encode()
+    good, bad, _ = read(write("a.csv", data), "csv", limit=1000)
+    assert (texts(good), bad) == (["short", "short too"], [("line 3", TOO_LONG)])
+
+
+def test_a_long_way_behind_a_stray_quote_lines_are_rows(write):
+    """The next quote does not end a field there, or in a row of another width."""
+    rows = b"".join(b"%d,row %d\n" % (n, n) for n in range(200))
+    for last in (b'200,"row 200"\n', b'200,row 200",x\n'):
+        good, bad, _ = read(write("a.csv", b'id,text\n9,"stray\n' + rows + last), "csv", limit=1000)
+        assert texts(good)[:200] == [f"row {n}" for n in range(200)]
+        assert bad[0] == ("line 2", UNCLOSED)
+
+
+@pytest.mark.parametrize("limit", [50, 1000])
+def test_the_last_row_of_a_file_that_was_cut_off_is_one_error(write, limit):
+    data = b'text\n"page one"\n"First paragraph of a page.\nSecond paragraph.\nThird para'
+    good, bad, _ = read(write("a.csv", data), "csv", limit=limit)
+    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED)])
+    prose = (
+        b'id,text\n1,"page one"\n2,"First paragraph of a page.\nSecond paragraph.\nAnd a, third.\n'
+    )
+    good, bad, _ = read(write("b.csv", prose + b"More of it.\nCut o"), "csv")
+    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED)])
 
 
 def test_lines_within_quotes_are_rows_only_if_they_are_strict_csv(write):
