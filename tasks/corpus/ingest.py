@@ -47,7 +47,7 @@ from tasks.contract import (
 from tasks.corpus.reading.blocking import blocked
 from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
 from tasks.corpus.reading.labels import domains
-from tasks.corpus.reading.quotas import BLOCKED, Quotas, settle
+from tasks.corpus.reading.quotas import Quotas, is_blocked, settle
 from tasks.corpus.reading.readers import Record, remedy
 from tasks.corpus.reading.records import (
     RECORDS,
@@ -246,8 +246,7 @@ def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
     twice = rows.filter(pa.array(again & keyed))
     if len(twice):
         raw = pc.binary_slice(twice["text"].cast(pa.binary()), 0, QUARANTINED)
-        # Of what is blocked nothing is kept.
-        raw = pc.if_else(pc.equal(twice["reason"], BLOCKED), b"", raw)
+        raw = pc.if_else(is_blocked(twice["reason"]), b"", raw)
         out.table("quarantine").write(
             {
                 **{name: twice[name] for name in ("source", "file", "place", "raw_bytes")},
@@ -273,8 +272,7 @@ def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
         )
     )
     rows = removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]}
-    # Of what is blocked not even a hash: that of a short text can be guessed.
-    rows["identity"] = pc.if_else(pc.equal(gone["reason"], BLOCKED), None, rows["identity"])
+    rows["identity"] = pc.if_else(is_blocked(gone["reason"]), None, rows["identity"])
     out.table("ledger").write(rows)
 
 

@@ -43,6 +43,12 @@ class Quotas:
         return reasons
 
 
+def is_blocked(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether a record is on any list: of it neither text is kept nor a hash, for that of a short
+    text can be guessed."""
+    return pc.starts_with(reasons, "blocked ")
+
+
 def denied(ids: pa.ChunkedArray, block: BlockConfig, purged: frozenset[bytes]) -> np.ndarray:
     """Which of these ids are on the block list, or were purged from the store."""
     documents = blocked(block).documents | purged

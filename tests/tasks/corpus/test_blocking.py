@@ -126,6 +126,18 @@ def test_a_list_that_is_not_utf8_is_told_from_one_that_is_not_there(hosts, tmp_p
         content(config, "")
 
 
+@pytest.mark.parametrize("block", [{"sources": ["s"]}, {"domains": ["a.example"]}])
+def test_of_what_is_blocked_neither_text_nor_hash_is_kept(tmp_path, session, block):
+    """Nor of a second record of its key, which is quarantined."""
+    rows = [{"id": 1, "text": f"version {n}", "url": "http://a.example/"} for n in range(2)]
+    other = source(write(tmp_path / "other", [{"text": "other"}]), "other")
+    made = make(source(write(tmp_path / "in", rows), key_field="id"), other, block=block)
+    (row,) = made["quarantine"].read().to_pylist()
+    assert (row["error"], row["raw"]) == ("the key was there before", b"")
+    (row,) = made["ledger"].read().to_pylist()
+    assert (row["reason"].split()[0], row["identity"]) == ("blocked", None)
+
+
 @pytest.mark.parametrize("name", ["sources", "domains"])
 def test_a_byte_order_mark_is_no_part_of_the_first_entry(hosts, session, tmp_path, name):
     listed = tmp_path / "list.txt"
