@@ -12,12 +12,13 @@ import ast
 import inspect
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.contract import PlainName, UsageError, canonical, sha256
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, encodable
@@ -31,6 +32,19 @@ class DocumentationSource(Source):
     kind: Literal["documentation"]
     name: PlainName = Field("documentation", description="begins the names of these sources")
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
+
+    def names(self) -> list[str]:
+        return [self.name, *(f"{self.name}/{package}" for package in self.packages)]
+
+    @field_validator("packages")
+    @classmethod
+    def _once_each(cls, packages: list[str]) -> list[str]:
+        """However they are spelled: pip takes A.b for a_b."""
+        names = Counter(re.sub(r"[-_.]+", "-", package).lower() for package in packages)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"package {twice[0]!r} is named twice; name it once")
+        return packages
 
 
 _LICENCE = re.compile(r"(licen[sc]e|copying|notice|authors)", re.IGNORECASE)

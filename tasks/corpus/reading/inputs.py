@@ -75,7 +75,7 @@ class IngestConfig(StageConfig):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
-        names = Counter(source.name for source in self.sources)
+        names = Counter(name for source in self.sources for name in source.names())
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"two sources are named {twice[0]!r}; every source needs its own name")

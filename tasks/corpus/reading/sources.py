@@ -33,6 +33,10 @@ class Source(StageConfig):
         None, ge=1, description="how many of its documents are taken at most, by the same hash"
     )
 
+    def names(self) -> list[str]:
+        """What it, and parts of it, are called in the tables."""
+        return [self.name]
+
     @field_validator("name")
     @classmethod
     def _not_planted(cls, name: str) -> str:

@@ -288,6 +288,11 @@ def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, sessio
         [source("text", "a", text_field="body")],
         [source("csv", "a", delimiter=",,")],
         [{"kind": "documentation", "packages": []}],
+        [{"kind": "documentation", "packages": ["typing_extensions", "Typing.Extensions"]}],
+        [
+            {"kind": "documentation", "packages": ["click"]},
+            source("jsonl", "a", name="documentation/click"),
+        ],
     ],
 )
 def test_wrong_configs_are_refused(sources):
