@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,7 @@ class EffectsConfig(SwapConfig):
     least: int = Field(
         20, ge=2, description="groups with fewer documents are compared with nobody: too few to say"
     )
-    shares: tuple[float, ...] = Field(
+    shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
         description="thresholds of a numeric rule are tried that would take these shares of all "
         "documents, beside its own",

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from tasks.contract import (
     LEXICONS,
@@ -37,6 +38,16 @@ DATA = Path(__file__).parent / "data"
 WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialects.json")
 
 
+def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if [*lengths] != sorted({*lengths}):
+        raise ValueError("must ascend: each class of length begins behind the one before it")
+    return lengths
+
+
+#: Where classes of length begin, in bytes.
+Lengths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_ascending)]
+
+
 class IdentitiesConfig(StageConfig):
     lexicons: tuple[Path, ...] = Field(
         default=(),
@@ -45,7 +56,7 @@ class IdentitiesConfig(StageConfig):
         "other in swaps; audits call a group by its name if that is a term, else by the first; "
         '"town" is that of the invented town',
     )
-    lengths: tuple[int, ...] = Field(
+    lengths: Lengths = Field(
         default=(200, 1000, 5000, 20_000),
         description="where the classes of length begin, in bytes, behind the first",
     )
@@ -118,12 +129,11 @@ def found_groups(texts: pa.Array, terms: Lexicon) -> tuple[pa.Array, pa.Array]:
 
 
 def length_classes(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
-    """ "under 200 bytes", "200 to 999 bytes" ... for sizes in bytes."""
-    edges = sorted(bounds)
-    names = [f"under {edges[0]:,} bytes"] if edges else ["any length"]
-    names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(edges)]
-    names += [f"{edges[-1]:,} bytes or more"] if edges else []
-    place = np.searchsorted(edges, sizes.to_numpy(zero_copy_only=False), side="right")
+    """ "under 200 bytes", "200 to 999 bytes" ... for sizes in bytes; the bounds ascend."""
+    names = [f"under {bounds[0]:,} bytes"] if bounds else ["any length"]
+    names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(bounds)]
+    names += [f"{bounds[-1]:,} bytes or more"] if bounds else []
+    place = np.searchsorted(bounds, sizes.to_numpy(zero_copy_only=False), side="right")
     return pa.array(names, pa.string()).take(pa.array(place))
 
 

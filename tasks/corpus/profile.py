@@ -29,7 +29,7 @@ from tasks.contract import (
     together,
     utf8_bytes,
 )
-from tasks.corpus.identities import Brought, all_groups, brought_of
+from tasks.corpus.identities import Brought, Lengths, all_groups, brought_of
 from tasks.corpus.presets import PRESETS, broken
 from tasks.corpus.profiles.composition import (
     COUNTS,
@@ -57,7 +57,7 @@ class ProfileConfig(StageConfig):
         le=100_000,
         description="values of a dimension that are named in composition; the rest is told as one",
     )
-    length_classes: tuple[int, ...] = Field(
+    length_classes: Lengths = Field(
         default=(200, 1000, 5000, 20_000),
         description="where the classes of length begin, in bytes, behind the first",
     )
