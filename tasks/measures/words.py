@@ -14,13 +14,18 @@ SIMPLE = (
     r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}-\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}\x{BF}-\x{FF}"
     r"\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
 )
+#: What NFKC may have to order: what is in none of these categories is a mark, be it of a newer
+#: Unicode than these expressions know; the two letters become marks.
+_MARK = r"(?:[^\pL\pN\pP\pS\pZ\pC]|[\x{FF9E}\x{FF9F}])"
 NO_SPACES = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 
 
 def normalise(texts: pa.Array) -> pa.Array:
     """NFKC, lower case, one space for any white space, none at the ends; a fixed point of itself.
 
-    Each text by itself: what stands beside it in a batch changes nothing.
+    Of more than 30 marks in a row those behind are left out: no writing has so many (UAX 15, the
+    stream-safe format), and to order them takes time by the square of their number. Each text by
+    itself: what stands beside it in a batch changes nothing.
     """
     plain = pc.utf8_lower(texts)
     other = pc.invert(pc.match_substring_regex(texts, SIMPLE))
@@ -36,11 +41,21 @@ def _folded(texts: pa.Array) -> pa.Array:
     values = pc.utf8_lower(words.values)
     other = pc.invert(pc.match_substring_regex(words.values, SIMPLE))
     odd = words.values.filter(other)
-    while not (folded := pc.utf8_lower(pc.utf8_normalize(odd, "NFKC"))).equals(odd):
+    while not (folded := pc.utf8_lower(pc.utf8_normalize(_cut(odd), "NFKC"))).equals(odd):
         odd = folded
     values = pc.replace_with_mask(values, other, odd)
     lists = pa.ListArray.from_arrays(words.offsets, values)
     return pc.binary_join(lists, pa.scalar(" ", pa.large_string()))
+
+
+def _cut(words: pa.Array) -> pa.Array:
+    """Without the marks behind thirty: of words that can have so many, of two bytes at least each.
+    To compile the expression takes as long as to normalise megabytes."""
+    long = pc.greater(pc.binary_length(words), 2 * 30)
+    if not pc.any(long).as_py():
+        return words
+    cut = pc.replace_substring_regex(words.filter(long), f"({_MARK}{{30}}){_MARK}+", r"\1")
+    return pc.replace_with_mask(words, long, cut)
 
 
 def _spaced_once(texts: pa.Array) -> pa.Array:

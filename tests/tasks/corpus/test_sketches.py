@@ -1,12 +1,14 @@
 """Sketches of texts against plain Python: normalisation, shingles, minima, and who meets whom."""
 
 import hashlib
+import time
 import unicodedata
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +86,16 @@ def test_words_are_folded_as_their_text_is(text):
     assert words._folded(column).to_pylist() == [whole(text), "x"]
 
 
+@pytest.mark.parametrize("mark", ["\u0301", "\u0897", "\uff9e"])
+def test_marks_beyond_thirty_in_a_row_are_left_out_and_take_little_time(mark):
+    """Also where their Unicode is newer than the regular expressions', or makes a mark of a
+    letter."""
+    start = time.process_time()
+    column = pa.array(["a" + f"\u0323{mark}" * n for n in (15, 16, 20_000)], pa.large_string())
+    assert normalise(column).to_pylist() == [whole(column[0].as_py())] * 3
+    assert time.process_time() - start < 1
+
+
 @settings(deadline=None)
 @given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
 def test_normalisation_and_shingles(texts, length):
@@ -101,6 +113,7 @@ def test_normalisation_and_shingles(texts, length):
 @settings(deadline=None)
 @given(st.lists(st.text("aA\u0130Hh\u0331\u1e96\u03a3\ufb01 漢\u3000", max_size=8), max_size=6))
 @example(["H\u0331", "x"])  # composes only after lower-casing
+@example(["a" + "\u0301\u0323" * 40, "\u0344" * 40])  # more marks than count, each of which is two
 def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
     column = pa.array(texts, pa.large_string())
     once = normalise(column)
