@@ -26,7 +26,7 @@ from tasks.corpus.identities import Brought, all_groups
 from tasks.corpus.split import uniform
 from tasks.measures.corrections import holm
 from tasks.measures.faults import Noted, careful, noted
-from tasks.measures.identities import DATA, Lexicon, find_places
+from tasks.measures.identities import DATA, Lexicon, find_places, shapes
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
 from tasks.measures.statistics import clustered_mean
 
@@ -157,12 +157,12 @@ def sentences(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
 
 
-_TOKEN = re.compile(r"[^\W_]+|[.!?;:]+")
+_TOKEN = re.compile(r"x+|[.!?;:]+")
 
 
-def span_of(sentence: str, word: int, words: int) -> tuple[int, int]:
+def span_of(shape: str, word: int, words: int) -> tuple[int, int]:
     """Where ``words`` words from that number on stand in a sentence, in characters."""
-    tokens = list(_TOKEN.finditer(sentence))
+    tokens = list(_TOKEN.finditer(shape))
     return tokens[word].start(), tokens[word + words - 1].end()
 
 
@@ -194,13 +194,14 @@ def candidates(documents: pa.RecordBatch, known: Swaps) -> Iterator[dict[str, An
             if row.axis == axis
             for group, term in row.terms.items()
         }
-        for at in chosen:
+        spelled = shapes(found.take(pa.array(sentence[chosen]))).to_pylist()
+        for at, shape in zip(chosen, spelled, strict=True):
             group, term = group_of[number[at]], terms[number[at]][1]
             row = parallel.get((group, term))
             if row is None:
                 continue
             text = found[int(sentence[at])].as_py()
-            start, end = span_of(text, int(word[at]), len(term.split()))
+            start, end = span_of(shape, int(word[at]), len(term.split()))
             if known.rows[row].role == "adjective" and next_word(text, end) not in known.nouns:
                 continue
             rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -24,7 +24,7 @@ from tasks.corpus.people.swaps import (
     swaps_of,
     template_pairs,
 )
-from tasks.measures.identities import mentioned_groups
+from tasks.measures.identities import mentioned_groups, shapes
 
 OWN = swaps_of({})
 
@@ -54,9 +54,11 @@ def test_a_term_takes_the_place_the_case_and_the_article(sentence, own, term, ma
 
 def test_a_place_is_found_by_its_number_of_words():
     text = "White walls: a white-haired white woman."
+    [shape] = shapes(pa.array([text])).to_pylist()
+    assert shape == "xxxxx xxxxx: x xxxxx-xxxxxx xxxxx xxxxx."
     for word, (start, end) in {0: (0, 5), 4: (15, 20), 6: (28, 33)}.items():
-        assert (text[start:end].lower(), span_of(text, word, 1)) == ("white", (start, end))
-    assert span_of(text, 4, 2) == (15, 27)
+        assert (text[start:end].lower(), span_of(shape, word, 1)) == ("white", (start, end))
+    assert span_of(shape, 4, 2) == (15, 27)
 
 
 def drawn(*texts, known=OWN):
@@ -81,6 +83,12 @@ def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
     # Of nouns no parallel is known: "a Jewish wrote" says something else.
     for text in ("An atheist wrote this letter.", "The French voted early this year."):
         assert drawn(text) == []
+
+
+def test_letters_that_python_does_not_know_are_letters():
+    """Of a Unicode that is newer than that of Python 3.11."""
+    (row,) = drawn("Yesterday \U0001123f \U0001123f the woman walked home along the river.")
+    assert row["sentence"][row["start"] : row["end"]] == "woman"
 
 
 def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
