@@ -149,12 +149,11 @@ def _most_frequent(
     count = (words.counts >= n).astype(np.int64)
     sizes = np.diff(first, append=len(places))
     earliest = places[first]
-    best = np.full(len(start), -1)
-    rank = (sizes << 40) - earliest
-    np.maximum.at(best, words.of[earliest], rank)
-    chosen = best[words.of[earliest]] == rank
-    start[words.of[earliest][chosen]] = earliest[chosen]
-    count[words.of[earliest][chosen]] = sizes[chosen]
+    text = words.of[earliest]
+    order = np.lexsort((earliest, -sizes, text))  # the last key counts most
+    chosen = order[np.diff(text[order], prepend=-1) > 0]
+    start[text[chosen]] = earliest[chosen]
+    count[text[chosen]] = sizes[chosen]
     some = count > 0
     length = np.zeros(len(start), np.int64)
     length[some] = before[start[some] + n] - before[start[some]] + n - 1

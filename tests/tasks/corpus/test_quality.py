@@ -12,7 +12,8 @@ from hypothesis import example, settings
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from tasks.corpus.figures.texts import Texts
+from tasks.corpus.figures import gopher
+from tasks.corpus.figures.texts import Spans, Texts
 from tasks.corpus.quality import HELD, SIGNALS, QualityConfig, blocks, figures, quality
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
@@ -136,6 +137,14 @@ def test_one_text_of_a_word_many_times_is_no_trouble():
     [row] = rows(["word " * 200_000])
     assert row["words"] == 200_000 and row["top_2gram"] == pytest.approx(199_999 * 9 / 1_000_000)
     assert row["duplicate_10grams"] == pytest.approx(0.8, abs=1e-4)
+
+
+def test_the_most_frequent_ngram_may_occur_ten_million_times():
+    many = 10_000_000
+    letters = np.arange(0, 2 * many + 2, 2)  # in "a a a ..."
+    words = Spans(letters, letters + 1, np.array([0, many + 1]))
+    before, first = np.arange(many + 2), np.zeros(1, np.int64)
+    assert gopher._most_frequent(words, before, 2, np.arange(many), first).tolist() == [3 * many]
 
 
 def test_signals_are_the_same_however_the_corpus_is_cut(session):
