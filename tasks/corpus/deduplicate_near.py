@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -72,7 +71,7 @@ from tasks.corpus.copies.duplicates import (
 from tasks.corpus.copies.earlier import MET, among, check_alike, met, signatures, tables
 from tasks.corpus.copies.matching import Matches, UInt32, jaccard, match
 from tasks.corpus.copies.sketches import band_hashes, shingles
-from tasks.measures.faults import Noted, careful, noted, tell
+from tasks.measures.faults import Faults, Noted, careful, noted, tell
 from tasks.measures.words import normalise
 
 
@@ -139,17 +138,11 @@ SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
 def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> Noted:
-    """What must be known of each document of a part to judge it; a document on which that fails
-    has the one shingle that is its id, and is like no other."""
+    """What must be known of each document of a part to judge it."""
     failed: Noted = []
     for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        (hashes, offsets), faults = careful(partial(shingled, config=config), batch)
-        if len(faults):
-            at = faults.rows.to_numpy()  # an empty text has one shingle, too
-            hashes[offsets[at]] = halves(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[
-                :, 0
-            ]
-            failed += noted(batch, faults)
+        hashes, offsets, faults = shingled(batch, config)
+        failed += noted(batch, faults)
         bands = band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
         ends = np.arange(len(batch) + 1) * config.bands
         out.spill("shingles", SHINGLES).write({"shingles": _lists(hashes, offsets)})
@@ -159,8 +152,20 @@ def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> Noted:
     return failed
 
 
-def shingled(batch: pa.RecordBatch, config: DeduplicateNearConfig) -> tuple[np.ndarray, np.ndarray]:
-    return shingles(normalise(batch["text"]), config.shingle_length, config.shingle)
+def shingled(
+    batch: pa.RecordBatch, config: DeduplicateNearConfig
+) -> tuple[np.ndarray, np.ndarray, Faults]:
+    """``shingles``; a document on which that fails has the one that is its id: it is like no
+    other."""
+
+    def kernel(some: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        return shingles(normalise(some["text"]), config.shingle_length, config.shingle)
+
+    (hashes, offsets), faults = careful(kernel, batch)
+    if len(faults):
+        at = faults.rows.to_numpy()  # an empty text has one shingle, too
+        hashes[offsets[at]] = halves(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[:, 0]
+    return hashes, offsets, faults
 
 
 def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:

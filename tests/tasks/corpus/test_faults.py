@@ -1,6 +1,7 @@
 """One bad document in each stage: a fault in the kernel for one text costs that document alone."""
 
 import logging
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,14 +10,20 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tasks.contract import HallmarkError
+from tasks.contract import ID, HallmarkError, Work, together
 from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.deduplicate_near import (
+    SHINGLES,
+    DeduplicateNearConfig,
+    Shelf,
+    deduplicate_near,
+)
 from tasks.corpus.effects import EffectsConfig, effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.people import taken
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.corpus.profile import ProfileConfig, profile
 from tasks.corpus.quality import QualityConfig, quality
@@ -253,6 +260,24 @@ def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
     ):
         with pytest.raises(HallmarkError, match=r"failed on all 18 documents, .* in no document"):
             ask()
+
+
+def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_path):
+    """Nor like each other, among those that rules took."""
+    texts = ["one " + BAD, "two " + BAD, "an ordinary text of some words", "and its copy",
+             "and its copy"]  # fmt: skip
+    doc_id = pa.array([bytes([n]) * 16 for n in range(5)], ID)
+    gone = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
+    batch = pa.record_batch({"doc_id": doc_id, "text": pa.array(texts, pa.large_string())})
+    documents = SimpleNamespace(batches=lambda names: [batch])
+    breaks(monkeypatch, "tasks.corpus.deduplicate_near.normalise")
+    config = DeduplicateNearConfig()
+    parts = (documents, SimpleNamespace(read=lambda names: gone))
+    done = Work(tmp_path, {}).map(taken.sketch_taken, [parts], config)
+    shelf = Shelf(together(done, "shingles", SHINGLES)["shingles"])
+    assert taken.alike(together(done, "bands", taken.BANDS), shelf, config).tolist() == [
+        0, 1, 2, 3, 3,
+    ]  # fmt: skip
 
 
 @settings(deadline=None)
