@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import pyarrow as pa
 from pydantic import Field
 
 from tasks.contract import StageConfig, UsageError, file_digest
 from tasks.corpus.reading.labels import domain
+from tasks.corpus.reading.sources import expanded
 
 _ONE_A_LINE = "a list, or a file with one a line, where # begins a comment"
 
@@ -36,7 +36,7 @@ class BlockConfig(StageConfig):
         for name, given in lists.items():
             if isinstance(given, str):
                 _lines(name, given)
-                found[f"block.{name}"] = file_digest(Path(given).expanduser())
+                found[f"block.{name}"] = file_digest(expanded(given))
         return found
 
 
@@ -71,7 +71,7 @@ class Blocked:
 def blocked(config: BlockConfig) -> Blocked:
     """Read the lists. UsageError names the entry that is none."""
     paths = [v for v in (config.sources, config.domains, config.documents) if isinstance(v, str)]
-    stamps = [Path(path).expanduser().stat() for path in paths if Path(path).expanduser().exists()]
+    stamps = [expanded(path).stat() for path in paths if expanded(path).exists()]
     return _blocked(config, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
 
 
@@ -101,7 +101,7 @@ def _entries(name: str, given: tuple[str, ...] | str) -> list[str]:
 
 def _lines(name: str, path: str) -> list[str]:
     try:
-        return Path(path).expanduser().read_bytes().decode("utf-8-sig").splitlines()
+        return expanded(path).read_bytes().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
             f"ingest.block.{name}: the file {path!r} is not UTF-8 text, at byte "

@@ -88,9 +88,14 @@ PATTERNS = {
 }
 
 
+def expanded(path: str) -> Path:
+    """With the home folder in place of a ~; that of nobody stays, as a name of no file."""
+    return Path(os.path.expanduser(path))
+
+
 def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     """Files of a path, folder or glob pattern by their name below it, in order of name."""
-    base = Path(path).expanduser()
+    base = expanded(path)
     try:
         if base.is_dir():
             ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
@@ -100,7 +105,7 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
         else:
             while set("*?[") & set(str(base)):  # up to the folder before the first wildcard
                 base = base.parent
-            pattern = Path(path).expanduser().relative_to(base).as_posix()
+            pattern = expanded(path).relative_to(base).as_posix()
             paths = list(base.glob(pattern)) if pattern != "." else []
         found = {_name(p, base): p for p in paths if p.is_file()}
     except (OSError, ValueError) as error:
@@ -122,8 +127,10 @@ def _below(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _name(path: Path, base: Path) -> str:
-    """The path below the base; bytes of a file name that are not UTF-8 are written as escapes."""
-    return path.relative_to(base).as_posix().encode("utf-8", "backslashreplace").decode()
+    """The path below the base; bytes of a file name that are not UTF-8 are written as escapes, and
+    so are backslashes: no two files have one name."""
+    name = path.relative_to(base).as_posix().replace("\\", r"\\")
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def digest_of(source: str, path: Path) -> str:

@@ -22,7 +22,7 @@ from pydantic import Field
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.reading.columns import column_records, no_text
 from tasks.corpus.reading.readers import Record, missing, short
-from tasks.corpus.reading.sources import Fields, Source
+from tasks.corpus.reading.sources import Fields, Source, expanded
 from tasks.corpus.reading.streams import Meter
 
 PIECES = 64  # at most: each asks the hub what there is
@@ -44,7 +44,7 @@ class DatasetsSource(Source, Fields):
 
     @property
     def local(self) -> bool:
-        return Path(self.path).expanduser().exists()
+        return expanded(self.path).exists()
 
 
 def commit_of(source: DatasetsSource) -> str:
@@ -102,7 +102,7 @@ def read_dataset(
 def _opened(source: DatasetsSource) -> Any:
     from datasets import load_dataset
 
-    where = str(Path(source.path).expanduser()) if source.local else source.path
+    where = str(expanded(source.path)) if source.local else source.path
     revision = None if source.local else commit_of(source)
     data = load_dataset(where, source.config, split=source.split, revision=revision, streaming=True)
     return data.with_format("arrow")

@@ -109,6 +109,7 @@ def test_wrong_entries_are_refused_before_anything_starts(hosts, tmp_path):
         ({"domains": ["http://a.example/"]}, r"block\.domains: 'http://a\.example/' is no host"),
         ({"documents": ["12"]}, r"block\.documents: '12' is no doc_id"),
         ({"sources": str(tmp_path / "no")}, r"block\.sources: the file .* cannot be read"),
+        ({"domains": "~nobody-here/x"}, r"block\.domains: the file .* cannot be read"),
     ):
         with pytest.raises(UsageError, match=why):
             content(IngestConfig(sources=[source(hosts)], block=block), "")

@@ -1,11 +1,14 @@
 """What a source may say of itself, and the files of a folder that are its."""
 
 import datetime
+import os
 
 import pytest
 from pydantic import ValidationError
 
+from tasks.contract import UsageError
 from tasks.corpus.reading.sources import Fields, Source, files
+from tasks.corpus.reading.streaming import DatasetsSource
 
 
 def test_a_collection_ends_on_the_day_on_which_it_began_or_later():
@@ -39,3 +42,18 @@ def test_files_below_a_folder_are_those_of_its_endings_and_not_hidden(tmp_path, 
     found = files("s", str(tmp_path), (".txt", ".md"))
     assert [*found] == [f"b/a.txt{ending}", f"b/c/d.txt{ending}", f"c.md{ending}"]
     assert all(path == tmp_path / name for name, path in found.items())
+
+
+def test_the_home_of_nobody_is_no_place():
+    with pytest.raises(UsageError, match="source 's': nothing is at '~nobody-here/x'"):
+        files("s", "~nobody-here/x", (".txt",))
+    assert not DatasetsSource(kind="datasets", name="s", path="~nobody-here/x").local
+
+
+def test_names_that_are_no_text_are_told_from_those_that_look_like_their_escapes(tmp_path):
+    for name in (b"a\xff.txt", b"a\\udcff.txt"):
+        (tmp_path / os.fsdecode(name)).write_bytes(name)
+    found = files("s", str(tmp_path), (".txt",))
+    assert {name: path.read_bytes() for name, path in found.items()} == {
+        "a\\udcff.txt": b"a\xff.txt", "a\\\\udcff.txt": b"a\\udcff.txt",
+    }  # fmt: skip
