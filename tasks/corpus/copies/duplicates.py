@@ -35,7 +35,9 @@ class KeeperConfig(StageConfig):
     the smallest doc_id. Content decides, neither order nor parts."""
 
     prefer: tuple[str, ...] = Field(
-        (), description="sources whose documents are kept before those of others, best first"
+        (),
+        description="sources, each with its parts, whose documents are kept before those of "
+        "others, best first",
     )
 
 
@@ -50,7 +52,12 @@ STANDING = pa.schema(
 
 def standing(batch: pa.RecordBatch, prefer: Sequence[str]) -> dict[str, pa.Array]:
     """The columns of STANDING for a batch with doc_id, cluster, source and text."""
-    preference = pc.index_in(batch["source"], value_set=pa.array(prefer, pa.string()))
+    sources = batch["source"].dictionary_encode()
+    places = [
+        next((n for n, name in enumerate(prefer) if f"{source}/".startswith(f"{name}/")), None)
+        for source in sources.dictionary.to_pylist()
+    ]
+    preference = pa.array(places, pa.int32()).take(sources.indices)
     return {
         "doc_id": batch["doc_id"],
         "cluster": batch["cluster"],

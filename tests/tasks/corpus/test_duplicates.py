@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import ID
-from tasks.corpus.copies.duplicates import clusters, first_of_equals, halves
+from tasks.corpus.copies.duplicates import clusters, first_of_equals, halves, standing
 from tasks.corpus.copies.earlier import among
 
 
@@ -39,6 +39,15 @@ def test_the_first_of_equals_is_the_one_of_the_lowest_rank(seed):
         for row in values
     ]
     assert first_of_equals(values, rank).tolist() == expected
+
+
+def test_with_a_source_its_parts_are_preferred():
+    names = ["web", "docs/pip", "docs", "docsets", "docs/click"]
+    columns = {"doc_id": ids_of(range(5)), "cluster": ids_of(range(5)), "source": names}
+    batch = pa.record_batch({**columns, "text": pa.array(names, pa.large_string())})
+    found = {prefer: standing(batch, prefer)["preference"].to_pylist()
+             for prefer in ((), ("docs",), ("docs/click", "docs", "web"))}  # fmt: skip
+    assert [*found.values()] == [[0] * 5, [1, 0, 0, 1, 0], [2, 1, 1, 3, 0]]
 
 
 @pytest.mark.parametrize("known", [[], [5], [0, 3, 9]])
