@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 from tasks.contract import PlainName, UsageError, canonical, sha256
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, encodable
 from tasks.corpus.reading.sources import Source
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import BOM, Meter
 
 
 class DocumentationSource(Source):
@@ -113,7 +113,7 @@ def read_prose(files: Mapping[str, Path], limit: int, meter: Meter) -> Iterator[
     no part of the text), of the description, or of the licence file.
     """
     for name, path in files.items():
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(BOM)
         for record in _read(name, data):
             meter.rows += 1
             meter.bytes += record.raw_bytes
@@ -168,11 +168,14 @@ def _docstrings(source: str, data: bytes) -> Iterator[Record]:
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
-_BRANCHES = (ast.If, ast.Try, ast.With, ast.For, ast.While, ast.ExceptHandler)
+_BRANCHES = (
+    ast.If, ast.Match, ast.match_case, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With,
+    ast.AsyncWith, ast.For, ast.AsyncFor, ast.While,
+)  # fmt: skip
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    for field in ("body", "handlers", "orelse", "finalbody"):
+    for field in ("body", "cases", "handlers", "orelse", "finalbody"):
         yield from getattr(node, field, ())
 
 

@@ -11,7 +11,7 @@ import pytest
 from tasks.contract import UsageError
 from tasks.corpus.reading import documentation
 from tasks.corpus.reading.documentation import package_digest, package_files, read_package
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import BOM, Meter
 
 
 def records(package, limit=1 << 20):
@@ -47,7 +47,7 @@ def test_description_and_licences_are_documents():
 def test_no_package_is_imported():
     program = (
         "import sys; from tasks.corpus.reading.documentation import read_package;"
-        "from tasks.corpus.reading.streams import Meter;"
+        "from tasks.corpus.reading.streams import BOM, Meter;"
         "n = len(list(read_package('networkx', 1 << 20, Meter())));"
         "sys.exit(n < 1000 or 'networkx' in sys.modules)"
     )
@@ -119,6 +119,40 @@ def test_docstrings_wherever_they_stand(package):
     assert [(r.place, r.error) for r in found if r.error] == [
         ("lone, line 16", "a lone surrogate has no UTF-8 form")
     ]
+
+
+BRANCHES = '''match 1:
+    case 1:
+        def one():
+            """In a case."""
+try:
+    pass
+except* OSError:
+    def two():
+        """In a handler of groups."""
+async def three():
+    async with x:
+        def four():
+            """Under a manager."""
+    async for y in x:
+        def five():
+            """In a loop."""
+'''
+
+
+def test_docstrings_in_every_branch(package):
+    found = records(package({"sample/a.py": BRANCHES.encode()}))
+    assert [r.text for r in found if r.file == "sample/a.py"] == [
+        "In a case.", "In a handler of groups.", "Under a manager.", "In a loop.",
+    ]  # fmt: skip
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(package):
+    licence = "sample_docs-1.0.dist-info/LICENSE"
+    name = package({"sample/a.py": BOM + b"'''Module.'''", licence: BOM + b"Free."})
+    found = {r.file: (r.text, r.raw_bytes, r.error) for r in records(name)}
+    assert found["sample/a.py"] == ("Module.", 7, "")
+    assert found["dist-info/LICENSE"] == ("Free.", 5, "")
 
 
 def test_damaged_files_are_errors_with_their_place(package):
