@@ -5,11 +5,13 @@ asked what the one with them was. As a control as many others leave, drawn by a 
 from the same sources and lengths, as far as these have enough: what then changes in both is not due
 to the documents.
 
-Memory: about 90 bytes a training document (id, source, size, draw).
+Memory: about 120 bytes a training document (id, source, size, draw, and two places by length).
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 
@@ -139,15 +141,42 @@ def drawn(candidates: pa.Table) -> pa.Array:
         if need[key] > 0:
             need[key] -= 1
             chosen[place] = True
-    sources = np.array([source for source, _ in keys[1]])
-    for (source, _), length in zip(keys[0], lengths[0], strict=True):
-        key = source, int(BANDS * length)
-        if need[key] > 0 and not chosen.all():
+    order = np.argsort(lengths[1], kind="stable")
+    free = Pool(order[~chosen[order]], lengths[1])
+    pools: dict[str, Pool] = {}
+    for key, length in zip(keys[0], lengths[0], strict=True):
+        if need[key] > 0:
             need[key] -= 1
-            own = ~chosen & (sources == source)
-            free = np.flatnonzero(own if own.any() else ~chosen)
-            chosen[free[np.abs(lengths[1][free] - length).argmin()]] = True
+            if (source := key[0]) not in pools:
+                own = pc.equal(others["source"], source).to_numpy()
+                pools[source] = Pool(order[(own & ~chosen)[order]], lengths[1])
+            if not pools[source].take(length, chosen):
+                free.take(length, chosen)
     return others["doc_id"].filter(pa.array(chosen)).combine_chunks()
+
+
+class Pool:
+    """Places of documents in the order of their lengths, of equal ones in that of the lot."""
+
+    def __init__(self, places: np.ndarray, lengths: np.ndarray) -> None:
+        self.places = array("q", places.astype(np.int64).tobytes())
+        self.lengths = array("d", lengths[places].tobytes())
+
+    def take(self, length: float, chosen: np.ndarray) -> bool:
+        """Choose the nearest in length that is not yet chosen; whether there was one."""
+        while self.places:
+            behind = bisect_left(self.lengths, length)
+            before = bisect_left(self.lengths, self.lengths[max(0, behind - 1)])
+            _, place, at = min(
+                (abs(self.lengths[at] - length), self.places[at], at)
+                for at in (before, behind)
+                if at < len(self.places)
+            )
+            del self.places[at], self.lengths[at]
+            if not chosen[place]:  # through another pool
+                chosen[place] = True
+                return True
+        return False
 
 
 def take_out(part: Part, gone: pa.Array, reason: str, out: Tables) -> None:

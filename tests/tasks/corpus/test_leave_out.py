@@ -1,12 +1,15 @@
 """Documents left out of training, and as many others as a control."""
 
+import time
 from collections import Counter
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import UsageError, ids
-from tasks.corpus.leave_out import LeaveOutConfig, leave_out, read_ids
+from tasks.contract import ID, UsageError, ids
+from tasks.corpus.leave_out import BANDS, CANDIDATES, LeaveOutConfig, drawn, leave_out, read_ids
 from tests.tasks.corpora import given
 
 SOURCES = ["a" if n % 3 else "b" for n in range(90)]
@@ -119,3 +122,56 @@ def test_bad_input_is_one_sentence(documents, tmp_path):
     with pytest.raises(ValidationError, match="what a control does not take"):
         LeaveOutConfig(toxicity=0.5, spared=bad)
     assert not LeaveOutConfig().enabled and LeaveOutConfig(toxicity=0.0).enabled
+
+
+def candidates(wanted, others, sources, sizes, chance):
+    """So many wanted documents and so many others, of these ``sizes``."""
+    many = wanted + others
+    return pa.table(
+        [pa.array(ids(str(n) for n in range(many)), ID), chance.choice(sources, many),
+         np.arange(many) < wanted, chance.random(many), sizes(many)],
+        names=["doc_id", "source", "wanted", "draw", "size"],
+    ).select(CANDIDATES.names).cast(CANDIDATES)  # fmt: skip
+
+
+def by_hand(rows):
+    """The control, each document of it looked for among all."""
+    wanted = sorted((r for r in rows if r["wanted"]), key=lambda r: r["doc_id"])
+    free = sorted((r for r in rows if not r["wanted"]), key=lambda r: (r["draw"], r["doc_id"]))
+
+    def length(row):
+        return np.log2(1 + row["size"])
+
+    def key(row):
+        return row["source"], int(BANDS * length(row))
+
+    found, missing = [], []
+    for row in wanted:
+        need = [r for r in wanted if key(r) == key(row)]
+        like = [r for r in free if key(r) == key(row)][: len(need)]
+        found += [r for r in like if r not in found]
+        missing += [row] if need.index(row) < len(need) - len(like) else []
+    free = [r for r in free if r not in found]
+    for row in missing[: len(free)]:
+        own = [r for r in free if r["source"] == row["source"]] or free
+        nearest = min(own, key=lambda r: abs(length(r) - length(row)))
+        found.append(nearest)
+        free.remove(nearest)
+    return {r["doc_id"] for r in found}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_control_is_the_nearest_in_length(seed):
+    chance = np.random.default_rng(seed)
+    rows = candidates(20, 25, ["a", "b", "c"], lambda n: 2 ** chance.integers(3, 9, n), chance)
+    assert {*drawn(rows).to_pylist()} == by_hand(rows.to_pylist())
+
+
+def test_a_control_that_lacks_long_documents_takes_little_time():
+    chance = np.random.default_rng(0)
+    rows = candidates(8000, 120_000, ["web"], lambda n: np.where(
+        np.arange(n) < 8000, chance.integers(50_000, 60_000, n), chance.integers(100, 2000, n)
+    ), chance)  # fmt: skip
+    start = time.process_time()
+    assert len({*drawn(rows).to_pylist()}) == 8000
+    assert time.process_time() - start < 2
