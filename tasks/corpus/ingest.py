@@ -9,8 +9,8 @@ the smallest hash of its text stays, whichever came first, of those that are not
 What cannot be read goes to ``quarantine`` with its place and its raw bytes, which may hold
 personal data in clear: that table stays in the store and is shown by no report.
 
-Memory: one record at a time and a run of RUN_BYTES in each worker, then a part; 118 bytes a record
-where ids are given (``reading/records.py``).
+Memory: one record at a time and a run of RUN_BYTES in each worker, then a part, with all records of
+its keys; 118 bytes a record where ids are given (``reading/records.py``).
 """
 
 from __future__ import annotations
@@ -233,7 +233,6 @@ def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
     Returns the raw bytes of what was kept, by source.
     """
     rows, again = part.read()
-    keyed = rows["keyed"].to_numpy()
     reasons = quotas.reasons(rows)
     rows = rows.set_column(rows.schema.get_field_index("reason"), "reason", reasons)
     removed = pc.not_equal(reasons, "").to_numpy(zero_copy_only=False) & ~again
@@ -243,9 +242,9 @@ def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
     out.table("documents").write(as_documents({**known, "cluster": kept["doc_id"]}))
     out.table("origins").write({name: kept[name] for name in ORIGINS.names})
     _write_ledger(rows.filter(pa.array(removed)), part.skipped, out)
-    twice = rows.filter(pa.array(again & keyed))
+    twice = rows.filter(pa.array(again))
     if len(twice):
-        raw = pc.binary_slice(twice["text"].cast(pa.binary()), 0, QUARANTINED)
+        raw = pc.binary_slice(twice["text"].cast(pa.large_binary()), 0, QUARANTINED)
         raw = pc.if_else(is_blocked(twice["reason"]), b"", raw)
         out.table("quarantine").write(
             {
@@ -368,7 +367,7 @@ def ingest(config: IngestConfig, work: Work) -> None:
     known = [*zip(runs, own, strict=True), *((run, None) for run in named)]
     quotas, kept_bytes = settle(known, sources, config.block, work.denied)
     skipped = skips(read)
-    cut = ranges([*runs, *named], kept_bytes, config.part_bytes, skipped)
+    cut = ranges(known, kept_bytes, config.part_bytes, skipped)
     written = work.parts(write_part, cut, quotas)
     errors = errors_in([*results, *written])
     found = books(read, written, errors)

@@ -185,11 +185,12 @@ class Skip(NamedTuple):
 
 @dataclass(frozen=True)
 class Range:
-    """A range of ids: the rows of each run that are in it, and what belongs to no document."""
+    """A range of ids: the rows of each run that are in it, but for copies that have ids of their
+    own elsewhere, and what belongs to no document."""
 
     number: int
     of: int
-    slices: tuple[tuple[Run, int, int], ...]
+    slices: tuple[tuple[Run, np.ndarray], ...]
     skipped: tuple[Skip, ...] = ()
 
     def __str__(self) -> str:
@@ -197,25 +198,35 @@ class Range:
 
     def read(self) -> tuple[pa.Table, np.ndarray]:
         """The records in order, with which of them are not the first of their identity."""
-        found = [run.take(np.arange(start, stop)) for run, start, stop in self.slices]
+        found = [run.take(rows) for run, rows in self.slices]
         rows = pa.concat_tables([RECORDS.empty_table(), *found]).sort_by(IN_ORDER).combine_chunks()
         same = pc.equal(rows["identity"][1:], rows["identity"][:-1])
         return rows, np.concatenate([[False][: len(rows)], same.to_numpy()]).astype(bool)
 
 
-def ranges(runs: list[Run], kept_bytes: int, part_bytes: int, skipped: list[Skip]) -> list[Range]:
-    """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average."""
+def ranges(
+    runs: list[tuple[Run, np.ndarray | None]],
+    kept_bytes: int,
+    part_bytes: int,
+    skipped: list[Skip],
+) -> list[Range]:
+    """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average.
+
+    runs: each with which of its records are the first of their ids; None: all.
+    """
     of = 1
     while kept_bytes > part_bytes * of:
         of *= 2
-    slices: list[list[tuple[Run, int, int]]] = [[] for _ in range(of)]
+    slices: list[list[tuple[Run, np.ndarray]]] = [[] for _ in range(of)]
     ends = np.array([number * 2**64 // of for number in range(1, of)], np.uint64)
-    for run in runs:
+    for run, own in runs:
         first = run.halves("identity")[:, 0]
+        here = run.columns(["keyed"])["keyed"].to_numpy() | (True if own is None else own)
         cuts = [0, *np.searchsorted(first, ends).tolist(), len(first)]
         for number, (start, stop) in enumerate(pairwise(cuts)):
-            if stop > start:
-                slices[number].append((run, start, stop))
+            rows = start + np.flatnonzero(here[start:stop])
+            if len(rows):
+                slices[number].append((run, rows))
     return [
         Range(number, of, tuple(found), () if number else tuple(skipped))
         for number, found in enumerate(slices)

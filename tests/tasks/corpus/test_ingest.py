@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from tasks.contract import HallmarkError, Processes, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import QUARANTINED, ingest
 from tasks.corpus.reading.inputs import IngestConfig, content, inputs
-from tasks.corpus.reading.records import ordinals
+from tasks.corpus.reading.records import Range, ordinals
 from tasks.corpus.reading.sources import files
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
@@ -298,6 +298,21 @@ def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, sessio
 def test_wrong_configs_are_refused(sources):
     with pytest.raises(ValidationError):
         IngestConfig(sources=sources)
+
+
+def test_a_part_reads_its_own_copy_of_a_text_and_no_other(tmp_path, session, monkeypatch):
+    """Those that have ids of their own stand in other parts."""
+    read, kept = Range.read, []
+
+    def counted(part):
+        found = read(part)
+        kept.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(Range, "read", counted)
+    path = jsonl(tmp_path / "a.jsonl", [{"text": "copied " * 100}] * 60)
+    made = ingest(config(source("jsonl", path), part_bytes=1000))
+    assert made["documents"].rows == sum(kept) == 60 and max(kept) < 10
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_path(tmp_path):
