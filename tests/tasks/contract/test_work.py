@@ -87,6 +87,27 @@ def test_what_is_no_longer_whole_is_done_again(tmp_path):
     assert sorted(p.name for p in (tmp_path / "parts" / "0-spell").iterdir()) == ["00000", "00001"]
 
 
+@pytest.mark.parametrize("said", [b"", b'{"value": 2, "par', b"\0" * 60, b"\xff", b"[]", b"{}"])
+def test_an_item_is_done_again_where_what_it_said_cannot_be_read(tmp_path, said):
+    """As a power cut leaves files: nothing in a work area is forced to the disk."""
+    first = Work(tmp_path, {"count": COUNT}).map(spell, ["a", "b"], 1)
+    (first[1].folder / "done.json").write_bytes(said)
+    again = Work(tmp_path, {"count": COUNT}).map(spell, ["a", "b"], 1)
+    assert [done.value for done in again] == [done.value for done in first]
+    assert all(done.whole() for done in again)
+
+
+@pytest.mark.parametrize("name", ["count.parquet", "notes.arrow"])
+def test_an_item_is_done_again_where_a_file_of_it_is_not_as_long_as_it_was(tmp_path, name):
+    first = Work(tmp_path, {"count": COUNT}).map(spell, ["a", "b"], 2)
+    path = first[1].folder / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert first[0].whole() and not first[1].whole()
+    Work(tmp_path, {"count": COUNT}).map(spell, ["a", "b"], 2)
+    assert path.read_bytes() == whole and first[1].whole()
+
+
 class Flaky:
     """Fails so many times, each time with this error."""
 
@@ -168,7 +189,8 @@ def test_files_and_measurements(tmp_path):
 def test_what_is_done_is_a_json_value(tmp_path):
     [done] = Work(tmp_path, {"count": COUNT}).map(spell, ["one"], 1)
     said = json.loads((done.folder / "done.json").read_text())
-    assert said == {"value": {"word": "one"}, "parts": done.parts}
+    size = done.spill("notes").stat().st_size
+    assert said == {"value": {"word": "one"}, "parts": done.parts, "spilled": {"notes": size}}
 
 
 def test_a_clock_counts_from_when_it_was_made():
