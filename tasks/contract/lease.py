@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LEASE = "lease"
@@ -18,12 +18,17 @@ def lease(folder: Path) -> Iterator[Path]:
 
     The lease is a lock of the operating system: it ends with the process, however it ends.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
+        # The holder before us removes the folder when it commits, at any moment of these.
+        with suppress(FileExistsError):
+            folder.mkdir()
+        try:
+            lock = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # The holder before us removes the folder when it commits: lock the living one.
             if _same_file(lock, folder / LEASE):
                 yield folder
                 return

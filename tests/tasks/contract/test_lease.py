@@ -1,5 +1,6 @@
 """Leases within one process: the locks are those of open files, so threads wait as processes do."""
 
+import os
 import shutil
 import threading
 
@@ -61,6 +62,36 @@ def test_the_second_holder_has_the_folder_that_is_there(tmp_path, removed):
     thread.join(30)
     assert found == [["lease"] if removed else ["lease", "of the first"]]
     assert (folder / "lease").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+def test_whoever_comes_gets_the_folder_though_its_holder_removes_it_meanwhile(
+    tmp_path, monkeypatch, call
+):
+    """Here just before its making is found needless, and between its making and its lock."""
+    folder, real = tmp_path / "work", getattr(os, call)
+    folder.mkdir()
+
+    def removed_before(path, *more):
+        if folder.exists() and not taken:
+            taken.append(path)
+            folder.rmdir()
+            if call == "mkdir":
+                raise FileExistsError(path)
+        return real(path, *more)
+
+    taken = []
+    monkeypatch.setattr(os, call, removed_before)
+    with lease(folder) as area:
+        assert taken and [path.name for path in area.iterdir()] == ["lease"]
+
+
+def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "away")  # a disk that is not mounted
+    for name in ("file", "file/work", "link/work"):
+        with pytest.raises(OSError), lease(tmp_path / name):
+            pass
 
 
 def test_a_lease_ends_with_its_error(tmp_path):
