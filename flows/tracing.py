@@ -94,9 +94,11 @@ class Sources:
         """A document, or the run of it that stands in a text, with what stands around it."""
         row = self.known[doc_id]
         begin, end = (span["char_start"], span["char_end"]) if span else (0, 2 * AROUND)
-        text = row["text"][max(0, begin - AROUND) : end + AROUND]
+        first, last, whole = max(0, begin - AROUND), end + AROUND, row["text"]
+        text = whole[first:last]
         if self.masker:
-            text = self.masker.shown(text, "corpus text", row["toxicity"])
+            around = whole[:first], whole[last:]
+            text = self.masker.shown(text, "corpus text", row["toxicity"], around=around)
         made = {
             "doc_id": doc_id.hex(),
             "source": row["source"],

@@ -47,40 +47,56 @@ class Masker:
         # The longest first: one secret may begin with another.
         words = sorted({s for s in secrets if s.strip()}, key=lambda s: (-len(s), s))
         self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
-        self._seen: dict[tuple[str, int], str] = {}
+        self._seen: dict[tuple[str, int, tuple[str, str]], str] = {}
 
     def is_offensive(self, score: float | None) -> bool:
         return score is not None and score >= self.threshold
 
-    def shown(self, text: str, kind: str, score: float | None = None, limit: int = 400) -> str:
-        """A text of this kind as it may be shown; ``score`` is what judges it, if anything did."""
+    def shown(
+        self,
+        text: str,
+        kind: str,
+        score: float | None = None,
+        limit: int = 400,
+        around: tuple[str, str] = ("", ""),
+    ) -> str:
+        """A text of this kind as it may be shown; ``score`` is what judges it, if anything did.
+        ``around``: what stands before and behind it where it is cut out of a longer one."""
         if kind in JUDGED:
             unscored = score is None or math.isnan(score)
             if unscored and text.strip():
                 return f"[not shown: not scored, {len(text):,} characters]"
         elif kind not in OPEN:
             return f"[not shown: may hold personal data, {len(text):,} characters]"
-        return self.text(text, score, limit)
+        return self.text(text, score, limit, around)
 
-    def text(self, text: str, score: float | None = None, limit: int = 400) -> str:
+    def text(
+        self,
+        text: str,
+        score: float | None = None,
+        limit: int = 400,
+        around: tuple[str, str] = ("", ""),
+    ) -> str:
         """A text that may be shown, masked; at most about ``limit`` characters of it."""
         if self.is_offensive(score):
             return f"{blocks(text)} [masked: scored {score:.2f}, {len(text):,} characters]"
-        key = (text, limit)
+        key = (text, limit, (around[0][-_MARGIN:], around[1][:_MARGIN]))
         if key not in self._seen:
-            self._seen[key] = self._masked(text, limit)
+            self._seen[key] = self._masked(*key)
         return self._seen[key]
 
     def whole(self, text: str) -> str:
         """What we say of rows (conditions, labels, lines of Python), masked, at any length."""
         return _without(text, self.spans(text))
 
-    def _masked(self, text: str, limit: int) -> str:
-        read = text
+    def _masked(self, text: str, limit: int, around: tuple[str, str]) -> str:
+        read, (before, behind) = text, around
         if len(text) > _READ:
-            read = text[: _READ - _MARGIN]
-        # Spans are looked for in more than is kept: one may begin in front of the cut.
-        plain = _without(read, self.spans(text[:_READ]))
+            read, behind = text[: _READ - _MARGIN], text[_READ - _MARGIN : _READ]
+        # Spans are looked for in more than is kept: one may straddle either cut.
+        at = len(before)
+        found = self.spans(before + read + behind)
+        plain = _without(read, [(max(0, a - at), b - at, kind) for a, b, kind in found if b > at])
         length = len(plain)
         if length > limit:
             plain = plain[:limit]
@@ -119,8 +135,15 @@ class Unmasked(Masker):
         "text in clear, whatever it says below. Do not publish it."
     )
 
-    def shown(self, text: str, kind: str, score: float | None = None, limit: int = 400) -> str:
-        return self.text(text, score, limit)
+    def shown(
+        self,
+        text: str,
+        kind: str,
+        score: float | None = None,
+        limit: int = 400,
+        around: tuple[str, str] = ("", ""),
+    ) -> str:
+        return self.text(text, score, limit, around)
 
     def is_offensive(self, score: float | None) -> bool:
         return False

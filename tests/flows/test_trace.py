@@ -15,6 +15,8 @@ from flows.commands.batch import batch_of
 from flows.commands.trace import parsed, render, trace_of
 from flows.origin import resolve
 from flows.runs import Run
+from flows.tracing import Sources
+from reports.page.masking import Masker
 from tasks.audits.judging.findings import evidence
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
@@ -153,6 +155,20 @@ def test_masked_tells_no_address_of_a_page(session, tmp_path):
             assert secret not in masked
         assert (url in clear) == ("[not shown: may hold personal data" in masked)
         assert "jane@corp.example" in clear and "[email masked]" in masked
+
+
+@pytest.mark.parametrize("begin", [150, 0])
+def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
+    """Here in front of it, and at its end."""
+    secret = "DE89 3704 0044 0532 0130 00"
+    text = ("word " * 60)[:160] + f" {secret} and more that goes on for a while " + "word " * 40
+    doc_id = bytes(16)
+    row = {"source": "x", "cluster": doc_id, "text": text, "toxicity": 0.0, "read": 1}
+    sources = Sources(None, None, {}, Masker(), {doc_id: row | {"first_step": 1}})
+    span = {"char_start": text.index(secret) + 66, "char_end": text.index(secret) + 70}
+    span |= dict.fromkeys(("first_step", "read", "size", "sequence"), 1)
+    told = sources.told(doc_id, span if begin else None)["text"]
+    assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
 
 
 def test_a_run_that_packed_nothing_says_so(session):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import pytest
@@ -82,6 +83,26 @@ def test_a_secret_across_the_cut_of_a_long_text_is_not_shown_in_part():
         text = Masker([secret]).text("x" * length + secret + "tail " * 500, limit=10_000)
         assert "s3c" not in text
         assert text.endswith("characters in all]")
+
+
+def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
+    text = "Ask jane.roe@corp.example or, of all, card 4111 1111 1111 1111, today."
+    spans = [(m.start(), m.end()) for m in re.finditer(r"jane\S+|4111.*1111", text)]
+    for start in range(len(text)):
+        for end in range(start + 1, len(text)):
+            around = text[:start], text[end:]
+            shown = Masker(["jane.roe@corp.example", "4111 1111 1111 1111"]).shown(
+                text[start:end], "corpus text", 0.0, around=around
+            )
+            inside = [max(start, a) < min(end, b) for a, b in spans]
+            clear = [c for n, c in enumerate(text) if start <= n < end
+                     and not any(a <= n < b for a, b in spans)]  # fmt: skip
+            assert re.sub(r"\[.*?masked\]", "", shown) == "".join(clear)
+            assert shown.count("masked]") == sum(inside)
+    whole = "s3cret" * 20
+    assert Masker([whole]).text("ret", around=("x" * 9000 + whole[:-3], "x" * 9000)) == (
+        "[planted secret masked]"
+    )
 
 
 def test_long_texts_are_cut_and_say_so():
