@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flows.config import Config
 from flows.origin import resolve_folder
-from tasks.audits.catalogue import ASK, JUDGE
+from tasks.audits.catalogue import ASK, JUDGE, PROBES
 from tasks.audits.probe import Probe
 from tasks.audits.refer import refer
 from tasks.audits.respond import respond, respond_untrained
@@ -19,6 +18,10 @@ from tasks.audits.trace import trace
 from tasks.contract import Artifact, HallmarkError, UsageError
 
 log = logging.getLogger("hallmark")
+
+#: The stages that serve all probes, by the step that each is of a probe.
+SHARED = {"respond": respond, "floor": respond_untrained, "score": score, "floor_score": score,
+          "trace": trace, "reference": refer}  # fmt: skip
 
 #: What a step leaves of a probe; None: nothing.
 Step = Callable[[Probe], Artifact | None]
@@ -52,35 +55,38 @@ def examine_by(
 
     def answered(probe: Probe) -> Artifact:
         stage = respond.named(f"{called}{probe.name}_respond", "respond")
-        return stage(checkpoint, of(probe, "ask"), config.respond)
+        return stage(checkpoint, of(probe, "ask"), settings_of(config, probe, "respond"))
 
     def floor(probe: Probe) -> Artifact | None:
         stage = respond_untrained.named(f"{called}{probe.name}_floor", "floor")
         needed = probe.floor(settings_of(config, probe))
-        return stage(checkpoint, of(probe, "ask"), config.respond) if needed else None
+        settings = settings_of(config, probe, "floor")
+        return stage(checkpoint, of(probe, "ask"), settings) if needed else None
 
     def scored(probe: Probe) -> Artifact | None:
         stage = score.named(f"{called}{probe.name}_score", "score")
-        asking = config.score.of(probe.heads)
+        asking = settings_of(config, probe, "score")
         return stage(of(probe, "ask"), of(probe, "respond"), asking) if probe.scored else None
 
     def floor_scored(probe: Probe) -> Artifact | None:
         stage = score.named(f"{called}{probe.name}_floor_score", "score")
         untrained = of(probe, "floor")
-        return stage(None, untrained, config.score.of(probe.heads)) if untrained else None
+        asking = settings_of(config, probe, "floor_score")
+        return stage(None, untrained, asking) if untrained else None
 
     def traced(probe: Probe) -> Artifact | None:
-        known = config.trace.enabled and all(part is not None for part in read)
+        settings = settings_of(config, probe, "trace")
+        known = settings.enabled and all(part is not None for part in read)
         if not (probe.traced and known):
             return None
         stage = trace.named(f"{called}{probe.name}_trace", "trace")
-        return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, config.trace)
+        return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, settings)
 
     def referred(probe: Probe) -> Artifact | None:
         stage = refer.named(f"{called}{probe.name}_reference", "reference")
         answers = of(probe, "ask"), of(probe, "respond")
         other = references[probe.name]
-        return stage(other, *answers, config.respond) if other else None
+        return stage(other, *answers, settings_of(config, probe, "reference")) if other else None
 
     def judged(probe: Probe) -> Artifact:
         dated = (checkpoint, read[0]) if probe.dated else (None, None)
@@ -106,12 +112,10 @@ def examine_by(
 
 def names_of(probes: Sequence[Probe]) -> dict[str, str]:
     """What a run calls each stage of these probes, and the stage that it is."""
-    shared = {"respond": respond, "floor": respond_untrained, "score": score,
-              "floor_score": score, "trace": trace, "reference": refer}  # fmt: skip
     return {
         f"{probe.name}_{step}": stage.name
         for probe in probes
-        for step, stage in {"ask": ASK[probe.name], **shared}.items()
+        for step, stage in {"ask": ASK[probe.name], **SHARED}.items()
     }
 
 
@@ -124,8 +128,26 @@ def reference_of(probe: Probe, settings: Any) -> Artifact | None:
     return known.checkpoint if known else None
 
 
-def settings_of(config: Config, probe: Probe) -> Any:
-    return getattr(config, f"audit_{probe.name}")
+def settings_of(config: Any, probe: Probe, step: str = "judge") -> Any:
+    """What a step of a probe runs with: its own settings, or those that probes share."""
+    if step in ("score", "floor_score"):
+        return config.score.of(probe.heads)
+    if step in ("respond", "floor", "reference"):
+        return config.respond
+    return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")
+
+
+def settings_by_label(config: Any) -> dict[str, Any]:
+    """What each stage of a run with this config runs with, by what the run calls it."""
+    sections = dict(config)
+    if "find_personal_data" in sections:  # what evaluates the detectors has no section of its own
+        sections["evaluate_detectors"] = sections["find_personal_data"]
+    return sections | {
+        f"{probe.name}_{step}": settings_of(config, probe, step)
+        for probe in PROBES
+        if f"audit_{probe.name}" in sections
+        for step in ("ask", *SHARED)
+    }
 
 
 @contextmanager

@@ -32,15 +32,17 @@ def status_of(run: Run) -> Report:
 
 def _report(run: Run) -> Report:
     from flows import pipeline, study_config, studying  # noqa: F401  (registers every stage)
+    from flows.examining import settings_by_label
 
     config, problem = _config_today(run)
+    settings = settings_by_label(config) if config else {}
     stages: list[Report] = []
     stale: dict[str, str] = {}  # artifact -> label of a stage that would run again
     for label, entry in run.stages.items():
         try:
             artifact = run[label]
             holdings = _holdings(artifact)
-            reasons = _stale(artifact, getattr(config, label, None), run, stale)
+            reasons = _stale(artifact, settings.get(label), run, stale)
         except HallmarkError as error:  # removed or damaged: the rest is still worth a look
             holdings, reasons = _holdings(None), [str(error)]
         if reasons:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from flows.config import MEASURED, load
+from flows.examining import settings_by_label
 from flows.growing import READ
 from flows.pipeline import curate, examine, train
 from tasks.audits.about import AUDITS
@@ -37,10 +38,15 @@ def inputs(tmp_path_factory):
 
 def inputs_of(config, folder):
     """For each stage of a run the stages that it is given something of."""
+    return {name: given for name, (given, _) in planned_of(config, folder).items()}
+
+
+def planned_of(config, folder):
+    """For each stage of a run these, and the settings that it runs with."""
     found = {}
 
     def plan(stage, given, config):
-        found[stage.title] = {label for each in given for label in labels(each)}
+        found[stage.title] = ({label for each in given for label in labels(each)}, config)
         return Made(stage.title)
 
     with open_session(Session(Store(folder), plan=plan)):
@@ -55,6 +61,16 @@ def test_only_the_cards_read_the_truth_of_the_town(inputs):
     assert "recovery" in inputs and "recovery" not in READ  # nor does a corpus that adds to it
     readers = {label for label, given in inputs.items() if "recovery" in given}
     assert readers == {"datasheet", "model_card"}
+
+
+def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(tmp_path):
+    """Those that status compares; scorers are asked for what a probe wants of them alone."""
+    config = load("smoke", ["score.also=[{kind = 'words', path = 'moods.csv'}]"])
+    planned = planned_of(config, tmp_path / "store")
+    used = {label: settings for label, (_, settings) in planned.items() if settings is not None}
+    known = settings_by_label(config)
+    assert len(used) > 60 and used == {label: known.get(label) for label in used}
+    assert used["toxicity_score"] != used["counterfactual_score"]
 
 
 def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings(inputs):

@@ -1,10 +1,12 @@
 """What is stale, and why."""
 
+from dataclasses import replace
+
 import pytest
 
 from flows.commands.status import render, status_of
 from flows.runs import open_run
-from tasks.contract import Store
+from tasks.contract import STAGES, Store
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +30,26 @@ def test_nothing_is_stale_behind_a_run(run):
 def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
     run.record["overrides"] = ["audit_bias.seed=5"]
     report = status_of(run)
-    assert stale(report) == {
-        "audit_bias": ["config: seed"],
-        "model_card": ["may change with audit_bias"],
-    }
+    reasons = stale(report)
+    assert reasons["bias_ask"] == ["config: seed"]  # it runs with the same settings
+    assert reasons["bias_respond"] == ["may change with bias_ask"]
+    assert reasons["audit_bias"][0] == "config: seed"
+    assert reasons["model_card"] == ["may change with audit_bias"]
+    assert {*reasons} == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
     assert "stale: config: seed" in render(report)
+
+
+def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(run, monkeypatch):
+    run.record["overrides"] = ["trace.least=2", "score.also=[{kind='words', path='moods.csv'}]"]
+    ask = replace(STAGES["ask_toxicity"], external=lambda config, secret: {"prompts": "others"})
+    monkeypatch.setitem(STAGES, "ask_toxicity", ask)
+    reasons = stale(status_of(run))
+    assert reasons["toxicity_ask"] == ["outside: prompts"]
+    assert reasons["toxicity_respond"] == ["may change with toxicity_ask"]
+    assert reasons["extraction_attack_trace"] == ["config: least"]
+    assert reasons["counterfactual_score"][0] == "config: also"
+    assert "config: also" not in reasons["toxicity_score"]  # it would not be asked
+    assert "may change with toxicity_trace" in reasons["audit_toxicity"]
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
