@@ -15,6 +15,9 @@ from tasks.contract import DENIED, Artifact, Store, UsageError
 
 Verdict = dict[str, Any]
 
+#: The flows of ``flows.pipeline`` that make a corpus or a model.
+REPLAYED = ("pipeline", "corpus", "pretrain", "finetune")
+
 
 def replay(
     run: str = "latest", *, store: InStore = None, into: str | None = None, json_: Json = False
@@ -46,6 +49,7 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     """
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
+    _check_flow(run)
     before = run.artifacts  # all of them, or a HallmarkError now and not after the work
     needed = [artifact for each in runs_of(run)[:-1] for artifact in each.artifacts.values()]
     check_whole(f"run {run.id} cannot be replayed", [*needed, *before.values()])
@@ -76,6 +80,23 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     }
 
 
+def _check_flow(run: Run) -> None:
+    """UsageError for a run that is not replayed."""
+    if run.flow == "audit":
+        raise UsageError(
+            f"run {run.id} audited {run.audited}; replay the run that trained it, or audit it again"
+        )
+    if run.flow == "prove":
+        runs = ", ".join(f"{arm} {name}" for arm, name in run.record["arms"].items())
+        raise UsageError(f"run {run.id} compared others; replay these ({runs}), and prove again")
+    if run.flow not in REPLAYED:
+        raise UsageError(
+            f"run {run.id} is of the flow {run.flow!r:.40}, and only those of "
+            f"{', '.join(REPLAYED)} are replayed; the command that made it is told by: "
+            f"hallmark status {run.id}"
+        )
+
+
 def share_secret(store: Store, fresh: Store) -> None:
     """Ledgers hold hashes keyed by the store's secret: with another key none would be equal."""
     fresh.keep_secret(store.secret)
@@ -91,14 +112,6 @@ def _execute(run: Run, into: str) -> str:
 
     record: Record = run.record
     config = {**record["config"], "earlier": None}
-    if record["flow"] == "audit":
-        folder = run[_first_audit(run)].manifest["lineage"]["checkpoint"]
-        raise UsageError(
-            f"run {run.id} audited {folder}; replay the run that trained it, or audit it again"
-        )
-    if record["flow"] == "prove":
-        runs = ", ".join(f"{arm} {name}" for arm, name in record["arms"].items())
-        raise UsageError(f"run {run.id} compared others; replay these ({runs}), and prove again")
     flow = getattr(pipeline, record["flow"])
     if record["flow"] == "finetune":
         base = run["finetune"].manifest["lineage"]["checkpoint"]
@@ -118,10 +131,6 @@ def _execute(run: Run, into: str) -> str:
         more["start"] = str(find_artifact(run.store, start).directory())
     with chdir(run.read_from):
         return str(flow(config=config, store=into, **more))
-
-
-def _first_audit(run: Run) -> str:
-    return next(label for label in run.stages if label.startswith("audit_"))
 
 
 def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:

@@ -135,6 +135,16 @@ def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
         replay_run(run)
 
 
+@pytest.mark.parametrize("flow", ["study", "world", "nonsense"])
+def test_a_run_of_a_flow_that_is_not_replayed_is_refused_before_a_store_is_made(
+    store, tmp_path, flow
+):
+    store.put("runs/b/run.json", damaged(store, flow=flow))
+    with pytest.raises(UsageError, match=rf"run b is of the flow '{flow}'.*hallmark status b"):
+        replay_run(open_run("b", store), str(tmp_path / "fresh"))
+    assert not (tmp_path / "fresh").exists()
+
+
 def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
     share_secret(store, fresh)
