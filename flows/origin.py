@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -71,6 +72,14 @@ def resolve(store: Store, text: str) -> Subject:
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
     named = run if trained[0] == "pretrain" else None
     return _ours(store, find_artifact(store, wanted[-1]["artifact"]), named)
+
+
+def lasting(store: Store, subject: Subject, text: str) -> str:
+    """What names a checkpoint in this store tomorrow, too: its name there, for "latest" is another
+    one then; of a folder of elsewhere, which a command named so, the whole path."""
+    if store.find(*subject.checkpoint.name.split("/")) is None:
+        return os.path.abspath(Path(text).expanduser())
+    return subject.name
 
 
 def resolve_folder(text: str) -> Subject | None:

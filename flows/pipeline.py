@@ -10,7 +10,7 @@ from prefect import flow
 from flows.config import Config
 from flows.examining import examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
-from flows.origin import resolve
+from flows.origin import lasting, resolve
 from flows.proving import behind_of
 from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
@@ -248,7 +248,7 @@ def pipeline(
     """
     check_audits(only)
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.record |= {"only": None if {*only} == {*AUDITS} else [*only]}
+        run.tell(only=None if {*only} == {*AUDITS} else [*only])
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
         if audited(until):
@@ -300,8 +300,7 @@ def audit(
     check_audits(only)
     with begin("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
         subject = resolve(run.store, checkpoint)
-        # Not as given: "latest" is another one tomorrow.
-        run.record |= {"checkpoint": subject.name, "only": list(only)}
+        run.tell(checkpoint=lasting(run.store, subject, checkpoint), only=list(only))
         examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained,
                 subject.earlier)  # fmt: skip
     return run.id
@@ -319,7 +318,7 @@ def prove(
         base, traced = runs["base"], BehindConfig.model_validate(cases)
         named = [name for case in traced.cases for name in case.findings]
         seeds = sum(arm.startswith("seed") for arm in arms)
-        run.record |= {"checkpoint": base.audited, "arms": arms, "findings": named, "seeds": seeds}
+        run.tell(checkpoint=base.audited, arms=arms, findings=named, seeds=seeds)
         found = behind(*behind_of(base, traced), traced)
         audits = {
             f"{arm}/{name}": each[f"audit_{name}"]
@@ -347,7 +346,7 @@ def finetune(
         if run.config.finetune is None:
             raise UsageError("the config has no section finetune, which says what to learn")
         subject = resolve(run.store, checkpoint)
-        run.record |= {"checkpoint": subject.name}  # as in ``audit``
+        run.tell(checkpoint=lasting(run.store, subject, checkpoint))
         base = subject.checkpoint
         tuned = finetune_model(base, run.config.finetune)
         known = base if base.store else None  # a folder is no part of a store

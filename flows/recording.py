@@ -5,7 +5,6 @@ run.json is rewritten after every stage, so that a killed run says how far it ca
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import secrets
@@ -228,17 +227,14 @@ def recorded(
         files = EventFiles(Path(settings.tensorboard) / run.id)
         watchers.append(Watcher(files, "TensorBoard's event files"))
 
-    def save() -> None:
-        opened.put(f"runs/{run.id}/run.json", json.dumps(record, indent=1).encode())
-
     def listen(event: Event) -> None:
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_entry(event, event.artifact))
-            save()
+            run.save()
         for watch in watchers:
             watch(event)
 
-    save()
+    run.save()
     mapper = make_mapper(settings.mapper, settings.workers)
     try:
         with ExitStack() as stack:
@@ -252,10 +248,10 @@ def recorded(
         what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
         record |= {"status": "failed", "ended": _now(), "error": what}
         with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
-            save()
+            run.save()
         raise
     record |= {"status": "completed", "ended": _now()}
-    save()
+    run.save()
 
 
 def _entry(event: Event, artifact: Artifact) -> Record:

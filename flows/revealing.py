@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,5 +43,5 @@ def reveal_run(run: Run, out: Path | None = None) -> Path:
         "folder": str(folder),
     }
     run.record["revealed"] = [*run.record.get("revealed", []), note]
-    run.store.put(f"runs/{run.id}/run.json", json.dumps(run.record, indent=1).encode())
+    run.save()
     return reveal(run.store, run.record | {"status": run.status}, folder)

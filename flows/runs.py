@@ -75,6 +75,16 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.status})"
 
+    def save(self) -> None:
+        """Write run.json."""
+        text = json.dumps(self.record, indent=1)
+        self.store.put(f"runs/{self.id}/run.json", text.encode())
+
+    def tell(self, **more: Any) -> None:
+        """Write at once what else it is of: a kill in its first stage leaves its command whole."""
+        self.record |= more
+        self.save()
+
     @property
     def id(self) -> str:
         return self.record["run"]
@@ -311,18 +321,27 @@ def _is_record(record: Any) -> bool:
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
     maybe = [record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")]
     maybe += [record.get("until"), record.get("folder")]
-    lists = [record["stages"], record["overrides"]]
+    lists = [record["overrides"], record.get("only") or [], record.get("findings") or []]
+    arms = record.get("arms", {})
     return (
         all(isinstance(text, str) for text in texts)
         and all(text is None or isinstance(text, str) for text in maybe)
-        and all(isinstance(items, list) for items in lists)
+        and (record["checkpoint"] is not None or record["flow"] not in ("audit", "finetune"))
+        and all(map(_is_texts, lists))
+        and isinstance(arms, dict)
+        and _is_texts([*arms.values()])
+        and isinstance(record.get("seeds"), int | None)
         and isinstance(record["config"], dict)
-        and all(isinstance(item, str) for item in record["overrides"])
         and isinstance(record.get("revealed", []), list)
         and isinstance(record["pid"], int)
         and 0 < record["pid"] < 2**31
+        and isinstance(record["stages"], list)
         and all(map(_is_entry, record["stages"]))
     )
+
+
+def _is_texts(items: Any) -> bool:
+    return isinstance(items, list) and all(isinstance(item, str) for item in items)
 
 
 def _is_entry(entry: Any) -> bool:

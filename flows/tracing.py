@@ -4,6 +4,7 @@ documents behind them, with the steps that read these."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,7 +188,8 @@ def subject_of(run: Run) -> Subject | None:
     if "pretrain" in run.stages:
         return resolve(run.store, run.checkpoints()[-1].name)
     name = run.audited
-    if name.startswith("checkpoint/") and run.store.find(*name.split("/")) is None:
+    held = not name.startswith("checkpoint/") or run.store.find(*name.split("/")) is not None
+    if os.path.isabs(name) or not held:
         return None
     return resolve(run.store, name)
 

@@ -198,8 +198,9 @@ def _command(report: Report) -> str:
         words += ["--only", ",".join(report["only"])] if report["only"] else []
         words += ["--config", report["config_file"]] if report["config_file"] else []
     if report["flow"] == "prove":
-        base = report["checkpoint"].partition("@")[0]
-        words = ["hallmark", "prove", base, *report["findings"], "--seeds", f"{report['seeds']}"]
+        base = (report["checkpoint"] or "latest").partition("@")[0]
+        words = ["hallmark", "prove", base, *(report["findings"] or ())]
+        words += ["--seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
     if report.get("study"):
         words = report["study"]
     for override in report["overrides"]:

@@ -244,10 +244,10 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     assert "audit_toxicity" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
     traced = smoke.json("trace", run.id, "bias.preference")  # a model of elsewhere
-    assert traced["checkpoint"].startswith("checkpoint/")
+    assert traced["checkpoint"] == str(folder)
     assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
     said = smoke("trace", run.id, "bias.preference", "--attribute", code=2).stderr
-    assert "nothing is known of what checkpoint/" in said
+    assert f"nothing is known of what {folder}" in said
     (page,) = run["model_card"].directory().glob("model_card.html")
     text = page.read_text()
     assert "Failed: Toxic continuations" in text or "failed: Toxic continuations" in text

@@ -9,7 +9,7 @@ import pytest
 from flows.commands.replay import replay_run, share_secret
 from flows.commands.shared import run_of
 from flows.commands.status import render, status_of
-from flows.origin import resolve
+from flows.origin import Subject, lasting, resolve
 from flows.recording import begin, settle
 from flows.runs import all_runs, find_artifact, open_run
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
@@ -52,7 +52,9 @@ def damaged(store, **changes):
     "changes",
     [{"stages": None}, {"stages": [1]}, {"stages": [{"label": "make"}]}, {"overrides": 5},
      {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}, {"run": "../b"},
-     {"pid": -1}, {"pid": 10**30}, {"overrides": [1]}, {"until": 7}, {"revealed": 7}],
+     {"pid": -1}, {"pid": 10**30}, {"overrides": [1]}, {"until": 7}, {"revealed": 7},
+     {"only": 5}, {"only": [1]}, {"findings": [[]]}, {"seeds": "3"}, {"arms": []},
+     {"arms": {"base": 1}}, {"flow": "audit", "checkpoint": None}],
 )  # fmt: skip
 def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))
@@ -179,6 +181,34 @@ def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
     made = status_of(run)["stages"][0]
     assert made["tables"]["documents"] > 0
     assert any(reason.startswith("code: ") for reason in made["stale"])
+
+
+def test_what_a_run_is_of_stands_in_its_record_before_its_first_stage(tmp_path):
+    """So that a kill in that leaves the command that made it."""
+    with begin("pipeline", "smoke", store=str(tmp_path)) as run:
+        run.tell(checkpoint="one@7", only=["bias"])
+        record = open_run(run.id, run.store).record
+        assert (record["checkpoint"], record["only"]) == ("one@7", ["bias"])
+        assert record["status"] == run.record["status"] == "running"
+
+
+def test_a_folder_of_elsewhere_is_named_by_its_path_and_what_a_store_holds_by_its_name(
+    store, tmp_path, monkeypatch
+):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert lasting(store, resolve(store, "./model"), "./model") == str(folder)
+    held = open_run("a", store)["make"]
+    assert lasting(store, Subject(held), "latest") == held.name
+    assert lasting(Store(tmp_path / "other"), Subject(held), "model") == str(folder)
+
+
+def test_of_a_run_killed_before_it_said_what_it_proves_status_says_what_is_known(store):
+    store.put("runs/b/run.json", damaged(store, flow="prove", status="failed"))
+    report = status_of(open_run("b", store)) | {"config_problem": None}
+    assert render(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
 
 
 def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
