@@ -30,12 +30,15 @@ class Audited:
     run: Run
     earlier: Sequence[Run] = ()
 
+    def made(self, audit: str) -> Run | None:
+        """The newest run that made this audit."""
+        runs = (self.run, *self.earlier)
+        return next((run for run in runs if label(audit, "audit") in run.stages), None)
+
     def part(self, audit: str, stage: str) -> Artifact | None:
-        """Of the newest run that made this audit."""
-        for run in (self.run, *self.earlier):
-            if label(audit, "audit") in run.stages:
-                return run[label(audit, stage)] if label(audit, stage) in run.stages else None
-        return None
+        """Of that run."""
+        run = self.made(audit)
+        return run[label(audit, stage)] if run and label(audit, stage) in run.stages else None
 
 
 def audited(store: Store, names: Sequence[str]) -> list[Audited]:

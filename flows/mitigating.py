@@ -41,7 +41,8 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
         raise UsageError(f"{checkpoint} was not audited yet; run: hallmark audit {checkpoint}")
     subject = known(store, checkpoint)
     assert subject.corpus is not None
-    found = {i for name in findings for i in behind_finding(audited.run, name, rows)}
+    runs = {name: audited.made(name.partition(".")[0]) or audited.run for name in findings}
+    found = {i for name, run in runs.items() for i in behind_finding(run, name, rows)}
     if not found:
         raise UsageError(
             f"no training document is behind {', '.join(findings)}: nothing that the model wrote "

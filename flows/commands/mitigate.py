@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import chdir
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -34,7 +35,8 @@ def mitigate(
     Parameters
     ----------
     checkpoint
-        A checkpoint of a run of this store, as the command audit takes it.
+        A checkpoint of a run of this store, as the command audit takes it. Relative paths, those
+        of --set too, start where that run was started.
     findings
         As the command trace takes them: the documents behind their worst rows are left out, with
         their near copies.
@@ -56,15 +58,19 @@ def mitigate(
     assert subject.run is not None
     listed = (write_list(behind(place, checkpoint, findings, rows), left_out(place))
               if findings else None)  # fmt: skip
+    uri = place.uri if place.root is None else str(place.root.resolve())
     shared: dict[str, Any] = {
-        "config": subject.run.record["config"] | {"store": place.uri},
+        "config": subject.run.record["config"] | {"store": uri},
         "start": None if anew else subject.name,
-        "store": place.uri,
+        "store": uri,
     }
     arms = [[*(set_ or []), *settings(arm, listed, toxicity, steps)] for arm in ARMS]
     from flows.recording import settle
 
-    with ready(lambda: [settle(overrides=arm, **shared) for arm in arms]):
+    with (
+        chdir(subject.run.read_from),
+        ready(lambda: [settle(overrides=arm, **shared) for arm in arms]),
+    ):
         from flows import pipeline
 
         runs = [run_of(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared))  # type: ignore[misc]

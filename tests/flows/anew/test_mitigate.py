@@ -1,12 +1,20 @@
 """From a found harm to a model without its documents, beside a control."""
 
+import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flows import open_run
+from flows.commands.mitigate import mitigate
+from flows.comparing import Audited
 from flows.config import load
 from flows.mitigating import behind, settings, write_list
+from flows.origin import Subject
+from flows.runs import Run
+from tasks.contract import Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -92,6 +100,43 @@ def test_what_was_left_out_before_stays_out(apart, mitigated):
     one = behind(without.store, last, ["extraction.extractable[record, copies=1]"], 100)
     before = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
     assert {*before} < {*one} and open_run(without.id, store)
+
+
+def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_same_store(
+    tmp_path, monkeypatch
+):
+    """A store, too, may be named by a relative path."""
+    (folder := tmp_path / "of the run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    place = Store("store")
+    run = Run(place, {"config": load("smoke").model_dump(mode="json"), "folder": str(folder)})
+    begun = []
+    for name, stub in {
+        "known": lambda *_: Subject(None, run=run),
+        "ready": lambda check: nullcontext(check()),
+        "run_of": lambda flow: flow(),
+        "outcome": lambda runs, start: {},
+        "show": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
+    monkeypatch.setattr(
+        "flows.pipeline.pipeline", lambda **more: begun.append((os.getcwd(), more["store"]))
+    )
+    mitigate("x", toxicity=0.5, anew=True, store="store")
+    assert begun == [(str(folder), str(tmp_path / "store"))] * 2
+
+
+def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
+    newest, older = (SimpleNamespace(stages={f"audit_{a}": {}}) for a in ("weat", "bias"))
+    asked = []
+    monkeypatch.setattr("flows.mitigating.by", lambda *_: Audited("x", newest, [older]))
+    monkeypatch.setattr("flows.mitigating.known", lambda *_: SimpleNamespace(corpus={}))
+    monkeypatch.setattr(
+        "flows.mitigating.behind_finding", lambda run, *_: asked.append(run) or set()
+    )
+    with pytest.raises(UsageError, match="no training document is behind"):
+        behind(None, "x", ["bias.preference[a.b]", "weat.effect", "none.such"], 5)
+    assert asked == [older, newest, newest]
 
 
 def test_any_path_may_name_the_list(tmp_path):
