@@ -283,7 +283,12 @@ def left_out(config: Config) -> dict[str, str]:
     why = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
     found = {"finetune": why, "task_card": why}
     why = "every audit has its own; stop after the audit"
-    found |= {"respond": why, "score": why}
+    found |= {"respond": why, "score": why, "trace": why}
+    for probe in PROBES:
+        label = f"audit_{probe.name}"
+        if missing := probe.lacks(getattr(config, label)):
+            named = " and ".join(f"{label}.{name}" for name in missing)
+            found[label] = f"it needs files of yours; set {named}"
     if not config.policy.rules:
         found["policy"] = "it has no rules; write [policy.rules.NAME], one a rule"
     if not config.find_repeats.enabled:

@@ -185,6 +185,8 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
         ("cut_toxic", [], r"set find_toxic\.enabled=true"),
         ("recovery", ['ingest.sources=[{kind="text", name="a", path="a"}]'], "is a town"),
         ("no_stage", [], "choose one of: ingest"),
+        ("audit_bbq", [], "it needs files of yours; set audit_bbq.items"),
+        ("trace", [], "every audit has its own"),
     ],
 )
 def test_a_stage_that_is_not_there_stops_nothing(tmp_path, until, overrides, words):
