@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from flows.growing import Earlier
-from flows.runs import Run, all_runs, find_artifact, open_run, run_ids
+from flows.runs import ARTIFACT, Run, all_runs, find_artifact, open_run, run_ids
 from tasks.contract import Artifact, Store, UsageError, external
 
 #: The stages that leave checkpoints.
@@ -50,7 +50,13 @@ def resolve(store: Store, text: str) -> Subject:
     if subject is not None:
         return subject
     if text.startswith("checkpoint/"):
-        return _ours(store, find_artifact(store, text))
+        named = store.find(*text.split("/")) if ARTIFACT.fullmatch(text) else None
+        if named is None:
+            raise UsageError(
+                f"the store {store.uri} holds no checkpoint {text!r}; name one of its runs, "
+                f"RUN@STEP, or another store with --store"
+            )
+        return _ours(store, named)
     name, _, step = text.partition("@")
     if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
         raise UsageError(
@@ -70,8 +76,8 @@ def resolve(store: Store, text: str) -> Subject:
     if not wanted:
         steps = ", ".join(str(row["step"]) for row in table)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
-    named = run if trained[0] == "pretrain" else None
-    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), named)
+    its = run if trained[0] == "pretrain" else None
+    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), its)
 
 
 def lasting(store: Store, subject: Subject, text: str) -> str:
@@ -89,7 +95,13 @@ def resolve_folder(text: str) -> Subject | None:
         raise UsageError(
             "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
         )
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        user = text.partition("/")[0]
+        raise UsageError(
+            f"{text}: begins with {user}, whose home folder is not known; give the whole path"
+        ) from error
     if path.is_dir():
         for folder in (path.resolve(), path.resolve().parent):
             if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":

@@ -7,10 +7,11 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
-from flows.runs import default_store
+from flows.runs import default_store, store_uri
 from tasks.contract import HallmarkError
 
 Finding = dict[str, Any]
@@ -94,14 +95,20 @@ def _prefect() -> Finding:
 
 
 def _store(named: str | None) -> Finding:
-    store = default_store(named)
-    if store.root is None:
-        store.put("doctor", b"")
-        store.delete(["doctor"])
-        return {"what": "store", "ok": True, "says": f"{store.uri} can be written"}
-    tempfile.TemporaryFile(dir=store.root).close()
-    free = shutil.disk_usage(store.root).free
-    says = f"{store.root} can be written, {free / 1e9:.0f} GB free"
+    uri = store_uri(named).removeprefix("file://")
+    place = Path(uri).absolute()
+    if "://" not in uri and not place.exists():  # looking must not leave a store behind
+        folder, what = next(above for above in place.parents if above.exists()), "made"
+    else:
+        store = default_store(named)
+        if store.root is None:
+            store.put("doctor", b"")
+            store.delete(["doctor"])
+            return {"what": "store", "ok": True, "says": f"{store.uri} can be written"}
+        folder, what = store.root, "written"
+    tempfile.TemporaryFile(dir=folder).close()
+    free = shutil.disk_usage(folder).free
+    says = f"{place} can be {what}, {free / 1e9:.0f} GB free"
     ok = free > 2e9
     return {"what": "store", "ok": ok, "says": says + ("" if ok else "; free at least 2 GB")}
 

@@ -82,9 +82,13 @@ def generate(
     masked
         Mask personal data, planted secrets and offensive texts, as the pages do.
     """
-    subject = resolve_folder(checkpoint) or resolve(default_store(store, create=False), checkpoint)
     if not prompt.strip():
         raise UsageError("the prompt is empty; give the beginning of a text")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("the prompt is no UTF-8; give it in that encoding") from error
+    subject = resolve_folder(checkpoint) or resolve(default_store(store, create=False), checkpoint)
     if tokens < 1:
         raise UsageError(f"--tokens {tokens}: at least one must be written")
     from model.decoding.methods import Methods

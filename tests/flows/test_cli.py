@@ -49,6 +49,10 @@ def hallmark(tmp_path):
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
         (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
+        (["audit", "~nobody-here/model"], 2, "whose home folder is not known"),
+        (["audit", "checkpoint/zzz"], 2, "holds no checkpoint 'checkpoint/zzz'"),
+        (["audit", "checkpoint/0123456789abcdef"], 2, "no checkpoint 'checkpoint/0123456789ab"),
+        (["generate", "latest", "caf\udce9"], 2, "the prompt is no UTF-8"),
         (["audit", "latest"], 2, "has trained no model yet"),
         (["audit", "latest@all"], 2, "has trained no model yet"),
         (["audit", "@all"], 2, "the name of the checkpoint is empty"),
@@ -295,6 +299,10 @@ def test_doctor(hallmark):
     findings = hallmark.json("doctor")
     assert {f["what"] for f in findings} >= {"python", "device", "scorers", "prefect", "store"}
     assert all(f["ok"] for f in findings)
+    assert f"{hallmark.store} can be made" in findings[-1]["says"]
+    assert not hallmark.store.exists()
+    hallmark.store.mkdir()
+    assert f"{hallmark.store} can be written" in hallmark.json("doctor")[-1]["says"]
 
 
 def test_debug_shows_the_traceback(hallmark):

@@ -86,7 +86,7 @@ def test_a_name_that_is_no_artifacts_is_not_followed(store, name):
 def test_a_checkpoint_whose_name_climbs_is_not_followed(store, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "manifest.json").write_text("{}")
-    with pytest.raises(HallmarkError, match=r"'checkpoint/\.\./\.\./secret' is no name of an art"):
+    with pytest.raises(UsageError, match=r"no checkpoint 'checkpoint/\.\./\.\./secret'"):
         resolve(store, "checkpoint/../../secret")
 
 
