@@ -108,7 +108,7 @@ class _Warnings(logging.Handler):
     """Says them on stderr as it is at that moment: a progress bar puts itself in its place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        _say(self.format(record))
 
 
 def _about_files(error: OSError) -> str:
@@ -119,8 +119,14 @@ def _about_files(error: OSError) -> str:
     return f"{place} cannot be used ({why}); put that right and run again: it goes on"
 
 
+def _say(text: str) -> None:
+    from reports.page.masking import visible  # names out of files may hold what turns a terminal
+
+    print(visible(text), file=sys.stderr)
+
+
 def _fail(sentence: str, code: int) -> None:
-    print(f"hallmark: {sentence}", file=sys.stderr)
+    _say(f"hallmark: {sentence}")
     raise SystemExit(code)
 
 

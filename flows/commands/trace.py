@@ -318,9 +318,9 @@ def render_finding(report: Report) -> str:
     shown, rows = len(report["worst"]), report["rows"]
     first = f"the first {shown} of {rows:,} rows" if rows > shown else f"{rows} rows"
     lines = [
-        f"{row['audit']}.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else ""),
-        f"    {value}, n = {row['n']}; {row['method']}",
-        f"    checkpoint {report['checkpoint']}",
+        f"{row['audit']}.{row['metric']}" + (f"[{visible(row['slice'])}]" if row["slice"] else ""),
+        f"    {value}, n = {row['n']}; {visible(row['method'])}",
+        f"    checkpoint {visible(report['checkpoint'])}",
         f"    {first} of {report['table']} in {report['artifact']}"
         + ("; what was written was not looked for in the corpus" if report["unknown"] else ""),
     ]

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import logging
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from flows.cli import COMMANDS, STOPPED, app
+from flows.cli import COMMANDS, STOPPED, _Warnings, app
 from flows.commands.shared import worst
 from tasks.contract import GateError, HallmarkError
 from tests.flows.conftest import Hallmark, here
@@ -53,6 +54,7 @@ def hallmark(tmp_path):
         (["audit", "checkpoint/zzz"], 2, "holds no checkpoint 'checkpoint/zzz'"),
         (["audit", "checkpoint/0123456789abcdef"], 2, "no checkpoint 'checkpoint/0123456789ab"),
         (["generate", "latest", "caf\udce9"], 2, "the prompt is no UTF-8"),
+        (["run", "a\x1b[31m.toml"], 2, "a‹U+001B›[31m.toml: cannot be read"),
         (["audit", "latest"], 2, "has trained no model yet"),
         (["audit", "latest@all"], 2, "has trained no model yet"),
         (["audit", "@all"], 2, "the name of the checkpoint is empty"),
@@ -287,6 +289,11 @@ def test_the_overview_waits_for_no_command():
     program += "sys.exit(any(m in sys.modules for m in ('torch', 'prefect', 'pyarrow.dataset')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and "Audit a checkpoint" in done.stdout, done.stderr
+
+
+def test_a_warning_does_not_turn_the_terminal(capsys):
+    _Warnings().emit(logging.makeLogRecord({"msg": "left out: \x1b[31mrun"}))
+    assert capsys.readouterr().err == "left out: ‹U+001B›[31mrun\n"
 
 
 def test_settings(hallmark):
