@@ -87,7 +87,7 @@ def read_denied(store: Objects) -> dict[str, Any]:
         isinstance(found, dict)
         and _is_list_of_ids(found.get("documents"))
         and isinstance(found.get("unfinished"), list)
-        and all(doc_id in found["documents"] for doc_id in found["unfinished"])
+        and all(isinstance(i, str) and i in found["documents"] for i in found["unfinished"])
     ):
         raise HallmarkError(
             f"the list of purged documents in {store.uri}/{DENIED} is not whole; put it back from "

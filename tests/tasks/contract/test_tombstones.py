@@ -101,6 +101,7 @@ def test_the_list_of_a_store(tmp_path):
         {"documents": [], "unfinished": []}, {"documents": {}, "unfinished": {}},
         {"documents": {"x": "today"}, "unfinished": []},
         {"documents": {ONE: "today"}, "unfinished": [ONE, TWO]},
+        {"documents": {}, "unfinished": [[]]}, {"documents": {}, "unfinished": [{}]},
     ],
 )  # fmt: skip
 def test_a_list_that_is_not_whole_is_refused(tmp_path, said):
