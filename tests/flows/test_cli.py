@@ -18,6 +18,7 @@ import pytest
 from benchmarks.study_kills import SMALL
 from flows.cli import COMMANDS, STOPPED, _Warnings, app
 from flows.commands.shared import worst
+from flows.commands.trace import render_finding
 from tasks.contract import GateError, HallmarkError
 from tests.flows.conftest import Hallmark, here
 
@@ -294,6 +295,16 @@ def test_the_overview_waits_for_no_command():
 def test_a_warning_does_not_turn_the_terminal(capsys):
     _Warnings().emit(logging.makeLogRecord({"msg": "left out: \x1b[31mrun"}))
     assert capsys.readouterr().err == "left out: ‹U+001B›[31mrun\n"
+
+
+def test_names_out_of_files_of_users_do_not_turn_a_terminal():
+    numbers = dict.fromkeys(("value", "low", "high", "null"))
+    finding = {"audit": "bbq", "metric": "accuracy", "slice": "category=\x1b[31mAge", "n": 0,
+               "method": "items of \x1b]0;a.csv", **numbers}  # fmt: skip
+    report = dict.fromkeys(("table", "artifact", "unknown", "least")) | {"finding": finding}
+    said = render_finding(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
+    assert "\x1b" not in said and "\x07" not in said
+    assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
 
 
 def test_settings(hallmark):

@@ -12,7 +12,7 @@ import pytest
 
 from flows import open_run
 from flows.commands.batch import batch_of
-from flows.commands.trace import parsed, render, render_finding, trace_of
+from flows.commands.trace import parsed, render, trace_of
 from flows.origin import resolve
 from flows.runs import Run
 from flows.tracing import Sources
@@ -388,16 +388,6 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
 def test_a_finding_that_is_not_there_is_named(smoke, name, said):
     run = "latest" if name.startswith("winobias") else smoke.first
     assert said in smoke("trace", run, name, code=2).stderr
-
-
-def test_names_out_of_files_of_users_do_not_turn_a_terminal():
-    numbers = dict.fromkeys(("value", "low", "high", "null"))
-    finding = {"audit": "bbq", "metric": "accuracy", "slice": "category=\x1b[31mAge", "n": 0,
-               "method": "items of \x1b]0;a.csv", **numbers}  # fmt: skip
-    report = dict.fromkeys(("table", "artifact", "unknown", "least")) | {"finding": finding}
-    said = render_finding(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
-    assert "\x1b" not in said and "\x07" not in said
-    assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
 
 
 def test_the_corpus_of_a_run_is_what_its_corpus_stages_left(run):
