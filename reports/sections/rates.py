@@ -100,7 +100,7 @@ class Rates:
         }
         for row in self.tables["detection"]:
             where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
-            figure = self.rate(row, f"found {row['kind']} {row['dose']:g}", "found", where)
+            figure = self.rate(row, f"found {row['kind']} {row['dose']:.3g}", "found", where)
             self.detected.setdefault(row["kind"], []).append(
                 Detected(row["dose"], row["effect"], figure)
             )
@@ -160,7 +160,7 @@ class Rates:
                 parts += ["had no effect to find"]
             else:
                 parts += ["found ", *between(largest.figure),
-                          f" of candidates with {about.dose} {largest.dose:g}"]  # fmt: skip
+                          f" of candidates with {about.dose} {largest.dose:.3g}"]  # fmt: skip
                 least = self.smallest[kind]
                 for each in self.detected[kind]:
                     if each.dose == least and least < largest.dose:
