@@ -53,8 +53,8 @@ def read_csv(path: Path, source: CsvSource, limit: int, meter: Meter) -> Iterato
     gives no row, and the lines in between are rows by themselves, only the line with the stray
     quote is an error, and reading goes on at the next line. Where it gives one (the next quote
     ends a field, and the number of fields is right) nobody can know; if it is longer than the
-    limit, it is one error up to there. In a file of one column every line would be a row: of it
-    all that was read for a row without an end is one error.
+    limit, it is one error up to there. In a file of one column every line would be a row: where
+    rows before began with quotes, all that was read for one without an end is one error.
     """
     csv.field_size_limit(max(csv.field_size_limit(), limit + 1))
     feed = _Feed(lines(path, limit, meter), limit, source.delimiter)
@@ -140,6 +140,7 @@ class _Feed:
         self.taken: list[Line] = []
         self.read = self.back = 0
         self.most = limit // SHORTEST + PAGE  # lines of a row
+        self.quoted = False  # a row began with a quote: who wrote it would have closed others
 
     @property
     def number(self) -> int:
@@ -173,17 +174,17 @@ class _Feed:
         except csv.Error as error:
             # The only error at the end of the data that the csv module knows.
             if "end of data" in str(error):
-                rows = width != 1 and self._are_rows(width)
-                return self._first(UNCLOSED) if rows else (UNCLOSED, [])
+                return self._first(UNCLOSED) if self._stray(width) else (UNCLOSED, [])
             return self._first(UNCLOSED) if self._are_rows(width) else (BROKEN, [])
         except _TooLong:
             if len(self.taken) == 1 or self._ends(width):
                 return TOO_LONG, []
-            return (UNCLOSED, []) if width == 1 else self._first(UNCLOSED)
+            return self._first(UNCLOSED) if width != 1 or self._stray(width) else (UNCLOSED, [])
         except _Unreadable as error:
             return self._first(UNCLOSED) if self._are_rows(width, 1) else (str(error), [])
         if fields and width is not None and len(fields) != width:
             return self._first(UNCLOSED) if self._are_rows(width, 1) else (WIDTH, [])
+        self.quoted |= bool(self.taken) and self.taken[0].data.startswith(b'"')
         return ("end", []) if fields is None else ("ok", fields)
 
     def _reader(self, rows: Iterable[str]) -> Iterator[list[str]]:
@@ -212,6 +213,10 @@ class _Feed:
         except (csv.Error, _TooLong, _Unreadable):
             return False
         return width in (None, len(fields))
+
+    def _stray(self, width: int | None) -> bool:
+        """Whether the quote that opens the field without an end is none that its writer meant."""
+        return not self.quoted if width == 1 else self._are_rows(width)
 
     def _are_rows(self, width: int | None, least: int = 0) -> bool:
         """Whether most of the lines between the first and the last are rows by themselves."""

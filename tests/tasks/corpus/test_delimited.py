@@ -53,6 +53,15 @@ def test_a_long_way_behind_a_stray_quote_lines_are_rows(write):
         assert bad[0] == ("line 2", UNCLOSED)
 
 
+@pytest.mark.parametrize("limit", [50, 100_000])
+def test_a_stray_quote_costs_its_line_in_a_file_of_one_column(write, limit):
+    """Whose rows have no quotes."""
+    rows = [f"row {n}" for n in range(1000)]
+    data = "\n".join(["text", *rows[:500], '"stray', *rows[500:]]).encode()
+    good, bad, _ = read(write("a.csv", data), "csv", limit=limit)
+    assert (texts(good), bad) == (rows, [("line 502", UNCLOSED)])
+
+
 @pytest.mark.parametrize("limit", [50, 1000])
 def test_the_last_row_of_a_file_that_was_cut_off_is_one_error(write, limit):
     data = b'text\n"page one"\n"First paragraph of a page.\nSecond paragraph.\nThird para'
