@@ -257,7 +257,7 @@ class Card:
         start = continued_from(self.pretrained)
         if start is not None:
             section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))
-        section.sections = [sources(known), plants(known)]
+        section.sections = [sources(known, **split), plants(known)]
         return section
 
     def ethics(self) -> Section:

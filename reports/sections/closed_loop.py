@@ -35,9 +35,9 @@ ABOUT = (
     "Each arm is trained from the beginning on the same rows in the same order: padding stands "
     "where a document was left out, so that one arm differs from the base in nothing but these. "
     "All are asked the same, and a change is the mean over pairs of the same unit. The random arm "
-    "lacks as many other documents of the same sources and lengths. Other seeds are trained on "
-    "everything: a change counts where its interval lies further from 0 than any of them from the "
-    "base."
+    "lacks as many other documents of the same sources and lengths, as far as these have others. "
+    "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
+    "than any of them from the base."
 )
 
 NOTHING = {"memorised": "never planted", "association": "planted at 50 %", "other": "no effect"}

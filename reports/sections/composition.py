@@ -116,19 +116,19 @@ def additions(corpus: CorpusFigures) -> Iterator[Section]:
     )
 
 
-def sources(corpus: CorpusFigures) -> Section:
+def sources(corpus: CorpusFigures, **split: str) -> Section:
+    """Documents by source; of one ``split``, or of all."""
     names, note = corpus.few("sources", "source", "bytes")
     rows: list[list[Inline]] = []
     for name in names:
         cells = [
-            corpus.sum("sources", unit, unit, f"{unit} of {name}", source=name)
+            corpus.sum("sources", unit, unit, f"{unit} of {name}", source=name, **split)
             for unit in ("documents", "bytes", "characters")
         ]
         rows.append([name, *cells])
-    grid = Grid(
-        "Documents by source", ["source", "documents", "bytes", "characters"], rows,
-        frozenset({1, 2, 3}), note,
-    )  # fmt: skip
+    title = "".join(["Documents by source", *(f", split {name}" for name in split.values())])
+    columns = ["source", "documents", "bytes", "characters"]
+    grid = Grid(title, columns, rows, frozenset({1, 2, 3}), note)
     blocks = [grid if rows else Paragraph(["The corpus is empty."])]
     return Section("Sources", [*blocks, *_declared(corpus)])
 

@@ -38,6 +38,7 @@ def standing(
         about.without for name, about in AUDITS.items()
         if name not in findings.by_audit and name not in failed
     ]  # fmt: skip
+    mute = _mute(findings)
     verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
     fails = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
@@ -46,16 +47,17 @@ def standing(
         "nothing was judged: there is no policy" if not rules else
         f"{len({row['rule'] for row in fails})} of {len(rules)} rules of the policy are broken"
         if fails else f"all {len(rules)} rules of the policy hold",
-        f"{len(missing)} of {len(AUDITS)} audits did not run" if missing else "every audit ran",
+        _ran(len(missing), len(mute)),
     ]  # fmt: skip
     if failed:
         said[-1] = f"failed: {', '.join(map(title, failed))}; {said[-1]}"
     bad, good = (
         bool(broken or fails or failed or not controls),
-        bool(rules and not missing and not weak),
+        bool(rules and not missing and not mute and not weak),
     )
     headline = "; ".join(said)
     silent = [f"{title(name)} failed: {why.rstrip('.')}." for name, why in failed.items()]
+    silent += [f"{title(name)} measured nothing: {why.rstrip('.')}." for name, why in mute.items()]
     silent += missing
     blocks: list[Block] = [
         Callout("bad" if bad else "good" if good else "note", [_sentence(headline)]),
@@ -96,6 +98,23 @@ def files_of(config: Mapping[str, Any]) -> list[str]:
     ]
     paths = [PurePath(value) for value in values if isinstance(value, str)]
     return [path.name for path in paths if path.suffix]
+
+
+def _mute(findings: Findings) -> dict[str, str]:
+    """The audits that ran without a single figure, each with why."""
+    found = {name: [row for row, _ in rows if not row["control"]]
+             for name, rows in findings.by_audit.items()}  # fmt: skip
+    return {name: rows[0]["method"].removeprefix("not measured: ")
+            for name, rows in found.items()
+            if rows and all(row["value"] is None for row in rows)}  # fmt: skip
+
+
+def _ran(missing: int, mute: int) -> str:
+    if not missing and not mute:
+        return "every audit ran"
+    said = [f"{missing} of {len(AUDITS)} audits did not run"] if missing else []
+    said += [f"{mute} of {len(AUDITS)} measured nothing"] if mute else []
+    return ", ".join(said)
 
 
 def _sentence(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 
 import pandas as pd
@@ -295,6 +296,16 @@ def test_the_card_knows_its_checkpoint(cards, made):
     rows = pages.read(cards["model_card"].directory() / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]
+
+
+def test_documents_for_training_by_source_are_those_of_the_split(cards):
+    figures = {row["id"]: row["value"] for row in cards["model_card"]["figures"].read().to_pylist()}
+    whole = figures["sources-documents-train"]
+    by_source = [value for name, value in figures.items()
+                 if re.fullmatch(r"sources-documents-.+-train", name)]  # fmt: skip
+    assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
+    text = pages.read(cards["model_card"].directory() / "model_card.html").text
+    assert "Documents by source, split train" in text
 
 
 def test_same_inputs_give_the_same_bytes(cards, tmp_path):

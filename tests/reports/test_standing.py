@@ -20,6 +20,7 @@ class ToldConfig(StageConfig):
     high: float = 0.6
     odd: str = ""
     mute: bool = False
+    empty: bool = False
 
 
 @stage(tables={"findings": FINDINGS})
@@ -29,12 +30,16 @@ def told(config: ToldConfig, work: Work) -> None:
                 control="positive", tests=tests, passed=tests not in config.failed, **GIVEN)
         for tests in ("instrument", "scorer", "baseline", "model")
     ]  # fmt: skip
-    rows.append(finding(config.audit, "found", 0.5, low=0.4, high=config.high, null=0.5,
-                        worse="apart", **GIVEN))  # fmt: skip
+    nothing = GIVEN | {"n": 0, "method": "not measured: it is a masked language model"}
+    rows.append(
+        finding(config.audit, "found", None, **nothing) if config.empty else
+        finding(config.audit, "found", 0.5, low=0.4, high=config.high, null=0.5, worse="apart",
+                **GIVEN)
+    )  # fmt: skip
     work.table("findings").write(findings_table(rows))
 
 
-def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False):
+def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=()):
     """What the first screen says of all audits, of which one may fail a control."""
     audits = {
         name: told(
@@ -43,6 +48,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False):
                 failed=failed if name == "bias" else (),
                 high=high,
                 mute=mute and name == "bias",
+                empty=name in empty,
             )
         )
         for name in AUDITS
@@ -74,6 +80,16 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
     assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
     assert "(0.05 beyond it): 50.0 %" in said["Against the policy"]
+
+
+def test_an_audit_that_measured_nothing_is_not_green(session):
+    kind, headline, said, _ = screen(limit=0.7, empty=("bbq", "weat"), missing=("honest",))
+    assert kind == "note" and headline.endswith(
+        f"1 of {len(AUDITS)} audits did not run, 2 of {len(AUDITS)} measured nothing."
+    )
+    assert "(BBQ) measured nothing: it is a masked language model." in said["Not audited"]
+    kind, headline, _, _ = screen(limit=0.7, empty=("bbq",))
+    assert kind == "note" and headline.endswith(f"; 1 of {len(AUDITS)} measured nothing.")
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
