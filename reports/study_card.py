@@ -26,7 +26,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book, Figure, show
 from reports.page.masking import Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.rates import KINDS, RATES, Rates, between
+from reports.sections.rates import KINDS, RATES, Rates, between, dose_of
 from tasks.contract import Artifact, StageConfig, Work, stage
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
@@ -100,7 +100,7 @@ class Card:
             most = self.rates.largest(kind)
             if most and most.figure.value is not None and most.figure.value < FOUND:
                 by = f"{100 * (FOUND - most.figure.value):.1f}"
-                where = f"{KINDS[kind].title} at {most.dose:.3g} ({KINDS[kind].dose})"
+                where = f"{KINDS[kind].title} at {dose_of(most.dose)} ({KINDS[kind].dose})"
                 found.append([f"{where}: found in ", *between(most.figure),
                               f", {by} points too few"])  # fmt: skip
         return found
@@ -150,9 +150,9 @@ class Card:
         rows: list[list[Inline]] = []
         for kind in self.rates.kinds():
             largest, seen = self.rates.largest(kind), self.rates.smallest.get(kind)
-            dose: list[Inline] = [f"{largest.dose:.3g}", largest.figure] if largest else ["–", "–"]
+            dose: list[Inline] = [dose_of(largest.dose), largest.figure] if largest else ["–", "–"]
             rows.append([
-                KINDS[kind].title, *dose, "none" if seen is None else f"{seen:.3g}",
+                KINDS[kind].title, *dose, "none" if seen is None else dose_of(seen),
                 self.rates.alarmed.get(kind, "–"), self.rates.covered.get(kind, "–"),
             ])  # fmt: skip
         columns = ["what", "largest dose", "found there", "smallest found in 80 %",
@@ -191,13 +191,13 @@ class Card:
         about, rows = KINDS[kind], self.rates.detected[kind]
         figures = [each.figure for each in rows]
         ends = [None if f.low is None or f.high is None else (f.low, f.high) for f in figures]
-        labels = [f"{each.dose:.3g}" for each in rows]
+        labels = [dose_of(each.dose) for each in rows]
         values = [figure.value or 0.0 for figure in figures]
         words = ", ".join(
             f"{label}: {show(v, 'share')}" for label, v in zip(labels, values, strict=True)
         )
         cells: list[list[Inline]] = [
-            [f"{each.dose:.3g}", TO_FIND[each.effect], each.figure, each.figure.interval,
+            [dose_of(each.dose), TO_FIND[each.effect], each.figure, each.figure.interval,
              f"{each.figure.n:,}"] for each in rows
         ]  # fmt: skip
         columns = [about.dose, "something to find?", "found", "interval", "candidates"]

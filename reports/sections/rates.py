@@ -100,7 +100,7 @@ class Rates:
         }
         for row in self.tables["detection"]:
             where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
-            figure = self.rate(row, f"found {row['kind']} {row['dose']:.3g}", "found", where)
+            figure = self.rate(row, f"found {row['kind']} {dose_of(row['dose'])}", "found", where)
             self.detected.setdefault(row["kind"], []).append(
                 Detected(row["dose"], row["effect"], figure)
             )
@@ -160,7 +160,7 @@ class Rates:
                 parts += ["had no effect to find"]
             else:
                 parts += ["found ", *between(largest.figure),
-                          f" of candidates with {about.dose} {largest.dose:.3g}"]  # fmt: skip
+                          f" of candidates with {about.dose} {dose_of(largest.dose)}"]  # fmt: skip
                 least = self.smallest[kind]
                 for each in self.detected[kind]:
                     if each.dose == least and least < largest.dose:
@@ -174,6 +174,11 @@ class Rates:
             made.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
                                    "the models of these worlds are small."]))  # fmt: skip
         return made
+
+
+def dose_of(dose: float) -> str:
+    """Copies are whole numbers, shares have three digits."""
+    return f"{dose:,.0f}" if dose == int(dose) else f"{dose:.3g}"
 
 
 def between(figure: Figure) -> list[Inline]:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
+from reports.sections.rates import dose_of
 from reports.study_card import StudyCardConfig, study_card
 from tasks.contract import NoConfig
 from tests.reports import artifacts, pages
@@ -119,3 +120,8 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
                       ModelCardConfig())  # fmt: skip
     text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
     assert "has not been measured with this version of them" in text
+
+
+def test_doses_are_copies_or_shares():
+    said = [dose_of(dose) for dose in (0.0, 29 / 48, 1.0, 64.0, 1000.0, 1024.0)]
+    assert said == ["0", "0.604", "1", "64", "1,000", "1,024"]

@@ -55,7 +55,7 @@ class Told(StageConfig):
 
 
 def _file(config, secret_id):
-    return {"words.txt": "ab" if config.ones < 20 else "cd"}
+    return {"words": "ab" if config.ones < 20 else "cd", "ratings 1": f"of {config.ones}"}
 
 
 @stage(tables={"values": values_table(ITEMS), "findings": FINDINGS}, external=_file)
