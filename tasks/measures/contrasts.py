@@ -198,17 +198,24 @@ def _difference(
         return replace(made, method="no interval: a single one of a side tells no spread")
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
-    low, high = np.quantile(ratios, ((1 - level) / 2, (1 + level) / 2))
+        low, high = np.quantile(ratios, ((1 - level) / 2, (1 + level) / 2))
     if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([low, high]).all():
         return replace(made, method="no interval: there is no spread")
+    ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all
     tails = ratios >= _least(value / error), -ratios >= _least(-value / error)
     # What must be added to a relabelled difference for it to be refused, to the harder side.
     up, down = (np.quantile(away, POWER) for away in
                 (high * dealt[1] - dealt[0], dealt[0] - low * dealt[1]))  # fmt: skip
+    ends = value - float(high) * error, value - float(low) * error
+    # What is found may be the furthest of few relabellings: then 0 is an end, but for rounding.
+    low, high = (0.0 if abs(end) < 1e-9 * abs(value) else end for end in ends)
+    # Of too few no p is ever as small, whatever the effect.
+    furthest = _share(ratios >= _least(ratios.max())), _share(ratios <= -_least(-ratios.min()))
+    found = 2 * max(furthest) < 1 - level
     return replace(
-        made, low=value - float(high) * error, high=value - float(low) * error,
-        p=min(1.0, 2 * min(map(_share, tails))), method=f"{dealt.shape[1]:,} {how}",
-        smallest=float(max(up, down)) * harder,
+        made, low=low, high=high, p=min(1.0, 2 * min(map(_share, tails))),
+        method=f"{dealt.shape[1]:,} {how}",
+        smallest=float(max(up, down)) * harder if found else np.nan,
     )  # fmt: skip
 
 
@@ -252,9 +259,11 @@ class _Blocks:
         sizes = np.stack([size, member.shape[1] - size])  # (2, rows)
         sums, squares = inside @ self.means, inside @ self.means**2
         means = np.stack([sums, self.means.sum() - sums]) / sizes
-        spread = np.stack([squares, (self.means**2).sum() - squares]) - sizes * means**2
+        whole = (self.means**2).sum()
+        spread = np.stack([squares, whole - squares]) - sizes * means**2
+        spread[spread < 1e-12 * whole] = 0  # what rounding leaves of equal means
         with np.errstate(divide="ignore", invalid="ignore"):
-            errors = np.where(sizes > 1, np.maximum(spread, 0) / (sizes - 1) / sizes, np.nan)
+            errors = np.where(sizes > 1, spread / (sizes - 1) / sizes, np.nan)
         return np.stack([means[0] - means[1], np.sqrt(errors.sum(0))])
 
     def harder(self, member: NDArray[np.bool_]) -> float:

@@ -204,3 +204,24 @@ def test_a_group_of_few_large_blocks_beside_many_small_ones(skewed):
         found = differences(values, groups, block, permutations=99, seed=seed)["few"]
         covered += found.low <= 0 <= found.high
     assert 0.925 <= covered / 300 <= 0.985
+
+
+@pytest.mark.parametrize("few", [2, 3, 5])
+def test_what_is_said_of_few_blocks_is_said_of_the_others_and_p_agrees_with_the_interval(few):
+    """Of values of two or of many kinds; rounding decides nothing."""
+    rng = np.random.default_rng(8)
+    for seed in range(40):
+        values = rng.integers(2, size=8) * 0.2 + 0.1 if seed % 2 else rng.normal(size=8).round(1)
+        groups = np.where(np.arange(8) < few, "few", "many")
+        rows = differences(values, groups, range(8), permutations=199, seed=seed)
+        one, other = rows["few"], rows["many"]
+        assert one.value == pytest.approx(-other.value)
+        if np.isnan(one.low) or np.isnan(other.low):
+            assert "no spread" in one.method + other.method
+            continue
+        assert abs(one.low) < 1e3 and abs(one.high) < 1e3
+        assert one.low <= 0 <= one.high or one.p <= 0.06
+    sure = differences([1.0] * 4 + [0.0] * 20, [*"a" * 4, *"b" * 20], range(24))["a"]
+    assert "no spread" in sure.method and np.isnan(sure.low)
+    least = differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)["a"]
+    assert np.isnan(least.smallest) and least.low <= 0 <= least.high
