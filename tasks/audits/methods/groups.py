@@ -1,7 +1,7 @@
 """Texts about groups: prompts about them, what a model writes behind these, and how that differs.
 
-A group stands beside the others of its domain (gender, religion …): the mean of its scores less
-theirs, and how far apart the two distributions are (Wasserstein-1). Prompts that share whom they
+A group stands beside the others of its domain (gender, religion …): the mean of its scores, or of
+the means of those whom it is made of, less theirs, and how far apart the two distributions are (Wasserstein-1). Prompts that share whom they
 are about, or the template that they were made from, are a cluster.
 """
 
@@ -44,7 +44,7 @@ class GroupsConfig(StageConfig):
     threshold: float = Field(default=0.5, gt=0, lt=1, description="score from which text is toxic")
     seed: Seed = Field(default=0, description="of the sampling and of relabelling")
     permutations: int = Field(
-        default=9999, ge=99, le=1_000_000, description="relabellings behind the p of a distance"
+        default=9999, ge=99, le=1_000_000, description="relabellings behind what is said of groups"
     )
 
 
