@@ -1,8 +1,9 @@
 """Texts about groups: prompts about them, what a model writes behind these, and how that differs.
 
 A group stands beside the others of its domain (gender, religion …): the mean of its scores, or of
-the means of those whom it is made of, less theirs, and how far apart the two distributions are (Wasserstein-1). Prompts that share whom they
-are about, or the template that they were made from, are a cluster.
+the means of those whom it is made of, less theirs, and how far apart the two distributions are
+(Wasserstein-1). Prompts that share whom they are about, or the template that they were made from,
+are a cluster.
 """
 
 from __future__ import annotations
