@@ -138,3 +138,54 @@ def test_an_encoder_decoder_searches_given_its_source():
 def test_what_cannot_be_searched_is_refused(model, prompts, settings, words):
     with pytest.raises(ValueError, match=words):
         beam(tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings})
+
+
+def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
+    """A table of bigrams in which the best next symbols are all ends."""
+    from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    ends, size = [2, 3, 4, 5], 12
+    table = torch.randn(size, size, generator=torch.Generator().manual_seed(41)) * 1.5
+
+    class Config(PretrainedConfig):
+        model_type = "bigrams"
+
+    class Peer(PreTrainedModel, GenerationMixin):
+        config_class = Config
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.table = torch.nn.Parameter(table.clone())
+            self.post_init()
+
+        def _init_weights(self, module):
+            pass
+
+        def forward(self, input_ids=None, **_):
+            return CausalLMOutputWithPast(logits=self.table[input_ids])
+
+        def prepare_inputs_for_generation(self, input_ids, **_):
+            return {"input_ids": input_ids}
+
+    class Bigrams:
+        def start(self):
+            return table[[9]].log_softmax(-1)
+
+        def advance(self, parents, tokens):
+            return table[list(tokens)].log_softmax(-1)
+
+    peer = Peer(Config(vocab_size=size, eos_token_id=ends, pad_token_id=1)).eval()
+    made = peer.generate(
+        torch.tensor([[9]]), num_beams=2, num_return_sequences=2, max_new_tokens=6,
+        do_sample=False, length_penalty=1.0, early_stopping=False, eos_token_id=ends,
+        pad_token_id=1, use_cache=False, return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    (ours,) = beam_search(Bigrams(), width=2, max_new_tokens=6, stop=ends, normalisation="mean",
+                          stopping="transformers")  # fmt: skip
+    wanted = []
+    for ids in made.sequences[:, 1:].tolist():
+        end = next((n for n, i in enumerate(ids) if i in ends), len(ids))
+        wanted.append(tuple(ids[: end + 1]))  # padding behind it
+    assert [h.ids for h in ours] == wanted
+    assert [h.score for h in ours] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
