@@ -19,7 +19,8 @@ from tasks.corpus.select import SelectConfig, select
 from tasks.corpus.split import SplitConfig, split
 from tests.tasks.corpora import scrubbed
 from tests.tasks.corpus.reading import read, read_all
-from tests.tasks.corpus.test_columns import dataset, parquet
+from tests.tasks.corpus.test_columns import parquet
+from tests.tasks.corpus.test_datasets import dataset
 
 
 @pytest.mark.parametrize(
