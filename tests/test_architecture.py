@@ -1,5 +1,6 @@
 """The walls between the packages and rooms, the data files of stages, lint and types."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,35 @@ def test_lint():
 def test_types():
     done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_tests_take_from_each_other_is_there():
+    """Types are not checked in tests: a name that moved would be found by the whole suite alone."""
+    files = {module_name(path): path for path in (ROOT / "tests").rglob("*.py")}
+    trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
+    missing = [
+        f"{module}: {node.module}.{alias.name}"
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tests"
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in files
+        and alias.name not in top_level(trees.get(node.module))
+    ]
+    assert not missing
+
+
+def top_level(tree):
+    """The names that a module defines or imports."""
+    names = set()
+    for node in ast.walk(tree) if tree else []:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
 
 
 def test_files_fit_in_the_head():
