@@ -71,27 +71,43 @@ class Card:
                        "candidate, and only then were the answers opened. ",
                        Brief(self.rates.counted), " of ", Brief(self.all), " worlds count."]),
             self.detection(),
-            self.verdict("Alarms", self.loud(), self.quiet()),
-            self.verdict("Intervals", self.narrow(), [self.sound()]),
+            self.alarms(),
+            self.coverage(),
             self.in_short(),
         ]  # fmt: skip
 
     def detection(self) -> Callout:
         """What is asked for at the largest effects, where there are any."""
-        if not any(map(self.rates.largest, self.rates.kinds())):
+        judged = any(map(self.rates.largest, self.rates.kinds()))
+        silent = [told for kind in self.rates.kinds() if (told := self.rates.silent(kind))]
+        if not judged and not silent:
             return Callout("note", ["Detection: no world that counts has anything to find."])
         good = "every audit finds its largest effect in at least 95 % of cases"
-        return self.verdict("Detection", self.weak(), [good])
+        if not judged:
+            good = "no audit judged anything that there is to find"
+        return self.verdict("Detection", self.weak(), [good], silent)
 
-    def verdict(self, what: str, wrong: list[Parts], good: Parts) -> Callout:
-        if not wrong and (self.rates.counted.value or 0) < FEW_WORLDS:
-            return Callout("note", [f"{what}: ", *good, "; of so few worlds that says little."])
-        if not wrong:
-            return Callout("good", [f"{what}: ", *good, "."])
+    def alarms(self) -> Callout:
+        if not any(figure.value is not None for figure in self.rates.alarmed.values()):
+            return Callout("note", ["Alarms: no candidate without effect was judged."])
+        return self.verdict("Alarms", self.loud(), self.quiet())
+
+    def coverage(self) -> Callout:
+        if not any(figure.value is not None for figure in self.rates.covered.values()):
+            return Callout("note", ["Intervals: none can be compared with the true figure."])
+        return self.verdict("Intervals", self.narrow(), [self.sound()])
+
+    def verdict(
+        self, what: str, wrong: list[Parts], good: Parts, silent: Sequence[Parts] = ()
+    ) -> Callout:
+        """``silent``: what was not judged, and so does not hold."""
+        few = not wrong and (self.rates.counted.value or 0) < FEW_WORLDS
+        told: list[Parts] = [*(wrong or [good]), *silent]
         parts: list[Inline] = [f"{what}: "]
-        for number, each in enumerate(wrong):
+        for number, each in enumerate(told):
             parts += ["; " if number else "", *each]
-        return Callout("bad", [*parts, "."])
+        parts.append("; of so few worlds that says little." if few else ".")
+        return Callout("bad" if wrong else "note" if few or silent else "good", parts)
 
     def weak(self) -> list[Parts]:
         """The audits that find their largest effect too seldom, and by how much."""
@@ -142,7 +158,7 @@ class Card:
 
     def sound(self) -> str:
         few = any((figure.n or 0) < FEW_INTERVALS for figure in self.rates.covered.values())
-        if few or not self.rates.covered:
+        if few:
             return "none is known to cover the true figure in other than 92 to 98 % of cases"
         return "the 95 % intervals cover the true figure in 92 to 98 % of cases"
 

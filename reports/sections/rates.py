@@ -137,15 +137,28 @@ class Rates:
         """The largest dose at which there is something to find."""
         return next((each for each in self.detected.get(kind, [])[::-1] if each.effect), None)
 
-    def unjudged(self, kind: str) -> Figure | None:
-        """How many candidates no rate knows of."""
-        if not any(row["kind"] == kind for row in self.tables["unjudged"]):
+    def unjudged(self, kind: str, least: float | None = None) -> Figure | None:
+        """How many candidates, of a dose of at least ``least``, no rate knows of."""
+        doses = [row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind]
+        if not any(least is None or dose >= least for dose in doses):
             return None
-        name = f"not-judged-{kind}"
+        name, label = f"not-judged-{kind}", f"{KINDS[kind].title}: candidates without a verdict"
+        where: dict[str, Any] = {"kind": kind}
+        if least is not None:
+            name, label = f"{name}-largest", f"{label} at the largest dose"
+            where["dose"] = {"ge": least}
         return self.book.figures.get(name) or self.book.figure(
-            name, f"{KINDS[kind].title}: candidates without a verdict", "candidates",
-            (RATES, "unjudged"), {"kind": kind}, aggregate="count",
-        )  # fmt: skip
+            name, label, "candidates", (RATES, "unjudged"), where, aggregate="count"
+        )
+
+    def silent(self, kind: str) -> list[Inline]:
+        """How many candidates of the largest dose have no verdict; nothing where all have one."""
+        largest = self.largest(kind)
+        doses = [row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind]
+        dose = largest.dose if largest else max(doses, default=0.0)
+        figure, about = self.unjudged(kind, dose), KINDS[kind]
+        said = f" at {dose_of(dose)} ({about.dose}) had no verdict, {about.title.lower()}"
+        return [] if figure is None else [Brief(figure), said]
 
     def said_of(self, audit: str) -> list[Block]:
         """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
@@ -156,8 +169,10 @@ class Rates:
                 f"How often it is wrong ({about.title.lower()}): in ", Brief(self.counted),
                 " invented worlds whose answers were sealed, it ",
             ]  # fmt: skip
+            silent = self.silent(kind)
             if largest is None:
-                parts += ["had no effect to find"]
+                parts += ["judged nothing of what there is to find" if silent else
+                          "had no effect to find"]  # fmt: skip
             else:
                 parts += ["found ", *between(largest.figure),
                           f" of candidates with {about.dose} {dose_of(largest.dose)}"]  # fmt: skip
@@ -165,6 +180,8 @@ class Rates:
                 for each in self.detected[kind]:
                     if each.dose == least and least < largest.dose:
                         parts += [", ", *between(each.figure), f" of those with {least:g}"]
+            if silent:
+                parts += [", while ", *silent]
             if kind in self.alarmed:
                 parts += [", and claimed ", *between(self.alarmed[kind]),
                           " of those without effect"]  # fmt: skip

@@ -92,6 +92,36 @@ def test_candidates_without_a_verdict_are_said(session):
     assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
 
 
+def callouts(*worlds):
+    """What the first screen of a study's card says, by its first word: how, and what."""
+    made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)})
+    html = (card_of(made).directory() / "study_card.html").read_text()
+    said = re.findall(r'<p class="callout (\w+)">(.*?)</p>', html, re.DOTALL)
+    plain = [(how, " ".join(re.sub("<[^>]+>", "", text).split())) for how, text in said]
+    return {text.partition(":")[0]: (how, text) for how, text in plain}
+
+
+@pytest.mark.parametrize("kind", ["canary", "passage"])
+def test_what_was_not_judged_is_not_found(session, kind):
+    """Neither where all of its kind at the largest dose is silent, nor where some are."""
+    judged = [candidate("canary", "c", 64, p=0.01), candidate("canary", "n", 0, p=0.5)]
+    assert callouts(*[judged] * 12)["Detection"][0] == "good"
+    silent = [(None, {"kind": kind, "unit": f"s{n}", "dose": 64}) for n in range(19)]
+    how, said = callouts(*[[*judged, *silent]] * 12)["Detection"]
+    what = {"canary": "planted secrets", "passage": "repeated passages"}[kind]
+    assert how == "note" and f"228 at 64 (copies) had no verdict, {what}." in said
+    how, said = callouts(*[[candidate("canary", "n", 0, p=0.5), *silent]] * 12)["Detection"]
+    assert how == "note" and "every audit finds" not in said and "228 at 64" in said
+    smaller = (None, {"kind": "canary", "unit": "s", "dose": 4})
+    assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
+
+
+def test_nothing_to_measure_on_is_no_good_mark(session):
+    made = callouts(*[[candidate("canary", "c", 64, p=0.01, low=None, high=None)]] * 12)
+    assert made["Alarms"] == ("note", "Alarms: no candidate without effect was judged.")
+    assert made["Intervals"] == ("note", "Intervals: none can be compared with the true figure.")
+
+
 def test_its_figures_are_means_of_candidates(session):
     made = rates(session)
     card = card_of(made)
@@ -112,6 +142,7 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
                       ModelCardConfig())  # fmt: skip
     text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert "had no verdict" not in text
     assert ("How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
             "sealed, it found 100.0 % of candidates with copies 64") in text  # fmt: skip
     assert text.count("How often it is wrong") == 1  # nothing is known of bias
@@ -120,6 +151,17 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
                       ModelCardConfig())  # fmt: skip
     text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
     assert "has not been measured with this version of them" in text
+
+
+def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_path):
+    checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
+    silent = (None, {"kind": "canary", "unit": "s", "dose": 64})
+    known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
+    audits = {"extraction": findings_with_p(NoConfig())}
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
+                      ModelCardConfig())  # fmt: skip
+    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert "copies 64, while 1 at 64 (copies) had no verdict, planted secrets" in text
 
 
 def test_doses_are_copies_or_shares():
