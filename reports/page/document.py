@@ -5,6 +5,7 @@ Every string in a block is plain text. The renderers escape it; nothing here is 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -85,14 +86,17 @@ class Grid:
 class Chart:
     """A picture of a grid that stands beside it."""
 
-    name: str  # the file is charts/<name>.svg
+    name: str  # the file is charts/<name>.svg, of a long name its beginning and a digest
     svg: str
     alt: str
     caption: str
 
     @property
     def path(self) -> str:
-        return f"charts/{self.name}.svg"
+        name = self.name
+        if len(name) > 80:  # parts of findings may be called anything
+            name = f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+        return f"charts/{name}.svg"
 
 
 def stated(text: str | None) -> Parts:

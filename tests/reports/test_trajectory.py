@@ -368,6 +368,12 @@ def changed(session, artifact, **what):
     return lambda: path.write_bytes(whole)
 
 
+def test_a_part_may_have_a_long_name(show):
+    told = (("category=" + "a question about people " * 14, WHOLE[0]),)
+    site = show({step: {"audit_bias": found(FoundConfig(told=told))} for step in STEPS[:2]})
+    assert "could not be compared" not in site.text and len(site.page.sources) == 1
+
+
 def test_an_audit_whose_manifest_was_changed_hides_no_other_page(session, show):
     each = three()
     show(each)
