@@ -167,7 +167,7 @@ def describe(figure: Figure) -> str:
         "count": "the number of rows",
         "sum": f"the sum of {column}",
         "mean": f"the mean of {column}",
-        "ratio": f"the sum of {column.replace('/', ' over the sum of ')}",
+        "ratio": f"the sum of {column.replace('+', ' and ').replace('/', ' over the sum of ')}",
         "min": f"the smallest {column}",
         "max": f"the largest {column}",
         "last": f"the last {column}",

@@ -52,8 +52,9 @@ Aggregate = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
 ]  # fmt: skip
 
-#: How rows make a value. ratio: of the sums of two columns, "removed_rows/in". last: the value
-#: of the last row that has one. finding: an audit computed it, see its method.
+#: How rows make a value. ratio: of the sums of two columns, "broken/documents", or of several to
+#: one, "removed_rows+removed_spans/in". last: the value of the last row that has one. finding: an
+#: audit computed it, see its method.
 AGGREGATES: tuple[str, ...] = (
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding",
 )  # fmt: skip
@@ -365,7 +366,8 @@ def _compute(evidence: Evidence, aggregate: Aggregate, column: str) -> float | N
     if aggregate == "ratio":
         top, _, bottom = column.partition("/")
         below = pc.sum(evidence.column(bottom)).as_py()
-        return (pc.sum(evidence.column(top)).as_py() or 0) / below if below else None
+        above = sum(pc.sum(evidence.column(name)).as_py() or 0 for name in top.split("+"))
+        return above / below if below else None
     values = evidence.column(column)
     if aggregate == "distinct":
         return float(pc.count_distinct(values, mode="only_valid").as_py())

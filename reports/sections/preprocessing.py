@@ -49,8 +49,8 @@ def flow(corpus: CorpusFigures) -> Section:
             ]  # fmt: skip
             rate = corpus.book.figure(
                 f"flow-{label}-{unit}-rate", f"{label}: removed, share of what came in",
-                "share", (PROFILE, "flow"), where, aggregate="ratio", column="removed_rows/in",
-                note="nothing came in",
+                "share", (PROFILE, "flow"), where, aggregate="ratio",
+                column="removed_rows+removed_spans/in", note="nothing came in",
             )  # fmt: skip
             rows.append([label, *cells, rate])
             if unit == "rows":

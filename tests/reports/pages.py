@@ -140,7 +140,8 @@ def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
             return rows[column].mean()
         case "ratio":
             top, bottom = column.split("/")
-            return rows[top].sum() / rows[bottom].sum() if rows[bottom].sum() else None
+            above = rows[top.split("+")].sum().sum()
+            return above / rows[bottom].sum() if rows[bottom].sum() else None
         case "distinct":
             return rows[column].nunique()
         case "max":

@@ -72,6 +72,20 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
     assert "The detectors found none." not in said
 
 
+def test_what_is_cut_out_of_documents_counts_as_removed(session):
+    made = artifacts.curated(given(LETTERS), scrubbing=ScrubConfig(policy="cut"))
+    ledger = made["scrub"]["ledger"].read().to_pylist()
+    cut = sum(row["bytes_before"] for row in ledger)
+    card, _, _ = sheet_of(made)
+    came = sum(map(len, LETTERS))
+    figures = {row["id"]: row["value"] for row in card["figures"].read().to_pylist()}
+    assert figures["flow-scrub-bytes-rate"] == pytest.approx(cut / came)
+    assert figures["flow-scrub-rows-rate"] == 0
+    assert "the sum of removed_rows and removed_spans over the sum of in" in " ".join(
+        pages.read(path).text for path in card.directory().glob("rows/profile-flow-*.html")
+    )
+
+
 def test_what_became_of_personal_data_is_said_by_type(session):
     """One of the letters is an address alone: cut, it leaves whole."""
     texts = [
