@@ -235,11 +235,16 @@ def show(value: float, unit: str) -> str:
     """A number for reading: counts in full, shares in per cent, others to four digits."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("−∞" if value < 0 else "∞")
+    value += 0.0  # there is no −0
     if unit == "share":
         percent = 100 * value
         digits = 1 if abs(percent) >= 1 or percent == 0 else 2
         text = f"{percent:.{digits}f}"
-        if percent and not float(text):  # never let something small pass for nothing
+        # Never let almost all pass for all, nor something small for nothing.
+        while abs(percent) < 100 - 1e-9 and abs(float(text)) == 100:
+            digits += 1
+            text = f"{percent:.{digits}f}"
+        if percent and not float(text):
             digits = 1 - math.floor(math.log10(abs(percent)))
             text = f"{percent:.{digits}f}" if digits <= 6 else f"{percent:.1e}"
         return f"{text} %".replace("-", "−")
