@@ -71,19 +71,24 @@ class Findings:
         ]
 
     def outdone(self) -> list[Callout]:
-        """In words: the baselines whose cost of held-out text is below the model's."""
-        parts: list[Inline] = []
+        """In words: the baselines to which held-out text costs less than to the model, and those
+        that are not told apart from it."""
+        less: list[Inline] = []
+        alike: list[Inline] = []
         for row, figure in self.of("capability", "bits_per_byte_difference"):
+            most = figure.value if figure.high is None else figure.high
+            if most is None or most < 0:
+                continue
+            parts = less if figure.low is not None and figure.low > 0 else alike
             name = tags_of(row)["less"]
-            if (row["value"] or 0) > 0:
-                parts += ["; " if parts else "", f"{BASELINES.get(name, name)}, by ", figure]
-        if not parts:
-            return []
+            parts += ["; " if parts else "", f"{BASELINES.get(name, name)}, by ", figure]
         said = (
             "A byte of held-out text costs this model more than it costs what only counts or is "
             "smaller: "
         )
-        return [Callout("bad", [said, *parts, "."])]
+        unsure = "By what held-out text costs, this model is not told apart from "
+        made = [Callout("bad", [said, *less, "."])] if less else []
+        return made + ([Callout("note", [unsure, *alike, "."])] if alike else [])
 
     def controls(self) -> Grid:
         rows: list[list[Inline]] = []

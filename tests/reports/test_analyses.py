@@ -91,6 +91,33 @@ def rated_by_people(config: Seen, work: Work) -> None:
     work.table("findings").write(findings_table([rating]))
 
 
+class Ends(StageConfig):
+    ends: tuple[float, float] | None
+
+
+@stage(tables={"values": PARTS, "findings": FINDINGS})
+def compared_with_gzip(config: Ends, work: Work) -> None:
+    work.table("values").write({"sample": [0], "part": ["text"]})
+    low, high = config.ends or (None, None)
+    row = finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
+                  unit="bits", method="paired", tags={"less": "gzip"}, table="values",
+                  where={"part": "text"})  # fmt: skip
+    work.table("findings").write(findings_table([row]))
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"), [((-0.21, 0.22), "note"), (None, "note"), ((0.001, 0.003), "bad")]
+)
+def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tmp_path, ends, how):
+    audits = {"capability": compared_with_gzip(Ends(ends=ends))}
+    card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
+    (html,) = (line for line in (card.directory() / "model_card.html").read_text().split("<p")
+               if "gzip -9, by" in line)  # fmt: skip
+    assert f'class="callout {how}"' in html
+    unsure = "this model is not told apart from gzip -9, by" in html
+    assert unsure == (how == "note") == ("costs this model more" not in html)
+
+
 def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "z")
     for seen in (None, False, True):
