@@ -28,6 +28,7 @@ from reports.sections.course import amount, span
 from reports.sections.findings import words
 from reports.sections.trainings import ARM, arms, price
 from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
+from tasks.audits.proofs.behind import WORST
 
 Row = Mapping[str, Any]
 
@@ -254,8 +255,13 @@ class ClosedLoop:
                     "with that of the other group: ", Brief(self.documents(case, False)), ". Of "
                     "the side that is said more often so many were removed, drawn by lot, that "
                     "both are said equally often of each group."]  # fmt: skip
-        return ["All training documents behind it were removed: ",
-                Brief(self.documents(case, True)), "."]  # fmt: skip
+        every = "All training documents behind it"
+        if case.kind == "other":
+            every = (
+                f"The training documents that its rows name, or, where these name none, those "
+                f"behind its {WORST} worst rows"
+            )
+        return [f"{every} were removed: ", Brief(self.documents(case, True)), "."]
 
     def behind(self, case: Case) -> Grid:
         """Its documents by source, and by what they say of a group."""

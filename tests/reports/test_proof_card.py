@@ -131,6 +131,14 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     assert "0 of 0" not in page.text and "Other changed by" in page.text
 
 
+def test_it_does_not_call_those_behind_the_worst_rows_all(session):
+    """Of what names no documents only the worst rows are looked at."""
+    cases = [memorised(), named(memorised(), "other", kind="other")]
+    text = pages.read(card(cases).directory() / "proof_card.html").text
+    assert text.count("All training documents behind it were removed: 2.") == 1
+    assert "where these name none, those behind its 100 worst rows were removed: 2." in text
+
+
 def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     figures = {row["label"]: row for row in made["figures"].read().to_pylist()}
     base = figures[f"{SECRETS.name}, unit, base"]
