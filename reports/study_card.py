@@ -174,7 +174,9 @@ class Card:
         columns = ["what", "largest dose", "found there", "smallest found in 80 %",
                    "claimed without effect", "intervals cover"]  # fmt: skip
         note = "Candidates of a world share its model: intervals are over worlds. The largest dose "
-        note += "is that of all at which there is something to find."
+        note += (
+            "is that of all at which there is something to find. Intervals: those with two ends."
+        )
         return Grid("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
     # The sections --------------------------------------------------------------------------
@@ -199,6 +201,9 @@ class Card:
         if kind in self.rates.covered:
             covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
                        self.rates.covered[kind], " of cases."]  # fmt: skip
+            if without := self.rates.without_ends(kind):
+                covered += [" Not counted are ", Brief(without), " more, whose interval has one "
+                            "end or which have none."]  # fmt: skip
         section.add(Paragraph(covered))
         return section
 

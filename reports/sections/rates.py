@@ -151,6 +151,17 @@ class Rates:
             name, label, "candidates", (RATES, "unjudged"), where, aggregate="count"
         )
 
+    def without_ends(self, kind: str) -> Figure | None:
+        """How many candidates that were judged have no interval with two ends."""
+        where = {"kind": kind, "learned": True, "covered": None}
+        if not self.book.evidence(RATES, "units", where).rows:
+            return None
+        name = f"no-ends-{kind}"
+        return self.book.figures.get(name) or self.book.figure(
+            name, f"{KINDS[kind].title}: candidates whose interval has not two ends",
+            "candidates", (RATES, "units"), where, aggregate="count",
+        )  # fmt: skip
+
     def silent(self, kind: str) -> list[Inline]:
         """How many candidates of the largest dose have no verdict; nothing where all have one."""
         largest = self.largest(kind)
@@ -188,6 +199,8 @@ class Rates:
             if kind in self.covered:
                 parts += ["; its 95 % intervals covered the true figure in ",
                           *between(self.covered[kind])]  # fmt: skip
+                if without := self.without_ends(kind):
+                    parts += [" of those with two ends, which ", Brief(without), " have not"]
             made.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
                                    "the models of these worlds are small."]))  # fmt: skip
         return made

@@ -122,6 +122,19 @@ def test_nothing_to_measure_on_is_no_good_mark(session):
     assert made["Intervals"] == ("note", "Intervals: none can be compared with the true figure.")
 
 
+def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
+    two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
+    one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
+    said = "Not counted are 4 more, whose interval has one end or which have none."
+    assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
+    known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
+    card = model_card(artifacts.checkpoint(tmp_path / "x"), None, None,
+                      {"extraction": findings_with_p(NoConfig())}, {}, None, None, None, None,
+                      known, ModelCardConfig())  # fmt: skip
+    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    assert re.search(r"in 100\.0 %[^,]* of those with two ends, which 2 have not\.", text)
+
+
 def test_its_figures_are_means_of_candidates(session):
     made = rates(session)
     card = card_of(made)
