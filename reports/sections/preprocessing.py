@@ -181,17 +181,18 @@ def duplicates(corpus: CorpusFigures) -> Section:
     rows: list[list[Inline]] = []
     for row in corpus.profile["duplicates"].read().to_pylist():
         where = {"stage": row["stage"], "similarity": row["similarity"]}
-        low = row["similarity"]
-        label = f"pairs with similarity from {low:.2f}, {row['stage']}"
+        low = row["similarity"]  # of a bucket, the last of which holds equal sets alone
+        bucket = f"{low:.2f} to {low + 0.05:.2f}" if low < 1 else "1.00"
+        label = f"pairs with similarity {bucket}, {row['stage']}"
         rows.append(
             [
-                f"{low:.2f}",
+                bucket,
                 row["stage"],
                 corpus.sum("duplicates", "pairs", "pairs", label, **where),
             ]
         )
     if rows:
-        columns = ["Jaccard similarity, from", "stage", "pairs"]
+        columns = ["Jaccard similarity", "stage", "pairs"]
         section.add(Grid("Verified pairs of near copies", columns, rows, frozenset({2})))
     else:
         section.add(Paragraph(["No pair of near copies was found."]))

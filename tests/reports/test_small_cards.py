@@ -6,6 +6,7 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
@@ -96,6 +97,26 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         assert figures[f"cascade-{name}"]["value"] == row[name]
         assert figures[f"cascade-{name}"]["table"] == "cascade"
     assert figures["cascade-bound"]["n"] == row["toxic"]
+
+
+def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
+    corpus = artifacts.history()
+    corpus["deduplicate_near"] = near = deduplicate_near(
+        corpus["deduplicate"], {}, DeduplicateNearConfig()
+    )
+    sheet = datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies"))
+    page = pages.read(sheet.directory() / "datasheet.html")
+    (table,) = (
+        table for table in page.tables if table[0] == ["Jaccard similarity", "stage", "pairs"]
+    )
+    found = near["pairs"].read()["similarity"].to_pylist()
+    assert len(found) and 1.0 not in found
+    for bucket, _, pairs in table[1:]:
+        low, high = map(float, bucket.split(" to "))
+        assert high == pytest.approx(low + 0.05)
+        assert int(pairs) == sum(low - 1e-6 <= each < high - 1e-6 for each in found)
+    labels = [row["label"] for row in sheet["figures"].read().to_pylist()]
+    assert f"pairs with similarity {table[1][0]}, deduplicate_near" in labels
 
 
 def test_what_sources_declare_is_on_the_datasheet(tmp_path):
