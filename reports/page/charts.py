@@ -90,11 +90,15 @@ def _themed(svg: str) -> str:
 
 @functools.cache
 def _plain(text: str, limit: int = 28) -> str:
-    """A label from data: no mathematics, one line."""
+    """A label from data: no mathematics, one line. Long ones lose their middle, since many differ
+    in their ends alone."""
     from reports.page.masking import visible
 
-    text = " ".join(visible(text).split()).replace("$", r"\$")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = " ".join(visible(text).split())
+    if len(text) > limit:
+        end = limit // 2
+        text = f"{text[: limit - end - 1]}…{text[-end:]}"
+    return text.replace("$", r"\$")
 
 
 def line(

@@ -29,6 +29,9 @@ TESTED = ("by chance", "p, corrected", "q, card", "smallest effect seen")
 #: The audits of stereotypes, which planted ones calibrate.
 STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
 
+#: Lines of a chart.
+DRAWN = 30
+
 #: Columns of words.
 WORDS = ("part", "not measured because")
 
@@ -154,7 +157,8 @@ def amplification_chart(findings: Findings) -> list[Block]:
     found = findings.of("amplification", "women_share")
     caption = (
         "Share of women among the gendered mentions of an occupation in what the model writes, "
-        "with intervals. What the training text has stands in the table, by chance."
+        "with intervals. The dashed line is one half; what the training text has stands in the "
+        "table, by chance."
     )
     apart = [f for f in found if f[0]["slice"]]
     return interval_chart("amplification", apart, "share of women", caption, reference=0.5)
@@ -189,9 +193,12 @@ def interval_chart(
     name: str, found: Iterable[Finding], axis: str, caption: str, reference: float | None = None
 ) -> list[Block]:
     ordered = sorted(found, key=lambda f: natural(f[0]["slice"]))
-    known = [(row, figure) for row, figure in ordered if figure.value is not None][:30]
+    known = [(row, figure) for row, figure in ordered if figure.value is not None]
     if not known:
         return []
+    if len(known) > DRAWN:
+        caption += f" The first {DRAWN} of {len(known)}; the table has more."
+        known = known[:DRAWN]
     labels = [row["slice"].removeprefix("category=") or "all" for row, _ in known]
     ends = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)

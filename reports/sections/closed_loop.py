@@ -287,19 +287,20 @@ class ClosedLoop:
         shown = [(self.arm(arm), row) for (what, arm), row in case.effects.items()
                  if what == "value" and row["value"] is not None]  # fmt: skip
         none = case.get("nothing", REMOVED)
-        if none is not None and none["value"] is not None:
+        line = None if none is None else none["value"]
+        if none is not None and line is not None:
             shown.append((case.nothing, none))
         svg = charts.intervals(
             [name for name, _ in shown],
             [row["value"] for _, row in shown],
             [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
             case.unit,
-            none["value"] if none is not None else None,
+            line,
         )
         alt = "; ".join(f"{name} {show(row['value'], case.unit)} ({self.interval(row)})"
                         for name, row in shown)  # fmt: skip
         caption = "The mean of each arm with its interval."
-        if none is not None:
+        if line is not None:
             caption += f" The dashed line: {case.nothing}, in the arm {ARM[REMOVED]}."
         return Chart(slug(case.name), svg, f"{words(case.name)}: {alt}.", caption)
 

@@ -17,6 +17,10 @@ def _rows(book: Book, table: str) -> list[dict[str, Any]]:
     return book.artifacts["proof"][table].read().to_pylist()
 
 
+def _first(limit: int, every: int, table: str) -> str:
+    return f" The first {limit} of {every:,}; all are in the table {table}." * (every > limit)
+
+
 def arms(book: Book, masker: Masker, limit: int) -> Section:
     """Which trainings there are, and what each lacks, by source."""
     section = Section("The arms")
@@ -43,6 +47,7 @@ def arms(book: Book, masker: Masker, limit: int) -> Section:
         lines.append(cells)
     columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
     note = "The random arm takes of each source and length as many, as far as it has any left."
+    note += _first(limit, len(lines), "sources")
     grid = Grid("What was left out", columns, lines[: limit],
                 frozenset({1, 2, 3, 4}), note)  # fmt: skip
     section.add(grid)
@@ -55,7 +60,8 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
     rows: list[list[Inline]] = []
     known = {(r["kind"], r["name"], r["arm"]): r for r in _rows(book, "price")}
     arms = list(dict.fromkeys(arm for _, _, arm in known))
-    for kind, name in list(dict.fromkeys(key[:2] for key in known))[:limit]:
+    texts = list(dict.fromkeys(key[:2] for key in known))
+    for kind, name in texts[:limit]:
         cells: list[Inline] = [masker.shown("all text" if kind == "all" else (
             f"{kind} {name}"), "label")]  # fmt: skip
         for arm in arms:
@@ -76,5 +82,6 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
         "better. What the removal costs beyond the random arm, and beyond what seeds differ "
         "by, is its price."
     )
+    note += _first(limit, len(texts), "price")
     section.add(Grid("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note))
     return section

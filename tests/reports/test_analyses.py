@@ -3,6 +3,8 @@
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
+from reports.page.figures import Evidence, Figure
+from reports.sections.analyses import interval_chart
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
 from tasks.contract import NoConfig, StageConfig, Work, stage
 from tasks.measures.estimates import estimate
@@ -116,6 +118,18 @@ def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tm
     assert f'class="callout {how}"' in html
     unsure = "this model is not told apart from gzip -9, by" in html
     assert unsure == (how == "note") == ("costs this model more" not in html)
+
+
+def test_a_chart_of_some_parts_says_of_how_many():
+    def drawn(count):
+        evidence = Evidence("audit_bias", None, "values", {})
+        figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
+        found = [({"slice": f"category={n}"}, figure) for n in range(count)]
+        (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
+        return chart.caption, chart.alt.count(" to ")
+
+    assert drawn(45) == ("As drawn. The first 30 of 45; the table has more.", 30)
+    assert drawn(30) == ("As drawn.", 30)
 
 
 def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):

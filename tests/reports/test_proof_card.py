@@ -7,7 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from reports.page.figures import Book
+from reports.page.masking import Masker
 from reports.proof_card import ProofCardConfig, proof_card
+from reports.sections.closed_loop import Case, ClosedLoop
 from tasks.audits.proofs import proof as tables
 from tasks.audits.proofs.arms import effects, lines
 from tasks.audits.proofs.behind import BEHIND
@@ -47,7 +50,7 @@ def named(measured, name, **more):
     return replace(measured, case=measured.case.model_copy(update={"name": name, **more}))
 
 
-def card(cases, why=None):
+def card(cases, why=None, lines_shown=40):
     """The page of these cases; ``why``: of a case nothing was removed."""
     rows = {name: [] for name in SCHEMAS}
     for found in cases:
@@ -62,13 +65,14 @@ def card(cases, why=None):
     arms = ("base", "removed", "random", "seed 1")
     rows["arms"] = [{"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20}
                     for a in arms]  # fmt: skip
-    rows["sources"] = [{"arm": a, "source": HOSTILE, "documents": 2, "bytes": 20}
-                       for a in ("removed", "random")]  # fmt: skip
-    rows["price"] = [{"kind": "identity", "name": HOSTILE, "arm": a, "bits_per_byte": 2 + n / 10,
-                      "more": n / 10} for n, a in enumerate(arms)]  # fmt: skip
+    rows["sources"] = [{"arm": a, "source": source, "documents": 1, "bytes": 10}
+                       for a in ("removed", "random") for source in (HOSTILE, "town")]  # fmt: skip
+    rows["price"] = [{"kind": "identity", "name": name, "arm": a, "bits_per_byte": 2 + n / 10,
+                      "more": n / 10} for name in (HOSTILE, "women")
+                     for n, a in enumerate(arms)]  # fmt: skip
     proof = made_proof(RowsConfig(tables=json.dumps(rows)))
     behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
-    return proof_card(proof, behind, {}, ProofCardConfig(title="Model"))
+    return proof_card(proof, behind, {}, ProofCardConfig(title="Model", lines_shown=lines_shown))
 
 
 @pytest.fixture
@@ -152,6 +156,23 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     page = pages.read(folder / "proof_card.html")
     leading = {href for href, _ in page.figures}
     assert len(leading) > 20 and all((folder / href).exists() for href in leading)
+
+
+def test_tables_that_are_cut_say_so(session):
+    text = pages.read(card([memorised()], lines_shown=1).directory() / "proof_card.html").text
+    assert "The first 1 of 2; all are in the table sources." in text
+    assert "The first 1 of 2; all are in the table price." in text
+    assert "The first" not in pages.read(card([memorised()]).directory() / "proof_card.html").text
+
+
+@pytest.mark.parametrize(("nothing", "lines"), [(None, 0), (0.1, 1)])
+def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
+    row = {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "share"}
+    none = {**row, "value": nothing, "low": None, "high": None}
+    found = {("value", "base"): row, ("nothing", "removed"): none}
+    case = Case("x: y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
+    chart = ClosedLoop(Book({}), Masker(), "t", 40).chart(case)
+    assert chart.svg.count("dasharray: 4") == chart.caption.count("The dashed line") == lines
 
 
 def test_it_is_markdown_with_charts_too(made):

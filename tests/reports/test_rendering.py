@@ -108,6 +108,13 @@ def test_linkifying_renderers_find_nothing_to_link():
     assert re.search(r"(?<!\\)://", outside) is None
 
 
+def test_long_labels_that_differ_in_their_ends_are_told_apart():
+    labels = [f"a group whose name is long, {who}" for who in ("men", "women")]
+    svg = charts.intervals(labels, [0.1, 0.2], [None, None], "share")
+    shown = re.findall(r">([^<>]*…[^<>]*)<", svg)
+    assert len({*shown}) == 2 and all(len(label) == 28 for label in shown)
+
+
 def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
     def draw() -> list[str]:
         labels = ["<b>&amp;</b>", "$x^2$", "a" * 99, "\u202eb"]
