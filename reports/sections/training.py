@@ -81,7 +81,7 @@ def _log_figure(book: Book, stage: str, column: str, unit: str, how: Any, label:
 def loss_curve(pretrained: Artifact) -> list[Block]:
     log = pretrained["log"].read(["step", "loss", "validation_loss"])
     steps, losses, validated = (log[name].to_pylist() for name in log.column_names)
-    every = -(-len(steps) // 200)  # at most 200 points
+    every = max(1, -(-len(steps) // 200))  # at most 200 points
     means = []
     for start in range(0, len(steps), every):
         part = [loss for loss in losses[start : start + every] if loss is not None]
@@ -110,7 +110,7 @@ def checkpoints(
 ) -> list[Block]:
     """``marks``: what is said of a checkpoint, by its content; ``first``: what step 0 is."""
     table = book.artifacts[stage]["checkpoints"].read().to_pylist()
-    every = -(-len(table) // lines_shown)
+    every = max(1, -(-len(table) // lines_shown))
     rows: list[list[Inline]] = []
     for row in table[::-1][::every][::-1]:  # the last one always
         where = {"step": row["step"]}

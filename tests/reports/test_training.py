@@ -1,10 +1,14 @@
 """The training run, its samples and the tokenizer on the model card: groups, masks, what lacks."""
 
 import json
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from reports.model_card import ModelCardConfig, model_card
+from reports.page.figures import Book
+from reports.sections.training import checkpoints, loss_curve
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
 from tasks.contract import HallmarkError
 from tests.reports import artifacts, pages
@@ -32,6 +36,15 @@ def tables(page, *head):
 
 def words(page):
     return " ".join(page.text.split())
+
+
+def test_a_training_of_no_step_has_neither_curve_nor_checkpoints():
+    def table(*names):
+        return SimpleNamespace(read=lambda _=None: pa.table({name: [] for name in names}))
+
+    left = {"log": table("step", "loss", "validation_loss"), "checkpoints": table("step")}
+    assert loss_curve(left) == []
+    assert checkpoints(Book({"pretrain": left}), "pretrain", {}, "the untrained model", 40) == []
 
 
 # Held-out text by group ------------------------------------------------------------------------
