@@ -2,9 +2,9 @@
 
 What a column's kind does not allow is denied (tasks/contract/columns.py). Text of the corpus or of
 a model is shown where a scorer found it harmless, and nowhere else; ``personal`` is never shown.
-In all that is shown, personal data and credentials (found as ``tasks.corpus.scrub`` finds them) and
-the secrets of planted documents are masked. Characters that a reader cannot see, or that turn the
-text around them, are written out.
+In all that is shown, personal data and credentials (found as ``tasks.corpus.scrub`` finds them, and
+whatever nobody sees stands in them) and the secrets of planted documents are masked. Characters
+that a reader cannot see, or that turn the text around them, are written out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,6 +23,19 @@ OFFENSIVE = 0.5
 #: a score; every other kind of text is shown nowhere.
 OPEN = ("audit text", "project text", "label", "id", "figure")
 JUDGED = ("corpus text", "model text")
+
+#: Unicode's default ignorable characters, which nobody sees (some are letters, some marks), and the
+#: blank of braille; as a class of a regular expression.
+UNSEEN = (
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+_UNSEEN = re.compile(UNSEEN)
+
+#: A secret with so many letters and digits is found by them alone.
+_LONG = 8
+_BETWEEN, _LETTER = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
 
 _READ = 4000  # characters of a text that are looked at ...
 _MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
@@ -44,9 +57,10 @@ class Masker:
         regions: Iterable[str] = (),
     ) -> None:
         self.threshold, self.regions = threshold, frozenset(regions)
-        # The longest first: one secret may begin with another.
-        words = sorted({s for s in secrets if s.strip()}, key=lambda s: (-len(s), s))
-        self._secrets = re.compile("|".join(map(re.escape, words))) if words else None
+        words = {bare for secret in secrets if (bare := _bare(secret)).strip()}
+        letters = {word: _BETWEEN.sub("", word) for word in words}
+        self._long = sorted({found for found in letters.values() if len(found) >= _LONG})
+        self._short = sorted(word for word, found in letters.items() if len(found) < _LONG)
         self._seen: dict[tuple[str, int, tuple[str, str]], str] = {}
 
     def is_offensive(self, score: float | None) -> bool:
@@ -106,17 +120,29 @@ class Masker:
 
     def spans(self, text: str) -> list[tuple[int, int, str]]:
         """Spans to mask, in order, not overlapping."""
-        found = [(start, end, kind.lower()) for kind, start, end in self._find(text)]
-        if self._secrets:
-            found += [(*match.span(), "planted secret") for match in self._secrets.finditer(text)]
+        seen = [n for n, c in enumerate(text) if _is_seen(c)] if _hides(text) else range(len(text))
+        bare = "".join([text[n] for n in seen]) if len(seen) < len(text) else text
+        found = [*self._find(bare), *(("planted secret", *span) for span in self._planted(bare))]
+        named = [(seen[a], seen[b - 1] + 1, kind.lower()) for kind, a, b in found]
+        if bare is not text:  # what nobody sees may also set apart what it stands between
+            spaced = "".join(c if _is_seen(c) else " " for c in text)
+            named += [(start, end, kind.lower()) for kind, start, end in self._find(spaced)]
         merged: list[tuple[int, int, str]] = []
-        for start, end, kind in sorted(found):
+        for start, end, kind in sorted(named):
             if merged and start < merged[-1][1]:
                 first, last, name = merged[-1]
                 merged[-1] = (first, max(last, end), name)
             else:
                 merged.append((start, end, kind))
         return merged
+
+    def _planted(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where secrets stand; long ones also written with other marks between their letters."""
+        yield from _occurrences(self._short, text)
+        letters = _BETWEEN.sub("", text)
+        if found := list(_occurrences(self._long, letters)):
+            places = [match.start() for match in _LETTER.finditer(text)]
+            yield from ((places[start], places[end - 1] + 1) for start, end in found)
 
     @cached_property
     def _find(self) -> Callable[[str], Any]:
@@ -169,14 +195,33 @@ def blocks(text: str, limit: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    """Control, format, private and lone surrogate characters written out as ‹U+202E›.
+    """What a reader cannot see written out as ‹U+202E›: control, format, private and lone surrogate
+    characters, and UNSEEN.
 
     Line breaks and tabs stay: the renderers deal with them.
     """
-    if text.isprintable():
+    if not _hides(text):
         return text
-    return "".join(c if c in "\n\t" or _is_plain(c) else f"‹U+{ord(c):04X}›" for c in text)
+    return "".join(c if _is_seen(c) else f"‹U+{ord(c):04X}›" for c in text)
 
 
-def _is_plain(character: str) -> bool:
-    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+def _bare(text: str) -> str:
+    return "".join(filter(_is_seen, text))
+
+
+def _occurrences(words: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
+    for word in filter(text.__contains__, words):
+        start = text.find(word)
+        while start >= 0:
+            yield start, start + len(word)
+            start = text.find(word, start + 1)
+
+
+def _hides(text: str) -> bool:
+    """Whether a text may hold what nobody sees: a quick look."""
+    return not text.isprintable() or bool(_UNSEEN.search(text))
+
+
+def _is_seen(character: str) -> bool:
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    return character in "\n\t" or not (hidden or _UNSEEN.match(character))

@@ -25,6 +25,45 @@ def test_secrets_are_masked_wherever_they_stand_and_the_longest_first():
     assert masker.text("a.b but not axb") == "[planted secret masked] but not axb"
 
 
+#: Some of each block of characters that nobody sees, whatever Unicode calls them.
+UNSEEN = [
+    *"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180f\u200b\u200d\u2060\u206f\u2800\u3164\ufe00\ufe0f",
+    *"\ufeff\uffa0\U0001bca0\U0001d173\U000e0041\U000e0101\U000e01ef\x1b", "\u00ad\ufe0f",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unseen", UNSEEN, ids=ascii)
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("jane.roe@corp.example", "email"), ("+44 20 7946 0018", "phone"), ("+442079460018", "phone"),
+     ("4111 1111 1111 1111", "card"), ("DE89370400440532013000", "iban"), ("93.184.216.34", "ip"),
+     ("AKIAQYLPMN5HHHFPZAM2", "secret"), ("482 913", "planted secret")],
+)  # fmt: skip
+def test_what_nobody_sees_unmasks_nothing(text, kind, unseen):
+    masker = Masker(["482 913"])
+    masked = f"so [{kind} masked] it is"
+    for place in range(1, len(text)):
+        assert masker.text(f"so {text[:place]}{unseen}{text[place:]} it is") == masked
+    assert masker.text(f"so {unseen.join(text)} it is") == masked
+    shown = masker.text(f"so{unseen}{text}{unseen}it is")  # it may stand for a space, too
+    assert "soit is".endswith(re.sub(r"‹.*?›|\[.*?\]", "", shown))
+
+
+def test_a_long_secret_is_masked_whatever_stands_between_its_letters():
+    masker = Masker(["482 913 057", "12 34 56"])
+    for written in (
+        "482913057",
+        "482-913-057",
+        "4 8 2 9 1 3 0 5 7",
+        "482.\n913_057",
+        "482, 913, 057",
+    ):
+        assert masker.text(f"pin {written}!") == "pin [planted secret masked]!"
+    assert (
+        masker.text("48291305 or 123456, 12 34 56") == "48291305 or 123456, [planted secret masked]"
+    )
+
+
 def test_overlapping_spans_leave_nothing_behind():
     masker = Masker(["roe@corp.example and 9"])
     assert masker.text("jane.roe@corp.example and 9.") == "[email masked]."
@@ -122,7 +161,9 @@ def test_characters_that_cannot_be_seen_are_written_out():
     assert visible(text) == (
         "a‹U+202E›b‹U+200B›c‹U+0000›d‹U+001B›e‹U+FEFF›f‹U+D800›g‹U+2028›h"
     )  # fmt: skip
-    assert visible("plain\n\ttext, 漢字, é") == "plain\n\ttext, 漢字, é"
+    assert visible("plain\n\ttext, 漢字, é, e\u0301") == "plain\n\ttext, 漢字, é, e\u0301"
+    for character in "".join(UNSEEN):
+        assert visible(f"a{character}b") == f"a‹U+{ord(character):04X}›b"
 
 
 @given(st.text())
