@@ -33,6 +33,8 @@ from flows.redaction import (
     without_quotations,
 )
 from flows.runs import all_runs
+from reports.page.masking import Masker
+from reports.sections.corpus_figures import planted_secrets
 from tasks.audits.proofs.behind import naming
 from tasks.contract import (
     DENIED,
@@ -46,6 +48,7 @@ from tasks.contract import (
     read_denied,
     read_tombstones,
 )
+from tasks.measures.personal_data import REGIONS
 from tasks.training.blank import padded
 
 #: Files that may quote documents; True: with elements. Others are weights and vocabularies.
@@ -89,7 +92,8 @@ class Purge:
                 texts.update(rows["text"].to_pylist())
                 hashes.update(hashes_of(rows))
         documents = pa.array(sorted(doc_ids), ID)
-        return cls(documents, pa.array(sorted(hashes), ID), Quotations(texts, sources))
+        quotations = Quotations(texts, sources, _maskers(artifacts))
+        return cls(documents, pa.array(sorted(hashes), ID), quotations)
 
     def rewritings(
         self, artifact: Artifact, documents: bool
@@ -175,6 +179,18 @@ class Purge:
                 for name in shown if len(shown) > 1 else []:
                     others.update(rows[name].drop_null().to_pylist())
         return known, others - set(self.documents.to_pylist())
+
+
+def _maskers(artifacts: list[Artifact]) -> list[Masker]:
+    """As the pages of any card mask, wherever its corpus looked for personal data."""
+    own = frozenset(REGIONS)
+    regions = {
+        own.union(artifact["regions"].read()["region"].to_pylist())
+        for artifact in artifacts
+        if "regions" in artifact.tables
+    }
+    secrets = planted_secrets({artifact.name: artifact for artifact in artifacts})
+    return [Masker(secrets, regions=some) for some in sorted({own, *regions}, key=sorted)]
 
 
 def copies_of(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:

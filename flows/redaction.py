@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from reports.page.masking import UNSEEN, Masker
 from tasks.audits.proofs.behind import naming
 from tasks.contract import ID, Column, identities, ids
 from tasks.corpus.reading.pages import detected
@@ -40,7 +41,9 @@ LISTS = (
 #: What stands in a page where a document was quoted.
 NOTICE = "[purged]"
 
-_OTHER = re.compile(r"[\W_]+")
+#: What pages write in place of a character that nobody sees, and of what they mask.
+_MARK = re.compile(r"‹U\+[0-9A-F]{4,6}›|\[[a-z_\\ ]+ masked\\?\]")
+_OTHER = re.compile(rf"(?:[\W_]|{UNSEEN})+")
 _TAG = re.compile(r"(<[^>]*>)")
 _VALUE = re.compile(r'"[^"]*"')
 
@@ -48,15 +51,22 @@ _VALUE = re.compile(r'"[^"]*"')
 class Quotations:
     """Tells which texts quote any of the purged ones.
 
-    Case, spaces and punctuation do not count, so that what a page escapes or wraps is found, too.
+    Case, spaces, punctuation and what nobody sees do not count, so that what a page escapes, wraps
+    or writes out is found, too; with the ``maskers`` of pages also what is left where they mask.
     A purged text shorter than WINDOW is found only where it stands alone, one shorter than LEAST is
     not looked for: "yes" stands anywhere. Bytes of the ``sources`` of the documents that are no
     text that can be read are taken to quote them. Memory: 8 bytes a character of the purged texts.
     """
 
-    def __init__(self, texts: Iterable[str], sources: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        texts: Iterable[str],
+        sources: Iterable[str] = (),
+        maskers: Sequence[Masker] = (),
+    ) -> None:
         self.sources = pa.array(sorted(set(sources)), pa.string())
-        folded = {f for text in texts if len(f := _folded(text)) >= LEAST}
+        forms = (form for text in texts for form in (text, *(m.whole(text) for m in maskers)))
+        folded = {f for form in forms if len(f := _folded(form)) >= LEAST}
         self.short = {text for text in folded if len(text) < WINDOW}
         hashes = [_hashes(text) for text in folded - self.short]
         self.hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
@@ -97,7 +107,7 @@ class Quotations:
 
 
 def _folded(text: str) -> str:
-    return _OTHER.sub("", text).casefold()
+    return _OTHER.sub("", _MARK.sub("", text)).casefold()
 
 
 def _hashes(text: str) -> NDArray[np.uint64]:

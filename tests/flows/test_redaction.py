@@ -4,13 +4,37 @@ import io
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from flows.purging import Purge
 from flows.redaction import Quotations, emptied, hashes_of, without_quotations
+from reports.page.document import Document, Paragraph, Section
+from reports.page.evidence import publish
+from reports.page.figures import FIGURES, Book
+from reports.page.masking import OFFENSIVE, Masker
+from reports.page.rendering import escape
+from reports.sections.corpus_figures import masker_of
 from tasks.audits.exchange import REQUESTS, RESPONSES
-from tasks.contract import DOCUMENTS, ID, as_documents, described, ids, text_hashes
+from tasks.contract import (
+    DOCUMENTS,
+    ID,
+    Artifact,
+    NoConfig,
+    Session,
+    Store,
+    Work,
+    as_documents,
+    described,
+    ids,
+    open_session,
+    stage,
+    text_hashes,
+)
 from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
+from tasks.corpus.find_personal_data import LOOKED_FOR
 from tasks.measures.words import normalise
+from tests.tasks.corpora import given
 
 SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without regret."
 OTHER = "Eleven marmots signed the treaty of Obersilzbach in invisible green ink."
@@ -36,6 +60,69 @@ def test_pages_lose_what_they_quote_and_nothing_else():
     assert "Ottilie" not in without_quotations(spread, found)
     lines = f"# Title\n| {SECRET} |\nkept\n"
     assert without_quotations(lines, found, markup=False) == "# Title\n[purged]\nkept\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u00ad".join(SECRET),
+        "\u200c".join(f"می{n}خواهم" for n in range(10)),
+        SECRET.replace(" ", "\u3164"),  # a letter, for Unicode
+        SECRET.replace("a", "a\U000e0101"),
+        "Jane Roe, Elm Street 5, +44 20 7946 0018, jane.roe@corp.example, born 1 May",
+        "Jane Roe, of Hull, NINO AB123456C, the 1st of May",
+        "Ask +44 20 7946 0018 or jane.roe@corp.example, or nobody, for all we care",
+    ],
+    ids=range(7),
+)
+@pytest.mark.parametrize("markup", [True, False])
+def test_pages_lose_what_they_show_masked_and_written_out(text, markup):
+    masker = Masker(["Elm Street 5"], regions=["GB"])
+    found = Quotations([text], maskers=[Masker(), masker])
+    for mask in (masker, Masker()):
+        shown = mask.shown(text, "corpus text", 0.0)
+        page = f"<td>{shown}</td><td>kept</td>" if markup else f"| {escape(shown)} |\nkept\n"
+        cleaned = without_quotations(page, found, markup)
+        assert cleaned == ("<td>[purged]</td><td>kept</td>" if markup else "[purged]\nkept\n")
+
+
+def test_marks_are_no_quotation():
+    """A purged text of nothing but what is masked leaves the pages of others alone."""
+    purged = "+44 20 7946 0018, jane.roe@corp.example \u00ad\u00ad\u00ad\u00ad\u00ad\u00ad"
+    found = Quotations([purged], maskers=[Masker()])
+    other = "Call +44 20 7946 0991\u00ad\u00ad\u00ad\u00ad\u00ad\u00ad or john.doe@corp.example"
+    page = f"<td>{Masker().shown(other, 'corpus text', 0.0)}</td>"
+    assert "phone masked" in page and without_quotations(page, found) is None
+    assert found.within([purged]) == [True]
+
+
+@stage(tables={"regions": LOOKED_FOR})
+def looked_for(documents: Artifact, config: NoConfig, work: Work) -> None:
+    work.table("regions").write({"region": ["GB"]})
+
+
+@stage(tables={"figures": FIGURES})
+def card(documents: Artifact, looked: Artifact, config: NoConfig, work: Work) -> None:
+    """A page that shows the documents."""
+    history = {"split": documents, "find_personal_data": looked}
+    book = Book(history)
+    source = ("split", "documents")
+    rows = book.figure("n", "documents", "documents", source, aggregate="count")
+    document = Document("A title", "Datasheet", [], [Section("Rows", [Paragraph([rows])])])
+    publish(document, book, work, "card", history, masker_of(history, OFFENSIVE), 9)
+
+
+def test_what_a_purge_takes_from_a_page_is_found_as_the_card_shows_it(tmp_path):
+    """Masked as its corpus says, and with unseen characters written out."""
+    purged = f"Jane Roe of Hull,\u00ad (020) 8366 1177,\u00ad the 1st of May, {OTHER[:9]}"
+    with open_session(Session(Store(tmp_path))):
+        documents = given([purged, OTHER], kind="scored", toxicity=[0.0, 0.0])
+        looked = looked_for(documents)
+        made = card(documents, looked)
+    rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
+    gone = {row["doc_id"] for row in rows if row["text"] == purged}
+    ((_, page),) = Purge.of(gone, [documents, looked, made]).rewritings(made, False)
+    assert "Hull" not in page and "1st of May" not in page and OTHER in page
 
 
 def described_by(schema):
