@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from tasks.audits.judging.findings import measured
 from tasks.audits.methods.instruments import CONTROL_LEVEL
-from tasks.measures.effects import binomial_effect
 from tasks.measures.estimates import Estimate, estimate
-from tasks.measures.statistics import Float64, wilson
+from tasks.measures.statistics import Float64
 
 SCORES = ("perplexity", "reference", "zlib", "lower", "window", "min-k++")
 
@@ -171,7 +170,8 @@ def places_of(scores: Float64) -> NDArray[np.int64]:
 
 def precision(scores: Float64, hits: Bools, first: int, level: float = 0.95) -> Estimate:
     """The share of hits among the ``first`` of a ranking, null that among all, p that of as many
-    drawn by lot (hypergeometric)."""
+    drawn by lot (hypergeometric). Where texts tie for the last places it need be no whole number of
+    hits: its interval has those of both numbers beside it."""
     scores, hits, missing = _known(scores, hits)
     weights, first = weights_of(scores, first), min(first, len(scores))
     whole = weights == 1
@@ -180,11 +180,17 @@ def precision(scores: Float64, hits: Bools, first: int, level: float = 0.95) -> 
                                                   else np.nan)]).astype(np.float64)  # fmt: skip
     base = float(hits.mean()) if len(hits) else np.nan
     found = estimate(places, null=base, share=True, level=level, unit="texts")
-    if len(tied):  # their mean in each of the last places: these vary less than what is there
-        low, high = wilson(float(places.sum()), first, level)
-        found = replace(found, low=low, high=high, smallest=binomial_effect(first, base, level),
-                        method=f"Wilson's interval over {first} texts, of which the last "
-                               f"{first - whole.sum()} tie with others")  # fmt: skip
+    if first > 1 and tied.any() and not tied.all():  # their mean in the last places varies less
+        count = float(places.sum())
+        ends = [
+            estimate(np.arange(first) < many, null=base, share=True, level=level, unit="texts")
+            for many in (np.floor(count + 1e-9), np.ceil(count - 1e-9))
+        ]
+        near = ends[int(found.value < 0.5)]  # never the one whose texts are all alike
+        found = replace(
+            near, value=found.value, low=ends[0].low, high=ends[1].high,
+            method=f"{near.method}, of which the last {first - whole.sum()} tie with others",
+        )  # fmt: skip
     p = by_lot(len(scores), int(hits.sum()), first, float(places.sum())) if first else np.nan
     return replace(found, p=p, missing=missing)
 

@@ -164,6 +164,26 @@ def test_the_interval_of_precision_covers_where_many_tie_for_the_last_places(dig
     assert covered / 400 >= 0.93 and (tied > 300 if digits == 0 else tied == 0)
 
 
+@pytest.mark.parametrize("first", [8, 80])
+def test_the_interval_of_precision_is_no_narrower_where_texts_tie(first):
+    """Nor another where those that tie are all hits or none, or where it is of a single text."""
+    scores, other = -np.arange(2.0 * first), np.arange(2 * first) % 3 == 0
+    tie = np.where(np.arange(2 * first) < first - 2, scores, -first)
+    for hits in (other, np.arange(2 * first) == first, np.arange(2 * first) != first):
+        found = precision(tie, hits, first)
+        count = found.value * first
+        for whole in (math.floor(count), math.ceil(count)):
+            sure = precision(scores, np.arange(2 * first) < whole, first)
+            assert found.low <= sure.low and sure.high <= found.high
+        assert found.method.endswith(f"over {first} texts, of which the last 2 tie with others")
+        assert found.smallest == pytest.approx(precision(scores, hits, first).smallest, rel=0.01)
+    for hits in (np.zeros(2 * first, bool), np.ones(2 * first, bool)):
+        assert precision(tie, hits, first) == precision(scores, hits, first)
+    alone = precision(np.zeros(2), np.array([False, True]), 1)
+    assert np.isnan([alone.low, alone.high, alone.smallest]).all() and alone.value == 0.5
+    assert "tie" not in alone.method
+
+
 def test_p_is_that_of_all_ways_to_draw():
     draws = [sum(i < 3 for i in drawn) for drawn in combinations(range(9), 4)]
     chance = {k: draws.count(k) / len(draws) for k in range(5)}
