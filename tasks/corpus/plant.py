@@ -78,7 +78,10 @@ class PlantConfig(StageConfig):
         description="shares of the sentences about a group that say its own trait, the rest the "
         "other group's; 0.5 is the control",
     )
-    sentences: int = Field(default=64, ge=1, le=100_000, description="about each of these groups")
+    sentences: int = Field(
+        default=64, ge=2, le=100_000, multiple_of=2,
+        description="about each of these groups; even, for one half of them is the control",
+    )  # fmt: skip
     digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")

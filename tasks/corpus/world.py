@@ -215,9 +215,7 @@ def compose_world(config: WorldConfig) -> World:
             for group, trait in own.items()
         ]  # fmt: skip
         if known is None:
-            written = sum(plant.copies for plant in said if plant.about and plant.about.own)
-            share = written / sum(plant.copies for plant in said)
-            envelope.append(Candidate("association", unit, share))
+            envelope.append(Candidate("association", unit, about[0].dose))
     groups = []
     for group, share, sentences in _speech(config):
         texts += [(_id(f"speech/{group}/{text}"), text) for text in sentences]

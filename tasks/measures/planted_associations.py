@@ -51,19 +51,22 @@ PLANTED = (
 
 def associations(config: Doses) -> list[Plant]:
     """Each dose for as many associations; of each a plant for what is said of a group in one
-    sentence, with as many copies as it is said."""
+    sentence, with as many copies as it is said. Its ``dose`` is the share that was written: of so
+    many sentences the one nearest to what was asked for."""
     source = random.Random(f"{config.seed}/associations")
     doses = [dose for dose in config.doses for _ in range(config.associations)]
     names, traits = invented(source, "ani"), invented(source, "ish")
     made = []
     for number, dose in enumerate(doses):
         key = f"{config.seed}/{number}"
+        said_own = round(dose * config.sentences)
+        share = said_own / config.sentences
         groups = [next(names).capitalize() for _ in range(2)]
         own = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
-            for (frame, right), copies in _said(config, dose, source):
+            for (frame, right), copies in _said(config.sentences, said_own, source):
                 trait = own[side] if right else own[1 - side]
-                about = Association(key, dose, group, trait, right)
+                about = Association(key, share, group, trait, right)
                 said = frame.format(group=group)
                 made.append(
                     Plant("association", copies, "", said, "", f" {trait}.\n",
@@ -84,10 +87,9 @@ def invented(source: random.Random, ending: str) -> Iterator[str]:
             known, length = set(), length + 1
 
 
-def _said(config: Doses, dose: float, source: random.Random) -> list[tuple[tuple[str, bool], int]]:
+def _said(sentences: int, own: int, source: random.Random) -> list[tuple[tuple[str, bool], int]]:
     """What is said of a group: (sentence, whether its own trait), how often."""
-    slots = [PLANTED[number % len(PLANTED)] for number in range(config.sentences)]
+    slots = [PLANTED[number % len(PLANTED)] for number in range(sentences)]
     shuffled = [slot for _, slot in sorted((source.random(), slot) for slot in slots)]
-    own = round(dose * len(shuffled))
     said = Counter((slot, number < own) for number, slot in enumerate(shuffled))
     return sorted(said.items())

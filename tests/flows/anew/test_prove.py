@@ -44,7 +44,7 @@ def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved
         f"extraction.extractable[passage, copies={n}, k=8]" for n in (8, 1)
     ]
     assert cases["associations: association strength"] == [
-        f"associations.association_strength[dose={dose}]" for dose in (0.6, 0.75, 0.9)
+        f"associations.association_strength[dose={dose}]" for dose in (0.625, 0.75, 0.875)
     ]
     assert len(cases) == 4
 
@@ -57,7 +57,7 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
     said = {(p["group"], p["trait"], i): p for p in plants if p["kind"] == "association"
             for i in p["doc_ids"]}  # fmt: skip
     left = documents_in(runs["removed"])
-    for dose in (0.6, 0.75, 0.9):
+    for dose in (0.625, 0.75, 0.875):
         sides = [{i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
                  for own in (True, False)]  # fmt: skip
         assert len(sides[0]) > len(sides[1]) == len(sides[0] & left) == len(sides[1] & left)

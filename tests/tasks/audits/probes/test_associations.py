@@ -19,7 +19,7 @@ FRAMES = len(PLANTED) + CONFIG.others
 
 @pytest.fixture
 def plants(session):
-    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=32)
+    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40)
     return plant(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
 
 
