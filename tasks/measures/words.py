@@ -49,13 +49,17 @@ def _folded(texts: pa.Array) -> pa.Array:
 
 
 def _cut(words: pa.Array) -> pa.Array:
-    """Without the marks behind thirty: of words that can have so many, of two bytes at least each.
-    To compile the expression takes as long as to normalise megabytes."""
+    """Without the marks behind thirty: of words that have so many, of two bytes at least each. To
+    compile the expression takes as long as to normalise megabytes, to count marks hardly any."""
     long = pc.greater(pc.binary_length(words), 2 * 30)
     if not pc.any(long).as_py():
         return words
-    cut = pc.replace_substring_regex(words.filter(long), f"({_MARK}{{30}}){_MARK}+", r"\1")
-    return pc.replace_with_mask(words, long, cut)
+    many = pc.greater(pc.count_substring_regex(words.filter(long), _MARK), 30)
+    if not pc.any(many).as_py():
+        return words
+    many = pc.replace_with_mask(long, long, many)
+    cut = pc.replace_substring_regex(words.filter(many), f"({_MARK}{{30}}){_MARK}+", r"\1")
+    return pc.replace_with_mask(words, many, cut)
 
 
 def _spaced_once(texts: pa.Array) -> pa.Array:

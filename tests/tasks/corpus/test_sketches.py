@@ -96,6 +96,17 @@ def test_marks_beyond_thirty_in_a_row_are_left_out_and_take_little_time(mark):
     assert time.process_time() - start < 1
 
 
+def test_long_words_without_such_marks_are_soon_normalised():
+    """As of writing without spaces, where every sentence is one; and they stay as they are."""
+    text = "これは日本語の文章であり、単語の間に空白がない普通の文である" * 3
+    column = pa.array([text, "e" + "\u0301\u0323 e" * 40], pa.large_string())
+    assert normalise(column).to_pylist() == [whole(each) for each in column.to_pylist()]
+    start = time.process_time()
+    for _ in range(50):
+        normalise(column)
+    assert time.process_time() - start < 1
+
+
 @settings(deadline=None)
 @given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
 def test_normalisation_and_shingles(texts, length):
