@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -33,7 +32,7 @@ from reports.sections.checkpoint import parameters, settings
 from reports.sections.task_scores import COUNTS, FINETUNE, PREDICTIONS, Scores
 from reports.sections.task_use import ours, theirs
 from reports.sections.training import checkpoints, loss_curve, steps_taken
-from tasks.contract import Artifact, StageConfig, Work, stage
+from tasks.contract import Artifact, StageConfig, Work, expanded, stage
 
 TASKS = {
     "pairs": "answers sources with targets",
@@ -171,7 +170,7 @@ class Card:
         rows: list[list[Inline]] = []
         for key, what in holds.items():
             if path := data.get(key):
-                name = Path(path).expanduser()
+                name = expanded(path)
                 rows.append([self.masker.whole(name.name), what, Code(known[str(name)])])
         drawn = [
             f"{data[split]:.3g} for {split}" for split in SPLITS[1:] if not data[f"{split}_path"]

@@ -29,7 +29,15 @@ from tasks.contract.session import (
     current_session,
     open_session,
 )
-from tasks.contract.settings import Device, NoConfig, PlainName, Seed, StageConfig, torch_device
+from tasks.contract.settings import (
+    Device,
+    NoConfig,
+    PlainName,
+    Seed,
+    StageConfig,
+    expanded,
+    torch_device,
+)
 from tasks.contract.stages import STAGES, Call, Stage, stage
 from tasks.contract.store import CHANGING, Store
 from tasks.contract.tables import (
@@ -104,6 +112,7 @@ __all__ = [
     "current_session",
     "departures",
     "described",
+    "expanded",
     "external",
     "file_digest",
     "identities",

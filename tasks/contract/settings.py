@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -33,6 +35,11 @@ def _plain_name(name: str) -> str:
             "and that begin with a letter, a digit or '_'"
         )
     return name
+
+
+def expanded(path: str) -> Path:
+    """With the home folder in place of a ~; that of nobody stays, as a name of no file."""
+    return Path(os.path.expanduser(path))
 
 
 def torch_device(name: Device) -> str:

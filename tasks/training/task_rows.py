@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from model.config import ModelConfig
 from model.tokens import END_OF_TEXT
 from model.training.examples import UNASKED, Example, cut_pair
-from tasks.contract import HallmarkError, Seed, StageConfig, ids
+from tasks.contract import HallmarkError, Seed, StageConfig, expanded, ids
 from tasks.training.pack import shuffle_keys
 from tasks.training.tabular import read_rows
 
@@ -103,7 +103,7 @@ class DataConfig(StageConfig):
     def paths(self) -> dict[str, Path]:
         """The files, by the split that all of their rows are of; "" where it is drawn."""
         named = {"": self.path, "validation": self.validation_path, "test": self.test_path}
-        return {split: Path(path).expanduser() for split, path in named.items() if path}
+        return {split: expanded(path) for split, path in named.items() if path}
 
 
 class Row(NamedTuple):

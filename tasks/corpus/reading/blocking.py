@@ -9,9 +9,8 @@ from functools import lru_cache
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, UsageError, file_digest
+from tasks.contract import StageConfig, UsageError, expanded, file_digest
 from tasks.corpus.reading.labels import domain
-from tasks.corpus.reading.sources import expanded
 
 _ONE_A_LINE = "a list, or a file with one a line, where # begins a comment"
 

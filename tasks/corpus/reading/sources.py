@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.contract import PlainName, StageConfig, UsageError, file_digest
+from tasks.contract import PlainName, StageConfig, UsageError, expanded, file_digest
 
 
 class Source(StageConfig):
@@ -86,11 +86,6 @@ PATTERNS = {
     "warc": (".warc", ".wet"),
     "text": (".txt", ".text", ".md"),
 }
-
-
-def expanded(path: str) -> Path:
-    """With the home folder in place of a ~; that of nobody stays, as a name of no file."""
-    return Path(os.path.expanduser(path))
 
 
 def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:

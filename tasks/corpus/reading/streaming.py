@@ -19,10 +19,10 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import HallmarkError, UsageError
+from tasks.contract import HallmarkError, UsageError, expanded
 from tasks.corpus.reading.columns import column_records, no_text
 from tasks.corpus.reading.readers import Record, missing, short
-from tasks.corpus.reading.sources import Fields, Source, expanded
+from tasks.corpus.reading.sources import Fields, Source
 from tasks.corpus.reading.streams import Meter
 
 PIECES = 64  # at most: each asks the hub what there is

@@ -127,6 +127,10 @@ def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
     assert "finetune.task" in done.stderr and str(config) in done.stderr
     done = smoke("finetune", f"{smoke.first}@0", "--config", "smoke", code=2)
     assert "the config has no section finetune" in done.stderr
+    config = write_config(tmp_path)
+    config.write_text(config.read_text().replace(str(tmp_path), "~nobody-has-this-name"))
+    done = smoke("finetune", f"{smoke.first}@60", "--config", str(config), code=2)
+    assert "~nobody-has-this-name/rows.jsonl: there is no such file" in done.stderr
     config = write_config(tmp_path, more="[finetune.data.more]\n")
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
