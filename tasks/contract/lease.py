@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tasks.contract.errors import UsageError
+
 LEASE = "lease"
 
 
@@ -26,6 +28,11 @@ def lease(folder: Path) -> Iterator[Path]:
         try:
             lock = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
+            if folder.is_symlink() and not folder.exists():
+                raise UsageError(
+                    f"{folder} is a link to {folder.readlink()}, which is not there: mount or make "
+                    f"it, or remove the link"
+                ) from None
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tasks.contract import Store
+from tasks.contract import Store, UsageError
 from tasks.contract.lease import alone, beside, lease
 
 
@@ -92,6 +92,9 @@ def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
     for name in ("file", "file/work", "link/work"):
         with pytest.raises(OSError), lease(tmp_path / name):
             pass
+    away = r"link is a link to .*away, which is not there: mount or make it, or remove the link"
+    with pytest.raises(UsageError, match=away), lease(tmp_path / "link"):
+        pass
 
 
 def test_a_lease_ends_with_its_error(tmp_path):
