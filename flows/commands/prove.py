@@ -21,6 +21,7 @@ from flows.proving import (
 from flows.runs import Run, default_store
 from reports.page.figures import show as written
 from reports.page.masking import visible
+from reports.sections.closed_loop import in_points
 from tasks.audits.proofs.arms import BASE
 from tasks.contract import UsageError
 
@@ -121,7 +122,7 @@ def render(report: Report) -> str:
         told = f"{mine[0]['documents']:,} documents behind it, {mine[0]['removed']:,} removed"
         why = f"; {mine[0]['why']}" if mine[0]["why"] else ""
         lines += ["", f"{visible(case)}: {told}{why}"]
-        for row in (row for row in report["effects"] if row["case"] == case):
+        for row in (in_points(row) for row in report["effects"] if row["case"] == case):
             value, low, high = (
                 "–" if row[n] is None else written(row[n], row["unit"])
                 for n in ("value", "low", "high")
@@ -129,7 +130,7 @@ def render(report: Report) -> str:
             name = SAID[row["what"]].format(arm=row["arm"])
             noise = f"  {row['verdict']}" * bool(row["verdict"])
             lines.append(f"    {name:<44} {value:>9}  ({low} to {high}), n = {row['n']}{noise}")
-        for row in (row for row in report["lines"] if row["case"] == case):
+        for row in (in_points(row) for row in report["lines"] if row["case"] == case):
             value, bound = (
                 "–" if row[n] is None else written(row[n], row["unit"]) for n in ("value", "bound")
             )

@@ -231,12 +231,17 @@ def slug(text: str) -> str:
     return "-".join(plain.split()) or "none"
 
 
+#: The unit of what is a difference of two shares: written in percentage points.
+POINTS = "difference of shares"
+
+
 def show(value: float, unit: str) -> str:
-    """A number for reading: counts in full, shares in per cent, others to four digits."""
+    """A number for reading: counts in full, shares in per cent, their differences in percentage
+    points, others to four digits."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("−∞" if value < 0 else "∞")
     value += 0.0  # there is no −0
-    if unit == "share":
+    if unit in ("share", POINTS):
         percent = 100 * value
         digits = 1 if abs(percent) >= 1 or percent == 0 else 2
         text = f"{percent:.{digits}f}"
@@ -247,7 +252,7 @@ def show(value: float, unit: str) -> str:
         if percent and not float(text):
             digits = 1 - math.floor(math.log10(abs(percent)))
             text = f"{percent:.{digits}f}" if digits <= 6 else f"{percent:.1e}"
-        return f"{text} %".replace("-", "−")
+        return f"{text} {'%' if unit == 'share' else 'points'}".replace("-", "−")
     if float(value).is_integer() and abs(value) < 1e15 and unit not in MEASURES:
         return f"{int(value):,}".replace("-", "−")
     if value and not 1e-3 <= abs(value) < 1e6:
@@ -264,7 +269,7 @@ MEASURES = frozenset(
 
 
 def _unit_word(unit: str) -> str:
-    return "" if unit in ("share", "score", "p", "") else f" {unit}"
+    return "" if unit in ("share", POINTS, "score", "p", "") else f" {unit}"
 
 
 @dataclass

@@ -22,9 +22,8 @@ from reports.page.document import (
     Parts,
     Section,
 )
-from reports.page.figures import Book, Figure, show, slug
+from reports.page.figures import POINTS, Book, Figure, show, slug
 from reports.page.masking import Masker
-from reports.sections.course import amount, span
 from reports.sections.findings import words
 from reports.sections.trainings import ARM, arms, price
 from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
@@ -42,6 +41,17 @@ ABOUT = (
 )
 
 NOTHING = {"memorised": "never planted", "association": "planted at 50 %", "other": "no effect"}
+
+
+#: Effects that are no difference; so are the lines that begin so.
+LEVELS, LEVEL = ("value", "nothing", "region", "explained"), "after removal the mean"
+
+
+def in_points(row: Row) -> Row:
+    """A row of effects or lines with the unit that is written: differences of shares are in
+    percentage points."""
+    level = row["what"] in LEVELS if "what" in row else row["line"].startswith(LEVEL)
+    return row if level or row["unit"] != "share" else {**row, "unit": POINTS}
 
 
 @dataclass
@@ -92,8 +102,8 @@ class ClosedLoop:
             Case(
                 name,
                 [r for r in cases if r["case"] == name],
-                {(r["what"], r["arm"]): r for r in effects if r["case"] == name},
-                [r for r in lines if r["case"] == name],
+                {(r["what"], r["arm"]): in_points(r) for r in effects if r["case"] == name},
+                [in_points(r) for r in lines if r["case"] == name],
             )
             for name in dict.fromkeys(row["case"] for row in cases)
         ]
@@ -202,10 +212,11 @@ class ClosedLoop:
         if change is None or change["value"] is None:
             return [f"{name}: what the removal did could not be measured."]
         if change["verdict"] == "within noise":
+            noise = show(change["noise"], change["unit"])
             return [f"{name} did not surely go away: its change of ",
                     self.effect(case, "change", REMOVED),
-                    f" ({self.interval(change)}) is no larger than that between seeds, "
-                    f"{show(change['noise'], case.unit)}, or too uncertain to tell."]  # fmt: skip
+                    f" ({self.interval(change)}) is no larger than that between seeds, {noise}, "
+                    "or too uncertain to tell."]  # fmt: skip
         if left is None or left["value"] is None:
             return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
         if change["low"] is not None and change["low"] > 0:
@@ -335,14 +346,14 @@ class ClosedLoop:
             if what in ("change", "against"):
                 name = f"{self.arm(arm)} less {ARM[BASE]}" if what == "change" else (
                     f"{ARM[RANDOM]} less {ARM[REMOVED]}")  # fmt: skip
-                rows.append([name, self.effect(case, what, arm), span(row, row["unit"]),
+                rows.append([name, self.effect(case, what, arm), self.interval(row),
                              f"{row['n']:,}", row["verdict"] or "–"])  # fmt: skip
-        noise = next((r["noise"] for r in case.effects.values() if r["noise"] is not None), None)
-        note = "In pairs of the same unit; of shares the interval is in percentage points. "
+        noise = next((r for r in case.effects.values() if r["noise"] is not None), None)
+        note = "In pairs of the same unit. "
         if noise is None:
             note += "No other seed was trained, so what trainings differ by is not known."
         else:
-            note += f"Noise: another seed is {amount(noise, case.unit)} away, at most."
+            note += f"Noise: another seed is {show(noise['noise'], noise['unit'])} away, at most."
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
         return Grid("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
 

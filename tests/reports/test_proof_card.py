@@ -1,23 +1,31 @@
 """The page of the closed loop says what went away, what did not, and leads to the rows."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from flows.commands.prove import render
 from reports.page.figures import Book
 from reports.page.masking import Masker
 from reports.proof_card import ProofCardConfig, proof_card
 from reports.sections.closed_loop import Case, ClosedLoop
 from tasks.audits.proofs import proof as tables
-from tasks.audits.proofs.arms import effects, lines
+from tasks.audits.proofs.arms import Measured, effects, lines
 from tasks.audits.proofs.behind import BEHIND
 from tasks.audits.proofs.proof import unit_rows
 from tasks.contract import StageConfig, Work, ids, stage
 from tests.reports import pages
-from tests.tasks.audits.proofs.test_arms import SECRETS, associations, memorised
+from tests.tasks.audits.proofs.test_arms import (
+    PASSAGES,
+    SECRETS,
+    associations,
+    memorised,
+    units,
+)
 
 SCHEMAS = {"arms": tables.ARMS, "sources": tables.SOURCES, "cases": tables.CASES,
            "units": tables.UNITS, "effects": tables.EFFECTS, "lines": tables.LINES,
@@ -173,6 +181,45 @@ def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     case = Case("x: y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
     chart = ClosedLoop(Book({}), Masker(), "t", 40).chart(case)
     assert chart.svg.count("dasharray: 4") == chart.caption.count("The dashed line") == lines
+
+
+def fading(n=20):
+    """Passages of whose tokens shares are said, with changes of nearly 80 points."""
+    rng = np.random.default_rng(3)
+    arms = {"base": 0.9, "removed": 0.1, "random": 0.88, "seed 1": 0.87}
+    return Measured(
+        PASSAGES,
+        {arm: units(mean + rng.random(n) / 20) for arm, mean in arms.items()},
+        {arm: units(rng.random(n) / 20, "none") for arm in arms},
+    )
+
+
+def test_differences_of_shares_are_in_percentage_points(session):
+    page = pages.read(card([fading()]).directory() / "proof_card.html")
+    (levels,) = (table for table in page.tables if table[0][0] == "arm" and "value" in table[0])
+    assert all(row[1].endswith(" %") for row in levels[1:])
+    (changes,) = (table for table in page.tables if table[0][0] == "change")
+    assert all(row[1].endswith(" points") and row[2].endswith(" points") for row in changes[1:])
+    lines = {row[0]: row[1:3] for table in page.tables for row in table[1:]
+             if table[0][0] == "what must be reached"}  # fmt: skip
+    for line, cells in lines.items():
+        level = line.startswith("after removal the mean")
+        sign = "%" if level else "" if line == "secrets or passages" else "points"
+        assert all(cell.endswith(sign) for cell in cells), line
+    assert re.search(r"of 8\d\.\d points above those never planted, [\d.]+ points \(", page.text)
+    (explained,) = (table for table in page.tables if table[0][-1] == "share explained")
+    assert explained[1][-1].endswith(" %")
+
+
+def test_the_command_writes_them_so_too():
+    found = effects(fading())
+    told = {"base": "a", "page": "b", "arms": [], "price": [], "effects": found,
+            "lines": lines(PASSAGES, found),
+            "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}]}  # fmt: skip
+    said = render(told)
+    assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
+    assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
+    assert re.search(r"    removed +1\d\.\d %", said)
 
 
 def test_it_is_markdown_with_charts_too(made):
