@@ -14,13 +14,34 @@ from typing import Any
 from reports.page.rendering import environment
 from tasks.contract import Artifact, HallmarkError, Store
 
+#: What a study leaves: its worlds are the corpora of other models.
+WORLDS = "error_rates/"
 
-def purged_from(store: Store, card: Artifact) -> frozenset[str]:
-    """The ids of the documents that were purged from what a card was made of."""
-    found: set[str] = set()
-    for name in named_in(card.manifest.get("lineage")):
-        artifact = find(store, name)
-        found |= artifact.purged.keys() if artifact else set()
+#: What an artifact tells of purges: the documents that were purged from it, and what it is made of.
+Told = tuple[frozenset[str], tuple[str, ...]]
+
+
+def purged_from(
+    store: Store, card: Artifact, known: dict[str, Told] | None = None
+) -> frozenset[str]:
+    """The ids of the documents that were purged from what a card was made of, and from what that
+    was made of, back to the corpus. ``known``: what was read for other cards, by name."""
+    known = {} if known is None else known
+    found, seen = set[str](), set[str]()
+    waiting = [*named_in(card.manifest.get("lineage"))]
+    while waiting:
+        name = waiting.pop().partition("#")[0]
+        if name in seen or (name.startswith(WORLDS) and card.stage != "study_card"):
+            continue
+        seen.add(name)
+        if name not in known:
+            artifact = find(store, name)
+            known[name] = frozenset[str](), ()
+            if artifact is not None:
+                before = tuple(named_in(artifact.manifest.get("lineage")))
+                known[name] = frozenset(artifact.purged), before
+        found |= known[name][0]
+        waiting += known[name][1]
     return frozenset(found)
 
 

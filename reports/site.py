@@ -29,8 +29,8 @@ from reports.model_card import ModelCardConfig
 from reports.page.figures import show
 from reports.page.masking import Masker
 from reports.page.rendering import environment
+from reports.purged import Told, mark, notice, purged_from
 from reports.purged import find as find_named
-from reports.purged import mark, notice, purged_from
 from reports.sections.course import Point
 from reports.tables import write_tables
 from reports.trajectory import FOLDER, PAGE, Training
@@ -74,7 +74,8 @@ def build_site(
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
     stage = cache(lambda label, name: _stage(find(label, name)))
-    purged = cache(lambda label, name: _purged(store, find(label, name)))
+    told: dict[str, Told] = {}
+    purged = cache(lambda label, name: _purged(store, find(label, name), told))
     left = {
         record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records
@@ -191,11 +192,12 @@ def _find(store: Store, label: str, name: str) -> Artifact | None:
     return artifact
 
 
-def _purged(store: Store, artifact: Artifact | None) -> frozenset[str]:
+def _purged(store: Store, artifact: Artifact | None, told: dict[str, Told]) -> frozenset[str]:
     """The documents that were purged from an artifact, or from what a card was made of."""
     if artifact is None:
         return frozenset()
-    return purged_from(store, artifact) if artifact.stage in CARDS else frozenset(artifact.purged)
+    of_card = artifact.stage in CARDS
+    return purged_from(store, artifact, told) if of_card else frozenset(artifact.purged)
 
 
 def _copy_cards(

@@ -6,10 +6,10 @@ from flows.commands.purge import purge_of
 from reports.datasheet import DatasheetConfig, datasheet
 from reports.reveal import reveal
 from reports.site import build_site
-from tasks.contract import Session, Store, open_session
+from tasks.contract import NoConfig, Session, Store, Table, Work, open_session, stage
 from tasks.corpus.ingest import ingest
 from tests.flows.anew.test_purge import COPIED, SECRET, id_of, source
-from tests.reports import artifacts, pages
+from tests.reports import artifacts, pages, tuned
 
 RUN = "20260101-100000-aaaa"
 SAID = (
@@ -81,3 +81,26 @@ def test_an_unmasked_card_says_it_too(store, made, tmp_path):
     purge_of(store, doc_id.hex())
     page = reveal(store, record(made, "datasheet"), tmp_path / "clear")
     assert SAID in pages.read(page.parent / "datasheet" / "datasheet.html").text
+
+
+@stage(tables={})
+def trained(documents: Table, config: NoConfig, work: Work) -> None:
+    work.file("model.txt").write_text("weights")
+
+
+def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tmp_path):
+    """The document lies behind the model that the fine-tuning began from."""
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
+    with open_session(Session(store)):
+        base = trained(made["plant"], NoConfig())
+        run = {"finetune": tuned.tuned(base, tuned.TunedConfig.model_validate(rows))}
+        run["task_card"] = tuned.card_of(run["finetune"])
+    site = build_site(store, [record(run)], tmp_path / "whole").parent
+    card = site / "runs" / RUN / "task_card" / "task_card.html"
+    assert "purged" not in pages.read(card).text
+    [doc_id] = id_of(made, SECRET)
+    purge_of(store, doc_id.hex())
+    site = build_site(store, [record(run)], tmp_path / "site").parent
+    text = pages.read(site / "runs" / RUN / "task_card" / "task_card.html").text
+    assert SAID in " ".join(text.split())
