@@ -25,7 +25,7 @@ from reports.page.document import (
 from reports.page.figures import POINTS, Book, Figure, show, slug
 from reports.page.masking import Masker
 from reports.sections.findings import words
-from reports.sections.trainings import ARM, arms, price
+from reports.sections.trainings import ARM, arms, control, price
 from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
 from tasks.audits.proofs.behind import WORST
 
@@ -34,8 +34,7 @@ Row = Mapping[str, Any]
 ABOUT = (
     "Each arm is trained from the beginning on the same rows in the same order: padding stands "
     "where a document was left out, so that one arm differs from the base in nothing but these. "
-    "All are asked the same, and a change is the mean over pairs of the same unit. The random arm "
-    "lacks as many other documents of the same sources and lengths, as far as these have others. "
+    "All are asked the same, and a change is the mean over pairs of the same unit. {control}"
     "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
     "than any of them from the base."
 )
@@ -181,7 +180,8 @@ class ClosedLoop:
 
     def told(self, cases: Sequence[Case], missed: Sequence[Parts]) -> list[Block]:
         bullets = Bullets([*map(self.verdict, cases), *missed])
-        return [self.summary(cases), bullets, Paragraph([ABOUT])]
+        about = ABOUT.format(control=control(self.book))
+        return [self.summary(cases), bullets, Paragraph([about])]
 
     def summary(self, cases: Sequence[Case]) -> Grid:
         rows: list[list[Inline]] = []

@@ -17,6 +17,25 @@ def _rows(book: Book, table: str) -> list[dict[str, Any]]:
     return book.artifacts["proof"][table].read().to_pylist()
 
 
+def control(book: Book) -> str:
+    """What the random arm lacks, and how much of it is of the sources that the removed one lacks;
+    nothing where there is no such arm."""
+    left: dict[str, dict[str, int]] = {REMOVED: {}, RANDOM: {}}
+    for row in _rows(book, "sources"):
+        left[row["arm"]][row["source"]] = row["documents"]
+    every = sum(left[RANDOM].values())
+    same = sum(min(n, left[REMOVED].get(source, 0)) for source, n in left[RANDOM].items())
+    if not every:
+        return ""
+    said = f"The random arm lacks {every:,} other documents of like lengths: "
+    if left[REMOVED] == left[RANDOM]:
+        return f"{said}as many of each source. "
+    return (
+        f"{said}{same:,} of the same sources as those removed, {every - same:,} of other ones, "
+        f"where the same had no more. "
+    )
+
+
 def _first(limit: int, every: int, table: str) -> str:
     return f" The first {limit} of {every:,}; all are in the table {table}." * (every > limit)
 

@@ -58,7 +58,7 @@ def named(measured, name, **more):
     return replace(measured, case=measured.case.model_copy(update={"name": name, **more}))
 
 
-def card(cases, why=None, lines_shown=40):
+def card(cases, why=None, lines_shown=40, sources=None):
     """The page of these cases; ``why``: of a case nothing was removed."""
     rows = {name: [] for name in SCHEMAS}
     for found in cases:
@@ -73,7 +73,7 @@ def card(cases, why=None, lines_shown=40):
     arms = ("base", "removed", "random", "seed 1")
     rows["arms"] = [{"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20}
                     for a in arms]  # fmt: skip
-    rows["sources"] = [{"arm": a, "source": source, "documents": 1, "bytes": 10}
+    rows["sources"] = sources or [{"arm": a, "source": source, "documents": 1, "bytes": 10}
                        for a in ("removed", "random") for source in (HOSTILE, "town")]  # fmt: skip
     rows["price"] = [{"kind": "identity", "name": name, "arm": a, "bits_per_byte": 2 + n / 10,
                       "more": n / 10} for name in (HOSTILE, "women")
@@ -164,6 +164,25 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
     page = pages.read(folder / "proof_card.html")
     leading = {href for href, _ in page.figures}
     assert len(leading) > 20 and all((folder / href).exists() for href in leading)
+
+
+@pytest.mark.parametrize(
+    ("removed", "random", "said"),
+    [
+        ({"a": 5, "b": 2}, {"a": 5, "b": 2}, "lacks 7 other documents of like lengths: as many of "
+         "each source. Other seeds"),
+        ({"a": 500, "b": 1100}, {"a": 400, "c": 1200}, "lacks 1,600 other documents of like "
+         "lengths: 400 of the same sources as those removed, 1,200 of other ones, where the same "
+         "had no more. Other seeds"),
+        ({"a": 5}, {}, "over pairs of the same unit. Other seeds"),
+    ],
+)  # fmt: skip
+def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, removed, random, said):
+    left = [{"arm": arm, "source": source, "documents": n, "bytes": 9 * n}
+            for arm, side in (("removed", removed), ("random", random))
+            for source, n in side.items()]  # fmt: skip
+    text = pages.read(card([memorised()], sources=left).directory() / "proof_card.html").text
+    assert said in " ".join(text.split())
 
 
 def test_tables_that_are_cut_say_so(session):
