@@ -3,6 +3,7 @@ must be reached, and the price."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,7 @@ class Case:
     """A case with its rows of the tables of ``proof``."""
 
     name: str
+    id: str  # what its figures and its chart are called, that of no other case
     rows: Sequence[Row]  # of cases
     effects: Mapping[tuple[str, str], Row]  # by what, arm
     lines: Sequence[Row]
@@ -97,14 +99,17 @@ class ClosedLoop:
 
     def cases(self) -> list[Case]:
         cases, effects, lines = (self.read(name) for name in ("cases", "effects", "lines"))
+        names = list(dict.fromkeys(row["case"] for row in cases))
+        alike = Counter(map(slug, names))  # as of groups whose names have other letters
         return [
             Case(
                 name,
+                slug(name) if alike[slug(name)] == 1 else f"{slug(name)}-{place}",
                 [r for r in cases if r["case"] == name],
                 {(r["what"], r["arm"]): in_points(r) for r in effects if r["case"] == name},
                 [in_points(r) for r in lines if r["case"] == name],
             )
-            for name in dict.fromkeys(row["case"] for row in cases)
+            for place, name in enumerate(names, 1)
         ]
 
     # Figures ---------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class ClosedLoop:
         if row is None:
             return "–"
         where = {"case": case.name, "role": role, "arm": arm}
-        name = slug(f"{case.name} {role} {arm}")
+        name = slug(f"{case.id} {role} {arm}")
         known = self.book.figures.get(name)
         figure = known or self.book.figure(
             name, f"{case.name}, {role}, {arm}", row["unit"], ("proof", "units"), where,
@@ -136,7 +141,7 @@ class ClosedLoop:
         where = {"case": case.name, "role": roles, "arm": sides}
         evidence = self.book.evidence("proof", "units", where, order="item")
         figure = Figure(
-            f"{case.name} {what} {arm}", f"{case.name}: {what}, {arm}", row["value"], row["unit"],
+            f"{case.id} {what} {arm}", f"{case.name}: {what}, {arm}", row["value"], row["unit"],
             evidence, "", "finding", low=row["low"], high=row["high"], level=row["level"],
             n=row["n"], method=row["method"],
         )  # fmt: skip
@@ -313,7 +318,7 @@ class ClosedLoop:
         caption = "The mean of each arm with its interval."
         if line is not None:
             caption += f" The dashed line: {case.nothing}, in the arm {ARM[REMOVED]}."
-        return Chart(slug(case.name), svg, f"{words(case.name)}: {alt}.", caption)
+        return Chart(case.id, svg, f"{words(case.name)}: {alt}.", caption)
 
     def arm(self, name: str) -> str:
         return ARM.get(name, f"everything, {name}")
@@ -359,7 +364,7 @@ class ClosedLoop:
 
     def line(self, case: Case, number: int) -> Figure:
         line = case.lines[number]
-        name = slug(f"{case.name} line {number}")
+        name = slug(f"{case.id} line {number}")
         return self.book.figures.get(name) or self.book.figure(
             name, f"{case.name}: {line['line']}", line["unit"], ("proof", "lines"),
             {"case": case.name, "line": line["line"]}, aggregate="last", column="value",

@@ -197,7 +197,7 @@ def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "share"}
     none = {**row, "value": nothing, "low": None, "high": None}
     found = {("value", "base"): row, ("nothing", "removed"): none}
-    case = Case("x: y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
+    case = Case("x: y", "x-y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
     chart = ClosedLoop(Book({}), Masker(), "t", 40).chart(case)
     assert chart.svg.count("dasharray: 4") == chart.caption.count("The dashed line") == lines
 
@@ -239,6 +239,17 @@ def test_the_command_writes_them_so_too():
     assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
     assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
     assert re.search(r"    removed +1\d\.\d %", said)
+
+
+def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):
+    gone, part = (named(memorised(left=bits), f"bias, group={group}")
+                  for bits, group in ((0.0, "ж"), (6.0, "я")))  # fmt: skip
+    made = card([gone, part])
+    page = pages.read(made.directory() / "proof_card.html")
+    (found,) = (table for table in page.tables if table[0][0] == "finding")
+    means = [np.mean([u.value for u in each.units["removed"].values()]) for each in (gone, part)]
+    assert [float(row[3]) for row in found[1:]] == pytest.approx(means, abs=1e-3)
+    assert len({*page.sources}) == 2
 
 
 def test_it_is_markdown_with_charts_too(made):
