@@ -223,7 +223,8 @@ class Card:
         ]  # fmt: skip
         columns = [about.dose, "something to find?", "found", "interval", "candidates"]
         return [
-            Chart(f"found-{kind}", intervals(labels, values, ends, "share found", FOUND),
+            Chart(f"found-{kind}",
+                  lambda say: intervals(labels, values, ends, "share found", FOUND, say),
                   f"Share found by {about.dose}: {words}",
                   f"Found, by {about.dose}; bars are 95 % intervals over worlds, the line is at "
                   f"95 %"),

@@ -28,6 +28,7 @@ from reports.page.document import (
     Link,
     Paragraph,
     Section,
+    masked,
 )
 from reports.page.evidence import cell_of
 from reports.page.figures import Book, Evidence, Figure, show, slug
@@ -190,7 +191,7 @@ class Writer:
         caption = f"{self.name(each)} by training step, with intervals." + (
             " The dashed line is what nothing to find would give." if dashed else ""
         )
-        section.add(Chart(name, svg, f"{self.name(each)}: {alt}.", caption))
+        section.add(Chart(name, lambda _: svg, f"{self.name(each)}: {alt}.", caption))
         section.add(self.steps(audit, each, figures))
         if change is not None:
             section.add(self.changes(audit, each))
@@ -362,7 +363,8 @@ def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], fo
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        document = Writer(points, history, out).document(run)
+        writer = Writer(points, history, out)
+        document = masked(writer.document(run), writer.say)
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
         # One artifact that was changed must not hide all other pages.
         why = Masker().whole(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
@@ -371,7 +373,7 @@ def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], fo
     for chart in document.charts():
         path = out / chart.path
         path.parent.mkdir(exist_ok=True)
-        path.write_text(chart.svg, encoding="utf-8")
+        path.write_text(chart.draw(str), encoding="utf-8")
     html = environment().get_template("site_trajectory.html").render(document=document, run=run)
     (out / PAGE).write_text(html, encoding="utf-8")
     return out / PAGE

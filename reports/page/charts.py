@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 from xml.sax.saxutils import escape
 
+from reports.page.masking import Say, visible
+
 #: Colours are drawn as these marks and become CSS variables, with the light one as fallback.
 _COLOURS = {
     "#010203": ("ink", "#24292f", "#e6e6e3"),
@@ -92,8 +94,6 @@ def _themed(svg: str) -> str:
 def _plain(text: str, limit: int = 28) -> str:
     """A label from data: no mathematics, one line. Long ones lose their middle, since many differ
     in their ends alone."""
-    from reports.page.masking import visible
-
     text = " ".join(visible(text).split())
     if len(text) > limit:
         end = limit // 2
@@ -105,13 +105,14 @@ def line(
     series: Sequence[tuple[str, Sequence[float], Sequence[float]]],
     x_label: str,
     y_label: str,
+    say: Say = visible,
 ) -> str:
     """Curves: (name, x, y) each; the second with marks."""
     with _canvas(2.7) as canvas:
         axes = canvas.axes
         for (name, x, y), colour in zip(series, (ONE, TWO), strict=False):
             mark = {"marker": "o", "markersize": 3} if colour == TWO else {}
-            axes.plot(x, y, color=colour, linewidth=1.3, label=_plain(name), **mark)
+            axes.plot(x, y, color=colour, linewidth=1.3, label=_plain(say(name)), **mark)
         axes.grid(axis="y")
         axes.set_xlabel(_plain(x_label, 60))
         axes.set_ylabel(_plain(y_label, 60))
@@ -120,7 +121,11 @@ def line(
 
 
 def bars(
-    labels: Sequence[str], values: Sequence[float], x_label: str, first_is_ours: bool = False
+    labels: Sequence[str],
+    values: Sequence[float],
+    x_label: str,
+    first_is_ours: bool = False,
+    say: Say = visible,
 ) -> str:
     """Horizontal bars with their numbers, the first on top."""
     with _canvas(0.75 + 0.3 * len(labels)) as canvas:
@@ -131,7 +136,7 @@ def bars(
         for place, value in zip(places, values, strict=True):
             text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
             axes.annotate(text, (value, place), (4, 0), textcoords="offset points", va="center")
-        axes.set_yticks(places, [_plain(label) for label in labels])
+        axes.set_yticks(places, [_plain(say(label)) for label in labels])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.margins(x=0.16)
@@ -147,6 +152,7 @@ def intervals(
     ends: Sequence[tuple[float, float] | None],
     x_label: str,
     reference: float | None = None,
+    say: Say = visible,
 ) -> str:
     """Dots with their confidence intervals, one a line; ``reference`` is drawn as a line."""
     with _canvas(0.75 + 0.28 * len(labels)) as canvas:
@@ -157,7 +163,7 @@ def intervals(
             axes.plot([value], [place], "o", color=ONE, markersize=5)
         if reference is not None:
             axes.axvline(reference, color=TWO, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_yticks(range(len(labels)), [_plain(label) for label in labels])
+        axes.set_yticks(range(len(labels)), [_plain(say(label)) for label in labels])
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.margins(x=0.06)
@@ -240,8 +246,6 @@ def shades(
 
     ``lines``: (name, shares). The token at ``query`` is framed; one without a share is grey.
     """
-    from reports.page.masking import visible
-
     letter, high, left, width = 6.0, 16.0, 38.0, 280.8
     shown = [visible(token) for token in tokens]
     boxes = [letter * sum(map(_columns, token)) for token in shown]

@@ -1,16 +1,18 @@
 """What a card says, before it is HTML or Markdown: both are rendered from the same blocks.
 
-Every string in a block is plain text. The renderers escape it; nothing here is markup.
+Every string in a block is plain text. The renderers escape it; nothing here is markup. Strings may
+come from data: what must not be shown in them is masked once, of the whole document (``masked``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from reports.page.figures import Figure, slug
+from reports.page.masking import Say
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Brief:
     """The value of a figure alone, in a sentence that says the rest."""
 
     figure: Figure
+
+
+class Stated(str):
+    """What a person said in the config: shown as it is written, a contact for one."""
 
 
 Inline = str | Figure | Brief | Code | Link
@@ -87,8 +93,8 @@ class Chart:
     """A picture of a grid that stands beside it."""
 
     name: str  # the file is charts/<name>.svg, of a long name its beginning and a digest
-    svg: str
-    alt: str
+    draw: Callable[[Say], str]  # the SVG, given how labels may be shown: it cuts them
+    alt: Sequence[str]  # in pieces where labels of data stand beside numbers
     caption: str
 
     @property
@@ -101,7 +107,7 @@ class Chart:
 
 def stated(text: str | None) -> Parts:
     """What a person said in the config, or that nobody said it."""
-    return [text.strip()] if text and text.strip() else ["Not stated."]
+    return [Stated(text.strip())] if text and text.strip() else ["Not stated."]
 
 
 Block = Paragraph | Bullets | Lines | Facts | Callout | Grid | Chart
@@ -141,3 +147,42 @@ class Document:
             found.extend(section.blocks)
             waiting = [*section.sections, *waiting]
         return found
+
+
+def masked(document: Document, say: Say) -> Document:
+    """The document with every text in it as it may be shown; what a person stated is."""
+
+    def of(part: Any) -> Any:
+        match part:
+            case Stated():
+                return part
+            case str():
+                return say(part)
+            case list() | tuple():
+                return type(part)(map(of, part))
+            case Figure():
+                return replace(part, label=say(part.label), scorer=say(part.scorer),
+                               method=say(part.method), note=say(part.note),
+                               missing=say(part.missing))  # fmt: skip
+            case Brief(figure):
+                return Brief(of(figure))
+            case Code(text) | Lines(text):
+                return replace(part, text=say(text))
+            case Link(text):
+                return replace(part, text=say(text))
+            case Paragraph(parts) | Callout(_, parts):
+                return replace(part, parts=of(parts))
+            case Bullets(items):
+                return Bullets(of(items))
+            case Facts(pairs):
+                return Facts(of(pairs))
+            case Grid():
+                return replace(part, caption=say(part.caption), columns=of(part.columns),
+                               rows=of(part.rows), note=say(part.note))  # fmt: skip
+            case Chart():
+                return replace(part, alt=of(part.alt), caption=say(part.caption))
+            case Section(title, blocks, sections):
+                return Section(say(title), of(blocks), of(sections))
+        raise AssertionError(part)
+
+    return Document(say(document.title), document.kind, of(document.lead), of(document.sections))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from reports.page.document import Callout, Document
+from reports.page.document import Callout, Document, masked
 from reports.page.figures import FIGURES, Book, Evidence, Figure
 from reports.page.masking import Masker
 from reports.page.rendering import environment, render_html, render_markdown
@@ -90,12 +90,13 @@ def publish(
     limit: int,
 ) -> None:
     """Write a card: ``<name>.html``, ``<name>.md``, its charts, its rows, its table of figures."""
+    document = masked(document, masker.whole)
     if masker.notice:
         document.lead = [Callout("bad", [masker.notice]), *document.lead]
     work.file(f"{name}.html").write_text(render_html(document), encoding="utf-8")
     work.file(f"{name}.md").write_text(render_markdown(document), encoding="utf-8")
     for chart in document.charts():
-        work.file(chart.path).write_text(chart.svg, encoding="utf-8")
+        work.file(chart.path).write_text(chart.draw(masker.whole), encoding="utf-8")
     pages = book.cited()
     heads = {page: evidence.head(limit) for page, (evidence, _) in pages.items()}
     cited = {page: _ids_of(evidence, heads[page]) for page, (evidence, _) in pages.items()}

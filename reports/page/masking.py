@@ -33,6 +33,8 @@ UNSEEN = (
 )
 _UNSEEN = re.compile(UNSEEN)
 
+Say = Callable[[str], str]  # a text as it may be shown
+
 #: A secret with so many letters and digits is found by them alone.
 _LONG = 8
 _BETWEEN, _LETTER = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
@@ -57,11 +59,11 @@ class Masker:
         regions: Iterable[str] = (),
     ) -> None:
         self.threshold, self.regions = threshold, frozenset(regions)
-        words = {bare for secret in secrets if (bare := _bare(secret)).strip()}
-        letters = {word: _BETWEEN.sub("", word) for word in words}
-        self._long = sorted({found for found in letters.values() if len(found) >= _LONG})
-        self._short = sorted(word for word, found in letters.items() if len(found) < _LONG)
+        self._secrets = sorted({bare for secret in secrets if (bare := _bare(secret)).strip()})
+        letters = {_BETWEEN.sub("", secret) for secret in self._secrets}
+        self._long = sorted(found for found in letters if len(found) >= _LONG)
         self._seen: dict[tuple[str, int, tuple[str, str]], str] = {}
+        self._said: dict[str, str] = {}
 
     def is_offensive(self, score: float | None) -> bool:
         return score is not None and score >= self.threshold
@@ -100,8 +102,11 @@ class Masker:
         return self._seen[key]
 
     def whole(self, text: str) -> str:
-        """What we say of rows (conditions, labels, lines of Python), masked, at any length."""
-        return _without(text, self.spans(text))
+        """What we say ourselves of rows and on cards (labels, conditions, lines of Python), masked,
+        at any length."""
+        if text not in self._said:
+            self._said[text] = _without(text, self.spans(text))
+        return self._said[text]
 
     def _masked(self, text: str, limit: int, around: tuple[str, str]) -> str:
         read, (before, behind) = text, around
@@ -138,7 +143,7 @@ class Masker:
 
     def _planted(self, text: str) -> Iterator[tuple[int, int]]:
         """Where secrets stand; long ones also written with other marks between their letters."""
-        yield from _occurrences(self._short, text)
+        yield from _occurrences(self._secrets, text)
         letters = _BETWEEN.sub("", text)
         if found := list(_occurrences(self._long, letters)):
             places = [match.start() for match in _LETTER.finditer(text)]

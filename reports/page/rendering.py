@@ -104,7 +104,9 @@ def _block(block: Block) -> str:
         case Facts(pairs):
             return "\n".join(f"- **{escape(term)}:** {_parts(answer)}" for term, answer in pairs)
         case Chart():
-            return f"![{escape(block.alt)}]({block.path})\n\n{_start(escape(block.caption))}"
+            return (
+                f"![{escape(''.join(block.alt))}]({block.path})\n\n{_start(escape(block.caption))}"
+            )
         case Grid():
             return _grid(block)
 

@@ -8,6 +8,7 @@ from typing import Any
 from reports.page import charts
 from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
 from reports.page.figures import show
+from reports.page.masking import Say
 from reports.sections.findings import (
     BASELINES,
     Finding,
@@ -113,13 +114,15 @@ def capability_chart(findings: Findings) -> list[Block]:
     if not known:
         return []
     labels = [BASELINES[name] for name in known]
-    svg = charts.bars(
-        labels, [f.value or 0 for f in known.values()], "bits per byte (lower is better)",
-        first_is_ours="model" in known,
-    )  # fmt: skip
+    values = [f.value or 0 for f in known.values()]
+
+    def draw(say: Say) -> str:
+        axis, ours = "bits per byte (lower is better)", "model" in known
+        return charts.bars(labels, values, axis, first_is_ours=ours, say=say)
+
     said = ", ".join(f"{BASELINES[n]} {f.short}" for n, f in known.items())
     caption = "Bits per byte of held-out text: the model beside its baselines."
-    chart = Chart("bits-per-byte", svg, f"Bits per byte: {said}.", caption)
+    chart = Chart("bits-per-byte", draw, f"Bits per byte: {said}.", caption)
     return [chart, *agreement_chart(findings)]
 
 
@@ -204,11 +207,16 @@ def interval_chart(
         None if figure.low is None or figure.high is None else (figure.low, figure.high)
         for _, figure in known
     ]
-    svg = charts.intervals(labels, [f.value or 0 for _, f in known], ends, axis, reference)
-    said = ", ".join(
-        f"{label} {f.short} ({f.interval})" for label, (_, f) in zip(labels, known, strict=True)
-    )
-    return [Chart(name, svg, f"{words(axis)}: {said}.", caption)]
+    values = [f.value or 0 for _, f in known]
+    alt = [f"{words(axis)}: "]
+    for label, (_, figure) in zip(labels, known, strict=True):
+        alt += [label, f" {figure.short} ({figure.interval}), "]
+    alt[-1] = alt[-1].removesuffix(", ") + "."
+
+    def draw(say: Say) -> str:
+        return charts.intervals(labels, values, ends, axis, reference, say)
+
+    return [Chart(name, draw, alt, caption)]
 
 
 def _tested(row: dict[str, Any]) -> list[str]:

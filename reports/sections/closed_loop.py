@@ -24,7 +24,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import POINTS, Book, Figure, show, slug
-from reports.page.masking import Masker
+from reports.page.masking import Masker, Say
 from reports.sections.findings import words
 from reports.sections.trainings import ARM, arms, control, price
 from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
@@ -306,19 +306,23 @@ class ClosedLoop:
         line = None if none is None else none["value"]
         if none is not None and line is not None:
             shown.append((case.nothing, none))
-        svg = charts.intervals(
-            [name for name, _ in shown],
-            [row["value"] for _, row in shown],
-            [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
-            case.unit,
-            line,
-        )
+
+        def draw(say: Say) -> str:
+            return charts.intervals(
+                [name for name, _ in shown],
+                [row["value"] for _, row in shown],
+                [None if row["low"] is None else (row["low"], row["high"]) for _, row in shown],
+                case.unit,
+                line,
+                say,
+            )
+
         alt = "; ".join(f"{name} {show(row['value'], case.unit)} ({self.interval(row)})"
                         for name, row in shown)  # fmt: skip
         caption = "The mean of each arm with its interval."
         if line is not None:
             caption += f" The dashed line: {case.nothing}, in the arm {ARM[REMOVED]}."
-        return Chart(case.id, svg, f"{words(case.name)}: {alt}.", caption)
+        return Chart(case.id, draw, f"{words(case.name)}: {alt}.", caption)
 
     def arm(self, name: str) -> str:
         return ARM.get(name, f"everything, {name}")

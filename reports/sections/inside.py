@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reports.page import charts
 from reports.page.document import Block, Chart, Code, Grid, Inline, Paragraph, Section
 from reports.page.figures import Book
-from reports.page.masking import Masker, visible
+from reports.page.masking import Masker, Say, visible
 from tasks.contract import Artifact
 
 STAGE = "attention_maps"
@@ -156,14 +156,17 @@ def picture(book: Book, maps: Artifact, text: dict[str, Any], masker: Masker) ->
         said.append(f"layer {layer}: {', '.join(_said(found, weights, key) for key in best)}")
     word = _name(found, found.query)
     alt = f"Text {number}, what {word} attends to most. {'; '.join(said)}."
-    svg = charts.shades(found.tokens, found.query, lines)
+
+    def draw(_: Say) -> str:  # the tokens are masked as the sentence they are of
+        return charts.shades(found.tokens, found.query, lines)
+
     columns = ["layer", *[name for nth in ("most", "second", "third") for name in (nth, "weight")]]
     grid = Grid(
         f"Text {number}: what {word} attends to most", columns, rows,
         frozenset(range(2, 2 * NAMED + 1, 2)), f"Weights are means over {_heads(found)}.",
     )  # fmt: skip
     caption = _caption(found, text, masker)
-    return [Chart(f"attention-{number}", svg, alt, caption), grid]
+    return [Chart(f"attention-{number}", draw, alt, caption), grid]
 
 
 def _caption(found: View, text: dict[str, Any], masker: Masker) -> str:

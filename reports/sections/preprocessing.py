@@ -7,6 +7,7 @@ from collections import Counter
 from reports.page import charts
 from reports.page.document import Chart, Grid, Inline, Paragraph, Section
 from reports.page.figures import Figure, show
+from reports.page.masking import Say
 from reports.sections.corpus_figures import FILTER, PROFILE, CorpusFigures
 from tasks.contract import TERMS
 
@@ -58,11 +59,15 @@ def flow(corpus: CorpusFigures) -> Section:
         numeric = frozenset(range(1, len(columns)))
         section.add(Grid(f"Accounts in {name}", columns, rows, numeric))
     if kept:
-        svg = charts.bars([k for k, _ in kept], [f.value or 0 for _, f in kept], "documents")
+
+        def draw(say: Say) -> str:
+            labels, values = [k for k, _ in kept], [f.value or 0 for _, f in kept]
+            return charts.bars(labels, values, "documents", say=say)
+
         said = ", ".join(f"{label} {figure.short}" for label, figure in kept)
         section.blocks.insert(
             0,
-            Chart("flow", svg, f"Documents that left each stage: {said}.",
+            Chart("flow", draw, f"Documents that left each stage: {said}.",
                   "Documents that left each stage; the numbers are in the column “kept”."),
         )  # fmt: skip
     return section

@@ -19,7 +19,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import Book, Figure
-from reports.page.masking import Masker
+from reports.page.masking import Masker, Say
 from reports.sections.findings import words
 from reports.sections.groups import held_out
 from tasks.contract import Artifact, Table
@@ -93,7 +93,6 @@ def loss_curve(pretrained: Artifact) -> list[Block]:
     series = [("training", [s for s, _ in means], [v for _, v in means])]
     if points:
         series.append(("validation", [s for s, _ in points], [v for _, v in points]))
-    svg = charts.line(series, "step", "loss (nats a token)")
     alt = (
         f"The training loss falls from {means[0][1]:.2f} to {means[-1][1]:.2f} nats a token "
         f"in {steps[-1]:,} steps."
@@ -102,7 +101,11 @@ def loss_curve(pretrained: Artifact) -> list[Block]:
         alt = alt.replace("falls", "goes")
     smooth = f"Each point of training is the mean of {every} steps. " if every > 1 else ""
     caption = f"Loss during training. {smooth}Losses at the checkpoints are in the table."
-    return [Chart("loss", svg, alt, caption)]
+
+    def draw(say: Say) -> str:
+        return charts.line(series, "step", "loss (nats a token)", say)
+
+    return [Chart("loss", draw, alt, caption)]
 
 
 def checkpoints(

@@ -1,0 +1,141 @@
+"""Labels come from data, so what must not be shown is masked in them too, wherever they stand."""
+
+from __future__ import annotations
+
+import html
+import json
+
+import pytest
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.model_card import ModelCardConfig, model_card
+from reports.page.document import (
+    Brief,
+    Bullets,
+    Callout,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Grid,
+    Lines,
+    Link,
+    Paragraph,
+    Section,
+    masked,
+    stated,
+)
+from reports.page.evidence import publish
+from reports.page.figures import FIGURES, Book
+from reports.page.masking import Masker, visible
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.contract import Artifact, NoConfig, StageConfig, Work, stage
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
+from tests.reports import artifacts, pages
+from tests.tasks.corpora import given
+
+MAIL, ADDRESS, PHONE, PIN = (
+    "jane.roe@corp.example",
+    "93.184.216.34",
+    "+44 20 7946 0018",
+    "482 913 057",
+)
+HIDDEN = (MAIL, ADDRESS, PHONE, PIN, "jane.roe", "7946", "jane-roe", "93-184-216-34")
+
+
+def shown(card):
+    """All that the files of a card show, by their names; Markdown without its escapes."""
+    return {
+        str(path.relative_to(card.directory())): html.unescape(path.read_text()).replace("\\", "")
+        for path in card.directory().rglob("*")
+        if path.suffix in (".html", ".md", ".svg")
+    }
+
+
+class Labelled(StageConfig):
+    label: str
+
+
+def document_of(label: str, book: Book) -> Document:
+    """The label wherever a card may say one."""
+    rows = book.figure(label, label, "documents", ("split", "documents"), aggregate="count",
+                       scorer=label, method=label)  # fmt: skip
+    none = book.figure(f"no {label}", label, "", ("split", "documents"), {"source": label},
+                       aggregate="max", column="doc_id", note=label)  # fmt: skip
+    blocks = [
+        Paragraph([label, rows, Brief(rows), Code(label), Link(label, "#rows")]), Lines(label),
+        Bullets([[label]]), Callout("note", [label, none]), Facts([(label, [label, none])]),
+        Grid(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
+        Chart("drawn", lambda say: f"<svg><text>{say(label)[:40]}</text></svg>", label, label),
+    ]  # fmt: skip
+    sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
+    return Document(label, "Datasheet", [Paragraph([label])], sections)
+
+
+@stage(tables={"figures": FIGURES})
+def labelled(documents: Artifact, config: Labelled, work: Work) -> None:
+    book = Book({"split": documents})
+    publish(document_of(config.label, book), book, work, "card", {}, Masker([PIN]), 9)
+
+
+@pytest.mark.parametrize(
+    "label", [MAIL, ADDRESS, PHONE, PIN, "pin 482-913-057", f"ja\u00adne{MAIL}"]
+)
+def test_no_file_of_a_card_says_a_label_in_clear(session, label):
+    said = shown(labelled(given(["one"]), Labelled(label=f"of {label}, so")))
+    assert {"card.html", "card.md", "charts/drawn.svg"} < said.keys() and len(said) == 5
+    for name, text in said.items():
+        assert "masked" in text and not [word for word in (*HIDDEN, label) if word in text], name
+
+
+def test_a_harmless_label_is_shown_as_it_is(session):
+    book = Book({"split": given(["one"])})
+    made = document_of("town", book)
+    assert masked(made, visible).sections[0] == made.sections[0]
+    card = labelled(given(["one"]), Labelled(label="town"))
+    assert pages.broken_links(card.directory()) == []
+    ids = {i for path in card.directory().rglob("*.html") for i in pages.read(path).ids}
+    assert {"town", "no-town", "town-town"} <= ids
+
+
+def test_what_a_person_states_is_shown_as_it_is_written():
+    made = Document("A title", "Datasheet", [Facts([("Contact", stated(f" {MAIL} "))])], [])
+    assert masked(made, Masker().whole) == made
+
+
+def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
+    path = tmp_path / "web.jsonl"
+    said = "The boats came home late, number {} of the year, and nobody had seen it."
+    hosts = (ADDRESS, "host.example") * 9
+    rows = [{"text": said.format(i), "url": f"https://{h}/"} for i, h in enumerate(hosts)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    web = {"kind": "jsonl", "name": "web", "path": str(path), "url_field": "url"}
+    history = artifacts.curated(ingest(IngestConfig(sources=[web])))
+    config = DatasheetConfig(contact=MAIL)
+    card = datasheet(artifacts.profiled(history), history, config)
+    said = shown(card)
+    assert not [name for name, text in said.items() if ADDRESS in text or "93-184" in text]
+    for name in ("datasheet.html", "datasheet.md"):
+        assert "[ip masked]" in said[name] and "host.example" in said[name] and MAIL in said[name]
+
+
+@stage(tables={"findings": FINDINGS})
+def of_parts(config: NoConfig, work: Work) -> None:
+    rows = [
+        finding("bias", "preference", 0.5, low=0.4, high=0.6, n=9, unit="share", table="",
+                method="by hand", tags={"category": part})
+        for part in ("age", f"so says {MAIL}", f"{'a' * 14} {PHONE}")
+    ]  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
+    checkpoint = artifacts.checkpoint(tmp_path / "model")
+    card = model_card(checkpoint, None, None, {"bias": of_parts()}, {}, None, None, None, None, {},
+                      ModelCardConfig())  # fmt: skip
+    said = shown(card)
+    for name, text in said.items():
+        assert not [word for word in HIDDEN if word in text], name
+    assert "so says [email masked]" in said["charts/bias.svg"]
+    assert "[phone masked]" in said["model_card.md"]
