@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from reports.model_card import ModelCardConfig
 from reports.page.figures import show
-from reports.page.masking import Masker
+from reports.page.masking import Masker, Say
 from reports.page.rendering import environment
 from reports.purged import Told, mark, notice, purged_from
 from reports.purged import find as find_named
@@ -70,6 +70,7 @@ def build_site(
     their page, which says so. A run that made nothing stands under the one it repeats.
     """
     runs: list[dict[str, Any]] = []
+    say = Masker().whole
     # Runs share most of their artifacts: each is looked up and read once.
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
@@ -97,12 +98,13 @@ def build_site(
             {"entry": entry, **stage(*key)}
             for entry, key in zip(record["stages"], entries, strict=True)
         ]
-        error = Masker().whole(record.get("error") or "")  # it may name a file, or quote a value
+        # An error may name a file, or quote a value.
+        told = {name: say(record.get(name) or "") for name in ("error", "checkpoint")}
         _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
-               error=error, purged=notice(every))  # fmt: skip
+               config=_config(record.get("config"), say), purged=notice(every), **told)  # fmt: skip
         made = sum(not entry["cached"] for entry in record["stages"])
         runs.append({"record": record, "cards": cards, "made": made, "purged": len(every)}
-                    | _told(artifacts))  # fmt: skip
+                    | _told(artifacts, say))  # fmt: skip
     index = out / "index.html"
     if tables:
         write_tables(tables, out)
@@ -139,11 +141,11 @@ def _trajectories(
     return found
 
 
-def _told(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
+def _told(artifacts: Mapping[str, Artifact | None], say: Say) -> dict[str, Any]:
     """What the index says of a run's model and audits; nothing where a manifest was changed."""
     try:
         return {
-            "model": _model(artifacts),
+            "model": _model(artifacts, say),
             "controls": _controls(artifacts),
             "figures": _key_figures(artifacts.get("model_card")),
         }
@@ -291,7 +293,7 @@ class Model:
     step: int | None = None
 
 
-def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
+def _model(artifacts: Mapping[str, Artifact | None], say: Say) -> Model:
     card = artifacts.get("model_card") or artifacts.get("task_card")
     pretrained = artifacts.get("pretrain")
     if card is not None:
@@ -300,7 +302,7 @@ def _model(artifacts: Mapping[str, Artifact | None]) -> Model:
         sizes = [value for name, value in found.items() if name.startswith("parameters-")]
         title = card.manifest["parts"]["config"].get("title")
         return Model(
-            title="untitled" if title in (None, UNTITLED) else title,
+            title="untitled" if title in (None, UNTITLED) else say(title),
             parameters=int(sum(sizes)) if sizes else None,
             step=_step(card),
         )
@@ -376,10 +378,20 @@ def _key_figure(table: pa.Table | None, start: str, name: str) -> KeyFigure:
 
 
 def _write(path: Path, template: str, **values: Any) -> None:
-    values |= {"terms": [term.replace("_", " ") for term in TERMS], "pretty": _pretty}
+    values |= {"terms": [term.replace("_", " ") for term in TERMS]}
     html = environment().get_template(template).render(**values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html, encoding="utf-8")
+
+
+def _config(config: Any, say: Say) -> str:
+    """A run's config as it may be shown: of what a person states for a card, all."""
+    names = sorted(config) if isinstance(config, Mapping) else []
+    if not names:
+        return say(_pretty(config)) if config else ""
+    parts = {name: _pretty({name: config[name]})[2:-2] for name in names}
+    shown = [text if name in CARDS else say(text) for name, text in parts.items()]
+    return "{\n" + ",\n".join(shown) + "\n}"
 
 
 def _pretty(value: Any) -> str:

@@ -8,6 +8,7 @@ import shutil
 import pyarrow as pa
 import pytest
 
+from reports.model_card import ModelCardConfig, model_card
 from reports.page.figures import FIGURES
 from reports.site import _key_figure, _step, build_site
 from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
@@ -248,6 +249,38 @@ def test_personal_data_in_an_error_is_masked(session, records, tmp_path):
     site = build_site(session.store, records[:1], tmp_path / "site").parent
     text = pages.read(site / "runs" / records[0]["run"] / "index.html").text
     assert "jane.roe" not in text and "letters of [email masked]" in text
+
+
+URI = "s3://AKIAQYLPMN5HHHFPZAM2:wJalrXUtnFEMIK7MDENGbPxRfiCYzq8LmWbT@bucket/letters"
+
+
+def test_a_run_shows_no_credentials_of_its_config_but_whom_to_ask(session, records, tmp_path):
+    source = {"path": URI, "name": "letters", "key": "wJalrXUtnFEMIK7MDENGbPxRfiCYzq8LmWbT"}
+    asked = {"prompts": ["tell jane.roe@corp.example", 7, None], "empty": {}}
+    card = {"contact": "desk@corp.example"}
+    config = {"ingest": {"sources": [source]}, "respond": asked, "datasheet": card, "name": "n"}
+    records[0] |= {"config": config, "checkpoint": URI}
+    records[1]["config"] = [URI]
+    site = build_site(session.store, records, tmp_path / "site").parent
+    first, second = (pages.read(site / "runs" / r["run"] / "index.html").text for r in records)
+    for text in (first, second):
+        assert "wJalr" not in text and "AKIA" not in text and "jane.roe" not in text
+    shown = json.loads(first[first.index("{") :])
+    assert shown == config | {
+        "ingest": {
+            "sources": [source | {"path": "[secret masked]/letters", "key": "[secret masked]"}]
+        },
+        "respond": asked | {"prompts": ["tell [email masked]", 7, None]},
+    }
+
+
+def test_the_index_masks_the_name_of_a_model(session, made, records, tmp_path):
+    config = ModelCardConfig(title=f"Model of {URI}")
+    card = model_card(made.checkpoint, None, None, {}, {}, None, None, None, None, {}, config)
+    entry = next(entry for entry in records[0]["stages"] if entry["label"] == "model_card")
+    entry |= {"artifact": card.name, "content": card.content, "fingerprint": card.fingerprint}
+    page = build_site(session.store, records[:1], tmp_path / "site").read_text()
+    assert "wJalr" not in page and "Model of [secret masked]" in page
 
 
 def test_building_again_gives_the_same_files(session, records, site):
