@@ -75,8 +75,8 @@ def build_site(
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
     stage = cache(lambda label, name: _stage(find(label, name)))
-    told: dict[str, Told] = {}
-    purged = cache(lambda label, name: _purged(store, find(label, name), told))
+    traced: dict[str, Told] = {}
+    purged = cache(lambda label, name: _purged(store, find(label, name), traced))
     left = {
         record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records

@@ -175,7 +175,9 @@ class Writer:
         parts = [e for e in audit.found if e.found[0]["metric"] == first["metric"]]
         if last["worse"] and last["slice"] and len(parts) > 1:
             section.add(Paragraph([PARTS.format(parts=len(parts), last=ends[1])]))
-        name = slug(f"{audit.name} {first['metric']} {first['slice']}")
+        name = slug(f"{audit.name} {first['metric']}")
+        if first["slice"]:  # which may be called anything, and hold what must not be shown
+            name += f"-{hashlib.sha256(first['slice'].encode()).hexdigest()[:10]}"
         figures = [self.figure(audit, each, place) for place in range(len(each.found))]
         svg = charts.course(
             [point.step for point in audit.points],

@@ -126,7 +126,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
         found = [({"slice": f"category={n}"}, figure) for n in range(count)]
         (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
-        return chart.caption, chart.alt.count(" to ")
+        return chart.caption, "".join(chart.alt).count(" to ")
 
     assert drawn(45) == ("As drawn. The first 30 of 45; the table has more.", 30)
     assert drawn(30) == ("As drawn.", 30)
