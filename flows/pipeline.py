@@ -14,7 +14,7 @@ from flows.origin import lasting, resolve
 from flows.proving import behind_of
 from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
-from flows.runs import open_run
+from flows.runs import Run, open_run
 from reports.datasheet import datasheet
 from reports.model_card import model_card
 from reports.proof_card import ProofCardConfig, proof_card
@@ -249,17 +249,26 @@ def pipeline(
     check_audits(only)
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
         run.tell(only=None if {*only} == {*AUDITS} else [*only])
+        begun = begun_from(run, start)
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
         if audited(until):
             check_held_out(Table(tuple(whole(earlier, corpus)), "documents"))
-        begun = None if start is None else resolve(run.store, start).checkpoint
         trained = train(run.config, corpus, begun, earlier)
         checkpoint = run.checkpoints(trained["pretrain"])[-1]
         corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
         names = [name for name in up_to(until) if name in only]
         examine(run.config, checkpoint, names, corpus, trained["pretrain"], earlier)
     return run.id
+
+
+def begun_from(run: Run, start: str | None) -> Artifact | None:
+    """The checkpoint that training goes on from, told by a name that it has tomorrow, too."""
+    if start is None:
+        return None
+    subject = resolve(run.store, start)
+    run.tell(checkpoint=lasting(run.store, subject, start))
+    return subject.checkpoint
 
 
 @flow(name="corpus", flow_run_name=flow_run_name)
@@ -281,9 +290,9 @@ def pretrain(
 ) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
     with begin("pretrain", config, overrides, start=start, store=store) as run:
+        begun = begun_from(run, start)
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
-        begun = None if start is None else resolve(run.store, start).checkpoint
         train(run.config, corpus, begun, earlier)
     return run.id
 

@@ -76,10 +76,10 @@ def random_prefix(rows: Rows, key: int) -> Batch:
 def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
     """Masked LM (Devlin et al. 2019): predict 15 % of each row's places, chosen at random.
 
-    Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text
-    and padding weigh 0. No attention crosses the start of a document, and positions count from
-    there, as in the texts that the model is asked about later. These begin with begin-of-text, and
-    so does every row: of a document that goes on from the previous row it replaces one token.
+    Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text and
+    padding weigh 0: a row of few tokens may predict none. No attention crosses the start of a
+    document, and positions count from there, as in texts that the model is asked about later. These
+    begin with begin-of-text, as does every row: it replaces a token of one that goes on a document.
     """
     random = generator(key)
     rows = rows.copy()

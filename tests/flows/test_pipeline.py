@@ -13,10 +13,11 @@ import pytest
 from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.config import CONFIGS
+from flows.origin import resolve
 from flows.recording import settle
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
-from tasks.contract import ROOT, UsageError
+from tasks.contract import ROOT, Store, UsageError
 from tests.reports import pages
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
@@ -271,6 +272,9 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     run = open_run(report["run"], str(smoke.store))
     before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
     assert run["pretrain"].manifest["lineage"]["start"] == before.name
+    options += ["--start", "latest@0", "--until", "ingest"]
+    told = smoke.json("run", "smoke", *options)["checkpoint"]
+    assert told == resolve(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
     weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
     assert weights[0] == weights[1]
     told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
