@@ -82,7 +82,8 @@ class Card:
         silent = [told for kind in self.rates.kinds() if (told := self.rates.silent(kind))]
         if not judged and not silent:
             return Callout("note", ["Detection: no world that counts has anything to find."])
-        good = "every audit finds its largest effect in at least 95 % of cases"
+        largest = "the largest effect that it judged" if silent else "its largest effect"
+        good = f"every audit finds {largest} in at least 95 % of cases"
         if not judged:
             good = "no audit judged anything that there is to find"
         return self.verdict("Detection", self.weak(), [good], silent)
@@ -202,8 +203,8 @@ class Card:
             covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
                        self.rates.covered[kind], " of cases."]  # fmt: skip
             if without := self.rates.without_ends(kind):
-                covered += [" Not counted are ", Brief(without), " more, whose interval has one "
-                            "end or which have none."]  # fmt: skip
+                covered += [" Not counted are ", Brief(without), " more, whose interval has not "
+                            "two ends or whose true figure is not known."]  # fmt: skip
         section.add(Paragraph(covered))
         return section
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from reports.page.document import Block, Brief, Inline, Paragraph
 from reports.page.figures import Book, Figure
 from tasks.audits.about import JUDGED
+from tasks.audits.proofs.error_rates import NOTHING
 from tasks.contract import Artifact
 
 RATES = "error_rates"
@@ -137,37 +138,43 @@ class Rates:
         """The largest dose at which there is something to find."""
         return next((each for each in self.detected.get(kind, [])[::-1] if each.effect), None)
 
-    def unjudged(self, kind: str, least: float | None = None) -> Figure | None:
-        """How many candidates, of a dose of at least ``least``, no rate knows of."""
+    def unjudged(self, kind: str, dose: float | None = None) -> Figure | None:
+        """How many candidates, where given of that ``dose``, no rate knows of."""
         doses = [row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind]
-        if not any(least is None or dose >= least for dose in doses):
+        if not any(dose in (None, each) for each in doses):
             return None
         name, label = f"not-judged-{kind}", f"{KINDS[kind].title}: candidates without a verdict"
         where: dict[str, Any] = {"kind": kind}
-        if least is not None:
+        if dose is not None:
             name, label = f"{name}-largest", f"{label} at the largest dose"
-            where["dose"] = {"ge": least}
+            where["dose"] = dose
         return self.book.figures.get(name) or self.book.figure(
             name, label, "candidates", (RATES, "unjudged"), where, aggregate="count"
         )
 
     def without_ends(self, kind: str) -> Figure | None:
-        """How many candidates that were judged have no interval with two ends."""
+        """How many candidates that were judged have no interval with two ends, or no true figure to
+        compare it with."""
         where = {"kind": kind, "learned": True, "covered": None}
         if not self.book.evidence(RATES, "units", where).rows:
             return None
         name = f"no-ends-{kind}"
         return self.book.figures.get(name) or self.book.figure(
-            name, f"{KINDS[kind].title}: candidates whose interval has not two ends",
+            name, f"{KINDS[kind].title}: candidates without two ends or a true figure",
             "candidates", (RATES, "units"), where, aggregate="count",
         )  # fmt: skip
 
     def silent(self, kind: str) -> list[Inline]:
-        """How many candidates of the largest dose have no verdict; nothing where all have one."""
-        largest = self.largest(kind)
-        doses = [row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind]
-        dose = largest.dose if largest else max(doses, default=0.0)
-        figure, about = self.unjudged(kind, dose), KINDS[kind]
+        """How many candidates have no verdict of the largest dose at which there is something to
+        find, judged or not; nothing where all have one."""
+        nothing = {each.dose for each in self.detected.get(kind, []) if not each.effect}
+        nothing.add(NOTHING.get(kind, 0.0))
+        told = {row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind} - nothing
+        told |= {each.dose for each in [self.largest(kind)] if each}
+        if not told:
+            return []
+        dose, about = max(told), KINDS[kind]
+        figure = self.unjudged(kind, dose)
         said = f" at {dose_of(dose)} ({about.dose}) had no verdict, {about.title.lower()}"
         return [] if figure is None else [Brief(figure), said]
 
@@ -200,7 +207,7 @@ class Rates:
                 parts += ["; its 95 % intervals covered the true figure in ",
                           *between(self.covered[kind])]  # fmt: skip
                 if without := self.without_ends(kind):
-                    parts += [" of those with two ends, which ", Brief(without), " have not"]
+                    parts += [", left out ", Brief(without), " without two ends or a true figure"]
             made.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
                                    "the models of these worlds are small."]))  # fmt: skip
         return made

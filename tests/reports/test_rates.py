@@ -114,6 +114,21 @@ def test_what_was_not_judged_is_not_found(session, kind):
     assert how == "note" and "every audit finds" not in said and "228 at 64" in said
     smaller = (None, {"kind": "canary", "unit": "s", "dose": 4})
     assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
+    larger = [(None, {"kind": "canary", "unit": f"s{n}", "dose": dose})
+              for n, dose in enumerate((64, 128, 128))]  # fmt: skip
+    how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
+    assert how == "note" and "the largest effect that it judged" in said
+    assert "24 at 128 (copies) had no verdict" in said
+
+
+@pytest.mark.parametrize(("kind", "dose"), [("passage", 0.0), ("association", 0.5)])
+def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, dose):
+    nothing = [
+        candidate("canary", "n", 0, p=0.5),
+        (None, {"kind": kind, "unit": "s", "dose": dose}),
+    ]
+    how, said = callouts(*[nothing] * 12)["Detection"]
+    assert (how, said) == ("note", "Detection: no world that counts has anything to find.")
 
 
 def test_nothing_to_measure_on_is_no_good_mark(session):
@@ -125,14 +140,14 @@ def test_nothing_to_measure_on_is_no_good_mark(session):
 def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
-    said = "Not counted are 4 more, whose interval has one end or which have none."
+    said = "Not counted are 4 more, whose interval has not two ends or whose true figure is not"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
     card = model_card(artifacts.checkpoint(tmp_path / "x"), None, None,
                       {"extraction": findings_with_p(NoConfig())}, {}, None, None, None, None,
                       known, ModelCardConfig())  # fmt: skip
     text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
-    assert re.search(r"in 100\.0 %[^,]* of those with two ends, which 2 have not\.", text)
+    assert re.search(r"in 100\.0 %.*, left out 2 without two ends or a true figure\.", text)
 
 
 def test_its_figures_are_means_of_candidates(session):
