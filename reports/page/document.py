@@ -7,6 +7,7 @@ come from data: what must not be shown in them is masked once, of the whole docu
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -108,6 +109,18 @@ class Chart:
 def stated(text: str | None) -> Parts:
     """What a person said in the config, or that nobody said it."""
     return [Stated(text.strip())] if text and text.strip() else ["Not stated."]
+
+
+def slugs(shown: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """A slug for each of several names, from what is ``shown`` of it: with a digest of the name
+    where it is that of others, too, as of words in other letters."""
+    alike = Counter(map(slug, shown))
+    return {
+        name: slug(text)
+        if alike[slug(text)] == 1
+        else f"{slug(text)}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+        for text, name in zip(shown, names, strict=True)
+    }
 
 
 Block = Paragraph | Bullets | Lines | Facts | Callout | Grid | Chart

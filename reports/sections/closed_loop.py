@@ -3,7 +3,6 @@ must be reached, and the price."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from reports.page.document import (
     Paragraph,
     Parts,
     Section,
+    slugs,
 )
 from reports.page.figures import POINTS, Book, Figure, show, slug
 from reports.page.masking import Masker, Say
@@ -100,16 +100,16 @@ class ClosedLoop:
     def cases(self) -> list[Case]:
         cases, effects, lines = (self.read(name) for name in ("cases", "effects", "lines"))
         names = list(dict.fromkeys(row["case"] for row in cases))
-        alike = Counter(map(slug, names))  # as of groups whose names have other letters
+        ids = slugs([self.masker.whole(name) for name in names], names)
         return [
             Case(
                 name,
-                slug(name) if alike[slug(name)] == 1 else f"{slug(name)}-{place}",
+                ids[name],
                 [r for r in cases if r["case"] == name],
                 {(r["what"], r["arm"]): in_points(r) for r in effects if r["case"] == name},
                 [in_points(r) for r in lines if r["case"] == name],
             )
-            for place, name in enumerate(names, 1)
+            for name in names
         ]
 
     # Figures ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def _rows(book: Book, table: str) -> list[dict[str, Any]]:
 
 
 def control(book: Book) -> str:
-    """What the random arm lacks, and how much of it is of the sources that the removed one lacks;
+    """What the random arm lacks, and how much of it stands for documents of the same source;
     nothing where there is no such arm."""
     left: dict[str, dict[str, int]] = {REMOVED: {}, RANDOM: {}}
     for row in _rows(book, "sources"):
@@ -31,8 +31,8 @@ def control(book: Book) -> str:
     if left[REMOVED] == left[RANDOM]:
         return f"{said}as many of each source. "
     return (
-        f"{said}{same:,} of the same sources as those removed, {every - same:,} of other ones, "
-        f"where the same had no more. "
+        f"{said}{same:,} stand for one of the same source, {every - same:,} for one of another, "
+        f"which had no more. "
     )
 
 

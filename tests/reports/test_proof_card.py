@@ -172,8 +172,8 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
         ({"a": 5, "b": 2}, {"a": 5, "b": 2}, "lacks 7 other documents of like lengths: as many of "
          "each source. Other seeds"),
         ({"a": 500, "b": 1100}, {"a": 400, "c": 1200}, "lacks 1,600 other documents of like "
-         "lengths: 400 of the same sources as those removed, 1,200 of other ones, where the same "
-         "had no more. Other seeds"),
+         "lengths: 400 stand for one of the same source, 1,200 for one of another, which had no "
+         "more. Other seeds"),
         ({"a": 5}, {}, "over pairs of the same unit. Other seeds"),
     ],
 )  # fmt: skip
@@ -199,7 +199,7 @@ def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     found = {("value", "base"): row, ("nothing", "removed"): none}
     case = Case("x: y", "x-y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
     chart = ClosedLoop(Book({}), Masker(), "t", 40).chart(case)
-    assert chart.svg.count("dasharray: 4") == chart.caption.count("The dashed line") == lines
+    assert chart.draw(str).count("dasharray: 4") == chart.caption.count("The dashed line") == lines
 
 
 def fading(n=20):
@@ -244,12 +244,20 @@ def test_the_command_writes_them_so_too():
 def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):
     gone, part = (named(memorised(left=bits), f"bias, group={group}")
                   for bits, group in ((0.0, "ж"), (6.0, "я")))  # fmt: skip
-    made = card([gone, part])
+    other = named(memorised(left=3.0), "bias, group=1")
+    made = card([gone, part, other])
     page = pages.read(made.directory() / "proof_card.html")
     (found,) = (table for table in page.tables if table[0][0] == "finding")
-    means = [np.mean([u.value for u in each.units["removed"].values()]) for each in (gone, part)]
+    means = [
+        np.mean([u.value for u in each.units["removed"].values()]) for each in (gone, part, other)
+    ]
     assert [float(row[3]) for row in found[1:]] == pytest.approx(means, abs=1e-3)
-    assert len({*page.sources}) == 2
+    assert len({*page.sources}) == 3
+
+
+def test_no_file_of_it_names_what_must_not_be_shown(session):
+    made = card([named(memorised(), "bias: preference, category=so says jane.roe@corp.example")])
+    assert not any("roe" in name for name in made.manifest["files"])
 
 
 def test_it_is_markdown_with_charts_too(made):
