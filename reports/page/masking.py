@@ -203,11 +203,14 @@ def visible(text: str) -> str:
     """What a reader cannot see written out as ‹U+202E›: control, format, private and lone surrogate
     characters, and UNSEEN.
 
-    Line breaks and tabs stay: the renderers deal with them.
+    Line breaks and tabs stay: the renderers deal with them; so does what gives a symbol its colour.
     """
     if not _hides(text):
         return text
-    return "".join(c if _is_seen(c) else f"‹U+{ord(c):04X}›" for c in text)
+    return "".join(
+        c if _is_seen(c) or (c == "\ufe0f" and _is_symbol(before)) else f"‹U+{ord(c):04X}›"
+        for before, c in zip(" " + text, text, strict=False)
+    )
 
 
 def _bare(text: str) -> str:
@@ -224,7 +227,12 @@ def _occurrences(words: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 def _hides(text: str) -> bool:
     """Whether a text may hold what nobody sees: a quick look."""
-    return not text.isprintable() or bool(_UNSEEN.search(text))
+    printable = text.replace("\n", "").replace("\t", "").isprintable()
+    return not printable or bool(_UNSEEN.search(text))
+
+
+def _is_symbol(character: str) -> bool:
+    return unicodedata.category(character) == "So"
 
 
 def _is_seen(character: str) -> bool:

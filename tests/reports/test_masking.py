@@ -164,6 +164,7 @@ def test_characters_that_cannot_be_seen_are_written_out():
     assert visible("plain\n\ttext, 漢字, é, e\u0301") == "plain\n\ttext, 漢字, é, e\u0301"
     for character in "".join(UNSEEN):
         assert visible(f"a{character}b") == f"a‹U+{ord(character):04X}›b"
+    assert visible("\u2764\ufe0f\ufe0f 1\ufe0f") == "\u2764\ufe0f‹U+FE0F› 1‹U+FE0F›"  # an emoji
 
 
 @given(st.text())
