@@ -26,9 +26,7 @@ def purged_from(
 ) -> frozenset[str]:
     """The ids of the documents that were purged from what a card was made of, and from what that
     was made of, back to the corpus. ``known``: what was read for other cards, by name."""
-    known = {} if known is None else known
-    if not _ever(store):  # most never are: nothing is asked of each artifact behind a card
-        return frozenset()
+    known, ever = {} if known is None else known, _ever(store)
     found, seen = set[str](), set[str]()
     waiting = [*named_in(card.manifest.get("lineage"))]
     while waiting:
@@ -37,11 +35,9 @@ def purged_from(
             continue
         seen.add(name)
         if name not in known:
-            artifact = find(store, name)
-            known[name] = frozenset[str](), ()
-            if artifact is not None:
-                before = tuple(named_in(artifact.manifest.get("lineage")))
-                known[name] = frozenset(artifact.purged), before
+            # Where nothing was ever purged nobody is asked, of thousands behind a study's card.
+            artifact = find(store, name) if ever else None
+            known[name] = (frozenset(), ()) if artifact is None else told_of(artifact)
         found |= known[name][0]
         waiting += known[name][1]
     return frozenset(found)
@@ -53,6 +49,10 @@ def _ever(store: Store) -> bool:
         return bool(read_denied(store)["documents"])
     except HallmarkError:
         return True
+
+
+def told_of(artifact: Artifact) -> Told:
+    return frozenset(artifact.purged), tuple(named_in(artifact.manifest.get("lineage")))
 
 
 def find(store: Store, name: str) -> Artifact | None:

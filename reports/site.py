@@ -29,7 +29,7 @@ from reports.model_card import ModelCardConfig
 from reports.page.figures import show
 from reports.page.masking import Masker, Say
 from reports.page.rendering import environment
-from reports.purged import Told, mark, notice, purged_from
+from reports.purged import Told, mark, notice, purged_from, told_of
 from reports.purged import find as find_named
 from reports.sections.course import Point
 from reports.tables import write_tables
@@ -75,12 +75,12 @@ def build_site(
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
     stage = cache(lambda label, name: _stage(find(label, name)))
-    traced: dict[str, Told] = {}
     purged = cache(lambda label, name: _purged(store, find(label, name), traced))
     left = {
         record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records
     }
+    traced = {a.name: told_of(a) for each in left.values() for a in each.values() if a is not None}
     gone = {
         record["run"]: {e["label"]: purged(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from reports.page.document import Block, Brief, Inline, Paragraph
 from reports.page.figures import Book, Figure
-from tasks.audits.about import JUDGED
-from tasks.audits.proofs.error_rates import NOTHING
+from tasks.audits.about import JUDGED, NOTHING
 from tasks.contract import Artifact
 
 RATES = "error_rates"

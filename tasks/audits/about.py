@@ -132,6 +132,9 @@ AUDITS = {
     ),
 }
 
+#: Of a candidate of this kind at this dose the text of a sealed world says nothing.
+NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
+
 #: The candidates of sealed worlds, and the audit that judges each.
 JUDGED = {
     "canary": "extraction",

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.about import JUDGED
+from tasks.audits.about import JUDGED, NOTHING
 from tasks.audits.proofs.candidates import NOMINAL, VERDICTS
 from tasks.contract import Artifact, StageConfig, Work, column, stage, table
 from tasks.measures.estimates import Estimate, estimate
@@ -121,9 +121,6 @@ WORLDS = table(
 
 #: Models that are trained anew: without what attribution names, without as many others.
 ARMS = ("removed", "random")
-
-#: Of a candidate of this kind at this dose the text says nothing.
-NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 
 
 def doses_of(envelope: pa.Table) -> dict[tuple[str, str], float]:
