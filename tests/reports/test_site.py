@@ -8,9 +8,10 @@ import shutil
 import pyarrow as pa
 import pytest
 
+from reports.index import key_figure, trained_step
 from reports.model_card import ModelCardConfig, model_card
 from reports.page.figures import FIGURES
-from reports.site import _key_figure, _step, build_site
+from reports.site import build_site
 from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
@@ -103,9 +104,9 @@ def test_the_step_is_that_of_the_checkpoint_under_audit(session):
         step = checkpoint.manifest["parts"]["key"]["step"]
         assert checkpoint.path("config.json").read_text() == f"{step}"
         lineage = {"lineage": {"checkpoint": checkpoint.name}}
-        assert _step(Artifact(lineage, session.store, "card")) == step
+        assert trained_step(Artifact(lineage, session.store, "card")) == step
     gone = {"lineage": {"checkpoint": "checkpoint/0000000000000000"}}
-    assert _step(Artifact(gone, session.store, "card")) is None
+    assert trained_step(Artifact(gone, session.store, "card")) is None
 
 
 def again(record, day, **changes):
@@ -152,7 +153,7 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
         {"id": "unknown", "value": None, "n": 3, "page": "rows/c.html"},
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema=FIGURES)
-    said = {start: _key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
+    said = {start: key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
     assert said["whole"].value == "50.0 %"
     assert said["whole"].said == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
     assert said["whole"].page == "model_card/rows/a.html"
