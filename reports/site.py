@@ -58,7 +58,7 @@ def build_site(
     their page, which says so. A run that made nothing stands under the one it repeats.
     """
     runs: list[dict[str, Any]] = []
-    say = Masker().whole
+    mask = cache(lambda regions: Masker(regions=regions).whole)
     # Runs share most of their artifacts: each is looked up and read once.
     find = cache(lambda label, name: _find(store, label, name))
     copies: dict[str, Path] = {}
@@ -86,6 +86,7 @@ def build_site(
             {"entry": entry, **stage(*key)}
             for entry, key in zip(record["stages"], entries, strict=True)
         ]
+        say = mask(_regions(record.get("config")))
         # An error may name a file, or quote a value.
         told = {name: say(record.get(name) or "") for name in ("error", "checkpoint")}
         _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
@@ -275,6 +276,14 @@ def _config(config: Any, say: Say) -> str:
     parts = {name: _pretty({name: config[name]})[2:-2] for name in names}
     shown = [text if name in CARDS else say(text) for name, text in parts.items()]
     return "{\n" + ",\n".join(shown) + "\n}"
+
+
+def _regions(config: Any) -> frozenset[str]:
+    """The countries whose numbers a run's corpus was searched for: its pages show none of them."""
+    try:
+        return frozenset(map(str, config["find_personal_data"]["regions"]))
+    except (LookupError, TypeError):  # of no corpus, or written by somebody else
+        return frozenset()
 
 
 def _pretty(value: Any) -> str:
