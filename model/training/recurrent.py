@@ -63,7 +63,7 @@ def train_recurrent(
     tokens: int,
     d_model: int = 128,
     context: int = 64,
-    batch_size: int = 32,
+    batch_size: int = 8,
     learning_rate: float = 1e-2,
     seed: int = 0,
     device: str = "cpu",
@@ -72,8 +72,10 @@ def train_recurrent(
     all there is. ValueError where that is nothing.
 
     Documents stand one behind the other, each behind the begin token; rows are drawn by ``seed``,
-    each once before any is drawn again. AdamW, the rate falling to 0 behind a short warm-up. The
-    same arguments give the same weights on the same machine.
+    each once before any is drawn again. AdamW, the rate falling to 0 behind a short warm-up. It
+    learns by steps, so batches are small: a million tokens of the demo came to 1.27 bits per byte
+    in batches of 8, to 1.77 in batches of 32, which took three quarters of the time. The same
+    arguments give the same weights on the same machine.
     """
     if not any(map(len, documents)):
         raise ValueError("There is no token to learn from: bring documents with text.")
