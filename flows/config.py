@@ -7,15 +7,14 @@ stands at the root (name, store, workers, mapper, schedule) decides no artifact.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from flows.mistakes import brought_up, sentence
+from flows.trees import read, set_value
 from model.config import OBJECTIVES, span_count
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -72,8 +71,6 @@ MEASURED = {
     "select": {"language": LANGUAGE, "quality": QUALITY, "identities": IDENTITIES},
     "select_scored": {"score_toxicity": TOXICITY, "contamination": CONTAMINATION},
 }
-
-CONFIGS = Path(__file__).parent / "configs"
 
 
 class Before(StageConfig):
@@ -304,11 +301,6 @@ def left_out(config: Config) -> dict[str, str]:
     return found
 
 
-def names() -> list[str]:
-    """The configs that come with Hallmark."""
-    return sorted(path.stem for path in CONFIGS.glob("*.toml"))
-
-
 def load(
     config: str | Mapping[str, Any], overrides: Sequence[str] = (), file: str | None = None
 ) -> Config:
@@ -334,66 +326,3 @@ def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, An
     """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
     recorded."""
     return dict(tree) if "ingest" in tree else {**brought_up(under), **tree}
-
-
-def overridden(key: str, overrides: Sequence[str]) -> str | None:
-    """The text that overrides set a key of the root to; None where they do not."""
-    tree: dict[str, Any] = {}
-    for override in (o for o in overrides if o.partition("=")[0].strip() == key):
-        set_value(tree, override)
-    value = tree.get(key)
-    return value if isinstance(value, str) else None
-
-
-def read(config: str) -> dict[str, Any]:
-    """The tree of a TOML file, or of a config's name."""
-    path = Path(config)
-    if path.suffix != ".toml":
-        path = CONFIGS / f"{config}.toml"
-        if config not in names():
-            raise UsageError(
-                f"there is no config {config!r}; give the path of a .toml file or one of: "
-                f"{', '.join(names())}"
-            )
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"config {path}: is not valid TOML ({error})") from error
-    except RecursionError as error:
-        raise UsageError(f"config {path}: is nested too deeply") from error
-
-
-def set_value(tree: dict[str, Any], override: str) -> None:
-    """Override a value of a tree. UsageError where that cannot be."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--set {override!r}: write it as section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    except RecursionError as error:
-        raise UsageError(f"--set {override[:60]!r}…: is nested too deeply") from error
-    *parents, last = key.strip().split(".")
-    node: Any = tree
-    for part in parents:
-        if isinstance(node, list):
-            node = node[_index(node, part, override)]
-        else:
-            node = node.setdefault(part, {})
-        if not isinstance(node, dict | list):
-            raise UsageError(f"--set {override!r}: {part!r} is a value, not a section")
-    if isinstance(node, list):
-        node[_index(node, last, override)] = value
-    else:
-        node[last] = value
-
-
-def _index(values: list[Any], part: str, override: str) -> int:
-    if not part.isdecimal() or int(part) >= len(values):
-        raise UsageError(
-            f"--set {override!r}: {part!r} is no place in a list of {len(values)} entries"
-        )
-    return int(part)

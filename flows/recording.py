@@ -85,7 +85,8 @@ def settle(
     store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
-    from flows.config import laid_over, load, overridden, read
+    from flows.config import laid_over, load
+    from flows.trees import overridden, read
 
     if config is None and checkpoint is None:
         config = "demo"

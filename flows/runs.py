@@ -44,7 +44,7 @@ def store_uri(named: str | None = None) -> str:
     ``named`` is a folder, a URI, or a config's file, which may name one.
     """
     if named and named.endswith(".toml"):
-        from flows.config import read
+        from flows.trees import read
 
         file, named = named, read(named).get("store")
         if not isinstance(named, str | None):

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.config import set_value
 from flows.mistakes import brought_up, sentence
 from flows.runs import all_runs, default_store
+from flows.trees import set_value
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig
 from tasks.audits.about import JUDGED

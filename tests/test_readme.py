@@ -7,7 +7,8 @@ import tomllib
 import pytest
 
 from flows.cli import app
-from flows.config import laid_over, load, names
+from flows.config import laid_over, load
+from flows.trees import names
 from tasks.audits.catalogue import PROBES
 from tasks.contract import ROOT
 

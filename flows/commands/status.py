@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, show
-from flows.config import laid_over, load, overridden, read
+from flows.config import laid_over, load
 from flows.runs import Run, open_run, same_store, store_uri
+from flows.trees import overridden, read
 from reports.purged import named_in
 from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
 

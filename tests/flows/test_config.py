@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config import ROOT_KEYS, Config, laid_over, load, names
+from flows.config import ROOT_KEYS, Config, laid_over, load
 from flows.mistakes import GONE
 from flows.recording import settle
+from flows.trees import names
 from model.interchange.convert import family_of
 from tasks.contract import UsageError
 

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.outage import step_seconds
 from flows import open_run
-from flows.config import CONFIGS
 from flows.origin import resolve
 from flows.recording import settle
+from flows.trees import CONFIGS
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.contract import ROOT, Store, UsageError

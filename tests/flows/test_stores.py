@@ -2,10 +2,10 @@
 
 import pytest
 
-from flows.config import overridden
 from flows.pipeline import audit
 from flows.recording import settle
 from flows.runs import default_store, same_store
+from flows.trees import overridden
 from tasks.contract import UsageError
 
 CONFIG = """
