@@ -174,6 +174,20 @@ def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
     load("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
 
 
+def test_a_preferred_source_must_be_one_that_is_read():
+    """A name misspelled would let chance decide where a person had decided."""
+    kept = ["town", "documentation", "documentation/prefect"]
+    for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_masked"):
+        assert getattr(load("demo", [f"{section}.prefer={kept}"]), section).prefer == tuple(kept)
+        with pytest.raises(UsageError) as refused:
+            load("demo", [f'{section}.prefer=["town", "documentation/pref"]'])
+        told = str(refused.value)
+        assert f"{section}.prefer names 'documentation/pref'" in told
+        assert "name one of documentation, documentation/networkx" in told
+    old = load("demo", ['deduplicate.prefer=["books"]', 'earlier="latest"'])  # books may be there
+    assert old.deduplicate.prefer == ("books",)
+
+
 def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
     assert load("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy == "keep"
     assert load("smoke", ['cut_repeats.policy="keep"']).cut_repeats == load("smoke").cut_repeats
