@@ -3,11 +3,12 @@
     python -m benchmarks.harness --data FOLDER --python ITS_PYTHON [--limit N]
 
 FOLDER holds CrowS-Pairs, Winogender and BBQ (crows_pairs_anonymized.csv, winogender_sentences.tsv,
-bbq_age.jsonl.gz); ITS_PYTHON is the interpreter of an environment with lm_eval 0.4. A random model
-of two layers is exported as GPT-2 and as Llama. The harness reads the files through its multiple
-choice task, and Hallmark asks what its probes ask, behind the same begin-of-text token. In float64
-the model is run by hand over the probes' requests, in float32 as an audit does. Prints, by set, how
-many texts were compared, the largest difference, and on how many items both prefer the same.
+bbq_age.jsonl.gz); ITS_PYTHON is the interpreter of an environment with lm_eval 0.4 (``pip install
+"lm_eval[hf]"``). A random model of two layers is exported as GPT-2 and as Llama. The harness reads
+the files through its multiple choice task, and Hallmark asks what its probes ask, behind the same
+begin-of-text token. In float64 the model is run by hand over the probes' requests, in float32 as an
+audit does. Prints, by set, how many texts were compared, the largest difference, and on how many
+items both prefer the same.
 """
 
 from __future__ import annotations
