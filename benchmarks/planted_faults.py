@@ -34,41 +34,43 @@ class Fault:
 
 FAULTS = (
     Fault("sides swapped", "tasks/audits/probes/bias.py",
-          "reader.opening, (first, second)", "reader.opening, (second, first)", ("audits/bias",)),
+          "reader.opening, (first, second)", "reader.opening, (second, first)",
+          ("audits/probes/bias",)),
     Fault("prompt scored too", "tasks/audits/respond.py",
           "subject.decode(written.ids)", 'subject.decode([*row["context"], *written.ids])',
-          ("audits/respond", "audits/toxicity")),
+          ("audits/respond", "audits/probes/toxicity")),
     Fault("clusters ignored", "tasks/audits/judging/measures.py",
           'numbers(values, "value") / whole, values["cluster"].to_pylist(),',
           'numbers(values, "value") / whole, None,',
-          ("audits/measures", "audits/winobias")),
+          ("audits/judging/measures", "audits/probes/winobias")),
     Fault("NaN as 0", "tasks/audits/judging/measures.py",
           "return np.where(np.isnan(difference), np.nan, (difference > 0).astype(np.float64))",
-          "return (difference > 0).astype(np.float64)", ("audits/measures",)),
+          "return (difference > 0).astype(np.float64)", ("audits/judging/measures",)),
     Fault("begin token lost", "tasks/audits/subjects/reader.py",
           "return [*([] if self.bos is None else [self.bos]), *ids]", "return [*ids]",
-          ("audits/subject", "audits/bias", "audits/extraction")),
+          ("audits/subjects/subject", "audits/probes/bias", "audits/probes/extraction")),
     Fault("ties by order", "tasks/audits/judging/measures.py",
-          "(difference > 0).astype", "(difference >= 0).astype", ("audits/measures",)),
+          "(difference > 0).astype", "(difference >= 0).astype", ("audits/judging/measures",)),
     Fault("leaked reference", "tasks/measures/canaries.py",
           "& 1) == planted:", "& 1) >= 0:", ("measures/canaries", "corpus/plant")),
     Fault("constant scorer", "tasks/audits/score.py",
           "scores = scorer.score_heads(texts.to_pylist())",
-          "scores = 0 * scorer.score_heads(texts.to_pylist()) + 0.1", ("audits/toxicity",)),
+          "scores = 0 * scorer.score_heads(texts.to_pylist()) + 0.1", ("audits/probes/toxicity",)),
     Fault("members swapped", "tasks/audits/probes/extraction.py",
           '{"kind": split, "doc_ids"',
-          '{"kind": {"train": "holdout"}.get(split, "train"), "doc_ids"', ("audits/extraction",)),
+          '{"kind": {"train": "holdout"}.get(split, "train"), "doc_ids"',
+          ("audits/probes/extraction",)),
     Fault("responses misaligned", "tasks/audits/answers.py",
           "found.take(pa.array(starts + within))",
           "found.take(pa.array(np.roll(starts + within, 1)))",
-          ("audits/respond", "audits/bias", "audits/toxicity")),
+          ("audits/respond", "audits/probes/bias", "audits/probes/toxicity")),
     Fault("another temperature", "tasks/audits/respond.py",
           "**{name: first[name] for name in sampling},",
           '**{name: first[name] for name in sampling} | {"temperature": 0.5},',
-          ("audits/respond", "audits/toxicity")),
+          ("audits/respond", "audits/probes/toxicity")),
     Fault("unread copies counted", "tasks/audits/judging/readings.py",
           "sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)", "len(doc_ids)",
-          ("audits/extraction", "audits/exposure")),
+          ("audits/probes/extraction", "audits/methods/exposure")),
 )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def caught(fault: Fault | None, tests: list[str], folder: Path) -> str:
 
 def paths(fault: Fault) -> list[str]:
     """The files of its tests."""
-    parts = (test.partition("/") for test in fault.tests)
+    parts = (test.rpartition("/") for test in fault.tests)
     return [f"tests/tasks/{room}/test_{what}.py" for room, _, what in parts]
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from benchmarks.planted_faults import FAULTS
+from benchmarks.planted_faults import FAULTS, paths
 from tasks.contract import ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
 from tests.model.training.training import FORKS
@@ -131,9 +131,10 @@ def test_growth_is_of_medians_over_bytes(capsys):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_planted_where_the_code_stands(fault):
-    """Once, and in a way that Python still reads."""
+    """Once, in a way that Python still reads, and beside tests that are there."""
     text = (ROOT / fault.file).read_text()
     assert text.count(fault.right) == 1 and fault.wrong not in text
+    assert [path for path in paths(fault) if not (ROOT / path).is_file()] == []
     ast.parse(text.replace(fault.right, fault.wrong))
 
 
