@@ -66,9 +66,6 @@ ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tenso
 #: The types of spans that each use of ``scrub`` is given.
 TREATED = {"scrub": PERSONAL, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
 
-#: What decides between copies, by their sources among others.
-CHOOSING = ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_masked")
-
 #: Whose signals each use of ``select`` is given.
 MEASURED = {
     "select": {"language": LANGUAGE, "quality": QUALITY, "identities": IDENTITIES},
@@ -252,19 +249,6 @@ class Config(Probing):  # type: ignore[misc, valid-type]
                     f"documents with such a window whole: nothing would be left to cut; lower the "
                     f"first, or give the rule another bound or action"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _sources_that_are_there(self) -> Config:
-        """A preference for what no source is called would pass for one that works."""
-        names = [name for source in self.ingest.sources for name in source.names()]
-        for section in CHOOSING if self.earlier is None else ():  # an earlier corpus has others
-            for wanted in getattr(self, section).prefer:
-                if not any(f"{name}/".startswith(f"{wanted}/") for name in names):
-                    raise ValueError(
-                        f"{section}.prefer names {wanted!r}, which no source of ingest is called: "
-                        f"name one of {', '.join(names)}"
-                    )
         return self
 
     @model_validator(mode="after")

@@ -19,6 +19,9 @@ Earlier = Sequence[dict[str, Artifact]]
 COMPARED = ("deduplicate", "deduplicate_near", "deduplicate_masked")
 READ = ("ingest", *COMPARED, "language", "identities", "split", "plant")
 
+#: The stages that choose between copies by their sources.
+CHOOSING = (*COMPARED, "find_repeats")
+
 
 def chain(store: Store, name: str) -> list[Run]:
     """The run that ``earlier`` names, behind those that it adds to itself, oldest first.
@@ -92,3 +95,19 @@ def check_earlier(store: Store, config: Config) -> str | None:
                 f"be told apart; plant nothing more: --set plant.enabled=false"
             )
     return runs[-1].id
+
+
+def check_preferred(store: Store, config: Config) -> None:
+    """UsageError where a source is preferred that is none of those read here or in the corpus that
+    is added to: of a name misspelled nothing would be seen, and length and id decide."""
+    names = [name for source in config.ingest.sources for name in source.names()]
+    for made in earlier_of(store, config):
+        found = made["ingest"]["accounts"].read(["source"])["source"].unique().to_pylist()
+        names += sorted({*found} - {*names})
+    for section in CHOOSING:
+        for wanted in getattr(config, section).prefer:
+            if not any(f"{name}/".startswith(f"{wanted}/") for name in names):
+                raise UsageError(
+                    f"{section}.prefer names {wanted!r}, which no source is called; name one of "
+                    f"{', '.join(names)}"
+                )

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from flows.growing import check_earlier
+from flows.growing import check_earlier, check_preferred
 from flows.origin import resolve
 from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
@@ -108,6 +108,8 @@ def settle(
         resolve(opened, checkpoint)
     else:  # not as given: "latest" is another one tomorrow
         settings = settings.model_copy(update={"earlier": check_earlier(opened, settings)})
+        if file:  # a run that is made again has been what it was
+            check_preferred(opened, settings)
     if start is not None:
         check_start(start, settings, until, opened)
     return Settled(settings, file, opened)

@@ -279,9 +279,10 @@ def _config(config: Any, say: Say) -> str:
 
 
 def _regions(config: Any) -> frozenset[str]:
-    """The countries whose numbers a run's corpus was searched for: its pages show none of them."""
+    """The countries whose numbers a run's corpus was searched for: its page shows none of them."""
     try:
-        return frozenset(map(str, config["find_personal_data"]["regions"]))
+        found = config["find_personal_data"]["regions"]
+        return frozenset([found] if isinstance(found, str) else map(str, found))
     except (LookupError, TypeError):  # of no corpus, or written by somebody else
         return frozenset()
 

@@ -28,7 +28,7 @@ from flows.forecast.figures import (
 )
 from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
-from flows.growing import check_earlier, earlier_of
+from flows.growing import check_earlier, check_preferred, earlier_of
 from flows.pipeline import curate, examine, train
 from flows.recording import check_start, check_until
 from flows.runs import find_artifact, store_uri
@@ -70,6 +70,7 @@ def forecast(
         folder = Path(name)
         opened, there = _store(uri, folder)
         check_earlier(opened, settings)
+        check_preferred(opened, settings)
         checkpoint = check_start(start, settings, until, opened) if start is not None else None
         made = Forecast(settings, opened, folder, until, checkpoint, budget)
         made.look()

@@ -174,18 +174,22 @@ def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
     load("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
 
 
-def test_a_preferred_source_must_be_one_that_is_read():
-    """A name misspelled would let chance decide where a person had decided."""
+def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
+    """A name misspelled would let chance decide where a person had decided. Who wrote it is told,
+    and a run that recorded it is made again as it was."""
+    there = {"store": str(tmp_path)}
     kept = ["town", "documentation", "documentation/prefect"]
     for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_masked"):
-        assert getattr(load("demo", [f"{section}.prefer={kept}"]), section).prefer == tuple(kept)
+        made = settle("demo", [f"{section}.prefer={kept}"], **there).config
+        assert getattr(made, section).prefer == tuple(kept)
+        wrong = f'{section}.prefer=["town", "documentation/pref"]'
         with pytest.raises(UsageError) as refused:
-            load("demo", [f'{section}.prefer=["town", "documentation/pref"]'])
+            settle("demo", [wrong], **there)
         told = str(refused.value)
         assert f"{section}.prefer names 'documentation/pref'" in told
         assert "name one of documentation, documentation/networkx" in told
-    old = load("demo", ['deduplicate.prefer=["books"]', 'earlier="latest"'])  # books may be there
-    assert old.deduplicate.prefer == ("books",)
+        recorded = load("demo", [wrong]).model_dump(mode="json")
+        assert settle(recorded, [], **there).config == load(recorded)
 
 
 def test_what_is_cut_of_repeats_stays_where_something_else_is_set():

@@ -127,9 +127,11 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
         (["split.seed=4"], r"split\.seed is 4, and was 0"),
         (["plant.enabled=true"], r"plant nothing more: --set plant\.enabled=false"),
         (["earlier=20000101-000000-abcd"], "has no run called '20000101-000000-abcd'"),
+        (['find_repeats.prefer=["bokks"]'], "names 'bokks', which no source is called; name one"),
     ):
         with pytest.raises(UsageError, match=words):
             settle(str(config), settings)
+    settle(str(config), ['deduplicate.prefer=["documentation"]'])  # a source of the earlier corpus
     told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
     assert "split.seed is 4" in told
     to_itself = settle(str(config), []).config.model_copy(update={"earlier": run.id})
