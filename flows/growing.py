@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flows.runs import Run, check_whole, open_run
 from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
+from tasks.corpus.copies.duplicates import belongs
 from tasks.corpus.copies.earlier import check_alike
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def check_preferred(store: Store, config: Config) -> None:
         names += sorted({*found} - {*names})
     for section in CHOOSING:
         for wanted in getattr(config, section).prefer:
-            if not any(f"{name}/".startswith(f"{wanted}/") for name in names):
+            if not any(belongs(name, wanted) for name in names):
                 raise UsageError(
                     f"{section}.prefer names {wanted!r}, which no source is called; name one of "
                     f"{', '.join(names)}"

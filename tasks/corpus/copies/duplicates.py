@@ -50,11 +50,16 @@ STANDING = pa.schema(
 )
 
 
+def belongs(source: str, name: str) -> bool:
+    """Whether a source has this name, or is a part of the one that has it."""
+    return f"{source}/".startswith(f"{name}/")
+
+
 def standing(batch: pa.RecordBatch, prefer: Sequence[str]) -> dict[str, pa.Array]:
     """The columns of STANDING for a batch with doc_id, cluster, source and text."""
     sources = batch["source"].dictionary_encode()
     places = [
-        next((n for n, name in enumerate(prefer) if f"{source}/".startswith(f"{name}/")), None)
+        next((n for n, name in enumerate(prefer) if belongs(source, name)), None)
         for source in sources.dictionary.to_pylist()
     ]
     preference = pa.array(places, pa.int32()).take(sources.indices)
