@@ -15,22 +15,45 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        (1e12, [1024] * 10),
+        (1e12, [1024] * 3),  # all agree
         (4e9, [1024] * 2),  # half a second each: a second holds two
-        (1e9, [256] * 10),  # a large one would take two seconds
+        (1e9, [256] * 3),  # a large one would take two seconds
         (1e7, [256]),
     ],
 )
 def test_the_ceiling_of_a_slow_processor_takes_a_second_to_measure(monkeypatch, rate, expected):
     sizes = []
 
-    def product(size, *_):
-        sizes.append(size)
-        return 2 * size**3 / rate
+    def product(matrix):
+        sizes.append(len(matrix))
+        return 2 * len(matrix) ** 3 / rate
 
     monkeypatch.setattr(machine, "_product", product)
     assert machine.matmul_ceiling(CPU, torch.bfloat16) == pytest.approx(rate)
     assert sizes == [256] * 3 + expected
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "used"),
+    [
+        ([30, 10, 20, 10.05, 11, 10.09, 9], 6),  # three within a hundredth of the least
+        ([20, 20.3, 20.3, 10, 10.2, 10.3, 10.4, 10.5, 10.6, 9.5, 1], 10),  # no three
+        ([20, 20, 10, 10, 9, 20, 9.05, 9.05], 8),  # the first two agreed, and were slow
+    ],
+)
+def test_the_ceiling_is_measured_until_three_agree(monkeypatch, milliseconds, used):
+    times, large = iter(milliseconds), []
+
+    def product(matrix):
+        if len(matrix) == 256:
+            return 1e-6
+        large.append(next(times) / 1000)
+        return large[-1]
+
+    monkeypatch.setattr(machine, "_product", product)
+    found = machine.matmul_ceiling(CPU, torch.float32)
+    assert found == pytest.approx(2 * 1024**3 / min(large))
+    assert len(large) == used
 
 
 def test_the_ceiling_is_that_of_a_product(monkeypatch):
@@ -39,8 +62,8 @@ def test_the_ceiling_is_that_of_a_product(monkeypatch):
     seen = []
     real = machine._product
 
-    def product(size, *how):
-        seen.append((size, real(size, *how)))
+    def product(matrix):
+        seen.append((len(matrix), real(matrix)))
         return seen[-1][1]
 
     monkeypatch.setattr(machine, "_product", product)
