@@ -53,8 +53,14 @@ BASE = np.uint64(0xD1342543DE82EF95)
 def _classes() -> np.ndarray:
     """(0x110000,) uint8: the bits of each code point."""
     table = np.zeros(0x110000, np.uint8)
-    known = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)])  # no surrogates
-    characters = pa.array(list(str(known.astype("<u4").tobytes(), "utf-32-le")))
+    known = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]).astype("<u4")
+    size = np.ones(len(known), np.int8)  # bytes of each in UTF-8; there are no surrogates
+    for first in (0x80, 0x800, 0x10000):
+        size += known >= first
+    ends = np.zeros(len(known) + 1, np.int32)
+    np.cumsum(size, out=ends[1:])
+    letters = pa.py_buffer(known.tobytes().decode("utf-32-le").encode())
+    characters = pa.StringArray.from_buffers(len(known), pa.py_buffer(ends), letters)
     table[known[pc.utf8_is_alpha(characters).to_numpy(zero_copy_only=False)]] = ALPHABETIC
     table |= WORDY
     for bit, given in (
