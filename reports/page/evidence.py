@@ -30,6 +30,10 @@ class Cell:
     ids: Sequence[str] = ()
 
 
+#: What stands where a row has no value.
+NOTHING = Cell("–", "muted")
+
+
 @dataclass
 class Corpus:
     """Looks up documents by id in the artifacts of the corpus stages, the last stage first."""
@@ -197,12 +201,19 @@ def _cells(
         return _html(cell_of(column, value, score, masker), anchors)
 
     values = head[column.name]
+    if pa.types.is_floating(values.type) and column.kind != "personal":
+        return map(_number, values.to_pylist())  # most of all cells
     judged = head.column_names.count(column.judged_by)
     scores = head[column.judged_by].to_pylist() if judged else repeat(None)
     # Lists are no keys, and -0.0 is the key of 0.0.
     alone = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
     once = made if alone else cache(made)
     return map(once, values.to_pylist(), scores)
+
+
+def _number(value: float | None) -> str:
+    """The cell that ``cell_of`` makes of it, at once."""
+    return f'<td class="number">{value:.6g}</td>' if value is not None else _html(NOTHING, ())
 
 
 def _html(cell: Cell, anchors: Collection[str]) -> str:
@@ -217,7 +228,7 @@ def _html(cell: Cell, anchors: Collection[str]) -> str:
 def cell_of(column: Column, value: Any, score: float | None, masker: Masker) -> Cell:
     """A value of a column as it may be shown; ``score``: of the column that judges this one."""
     if value is None:
-        return Cell("–", "muted")
+        return NOTHING
     if column.kind == "personal":
         return Cell(masker.shown(_written(value), column.kind), "text")
     if isinstance(value, bool):

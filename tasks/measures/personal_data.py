@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -96,7 +97,7 @@ def find(text: str, types: Sequence[Type] = TYPES, regions: Sequence[str] = REGI
         return resolve(
             [
                 Span(detector.type, start, end)
-                for detector in _chosen(types, regions)
+                for detector in _chosen(tuple(types), tuple(regions))
                 for start, end in detector.find(folded, regions)
             ]
         )
@@ -114,7 +115,7 @@ def find_all(
     columns = {True: (numeric, texts.take(numeric)), False: (every, texts)}
     found: dict[int, list[Span]] = {}
     unread = set()
-    for detector in _chosen(types, regions):
+    for detector in _chosen(tuple(types), tuple(regions)):
         rows, column = columns[detector.numeric]
         if not len(column):
             continue
@@ -135,7 +136,8 @@ def find_all(
     return {row: resolve(found[row]) for row in sorted(found)}
 
 
-def _chosen(types: Sequence[Type], regions: Sequence[str]) -> list[Detector]:
+@cache
+def _chosen(types: tuple[Type, ...], regions: tuple[str, ...]) -> list[Detector]:
     wanted = sought(types, regions)
     return [detector for detector in _DETECTORS if detector.type in wanted]
 
