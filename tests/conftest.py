@@ -7,6 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import model  # noqa: F401  what it sets of threads counts only before torch is loaded
+from tasks.contract.mappers import FORKS, PRELOADED
+
+FORKS.set_forkserver_preload([*PRELOADED, "tests.preloaded"])
 
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -194,17 +194,21 @@ def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    while not (jobs := list(hallmark.store.glob("work/pretrain-*/job.json"))):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    os.kill(process.pid, how)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode != 0 and "Traceback" not in stderr
-    assert how != signal.SIGINT or stderr.endswith(f"hallmark: {STOPPED}\n")
-    end = time.monotonic() + 30
-    while any(job.as_posix() in command for job in jobs for command in commands()):
-        assert time.monotonic() < end, "a trainer goes on"
-        time.sleep(0.1)
+    try:
+        while not (jobs := list(hallmark.store.glob("work/pretrain-*/job.json"))):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.kill(process.pid, how)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode != 0 and "Traceback" not in stderr
+        assert how != signal.SIGINT or stderr.endswith(f"hallmark: {STOPPED}\n")
+        end = time.monotonic() + 30
+        while any(job.as_posix() in command for job in jobs for command in commands()):
+            assert time.monotonic() < end, "a trainer goes on"
+            time.sleep(0.1)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what did not end would train for days
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def commands():

@@ -12,6 +12,9 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
+#: Asked hundreds of times: for each client of its own the certificates of all authorities are read.
+api = httpx.Client()
+
 
 def wait_for(what, condition, process, seconds=120):
     """The condition's value as soon as it has one; fails when the process ends before."""
@@ -29,7 +32,7 @@ def created(url, given, process):
     """The id of a new flow run. A server that is busy answers 503, and its clients ask again."""
 
     def asked():
-        answer = httpx.post(url, json=given, timeout=30)
+        answer = api.post(url, json=given, timeout=30)
         assert answer.is_success or answer.status_code == 503, answer.text
         return answer.json()["id"] if answer.is_success else None
 
@@ -52,7 +55,7 @@ def prefect_server(tmp_path_factory):
     process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}/api"
     try:
-        wait_for("the server", lambda: httpx.get(f"{url}/health").is_success, process)
+        wait_for("the server", lambda: api.get(f"{url}/health").is_success, process)
         yield url
     finally:
         process.terminate()
@@ -71,7 +74,7 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
     try:
 
         def deployments():
-            found = httpx.post(f"{server}/deployments/filter", json={}).json()
+            found = api.post(f"{server}/deployments/filter", json={}).json()
             return {d["name"]: d for d in found} if len(found) == 2 else None
 
         registered = wait_for("the deployments", deployments, serve)
@@ -80,7 +83,7 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
         assert not registered["on-demand"]["schedules"]
 
         def scheduled():
-            found = httpx.post(f"{server}/flow_runs/filter", json={}).json()
+            found = api.post(f"{server}/flow_runs/filter", json={}).json()
             return [run for run in found if run["auto_scheduled"]]
 
         mine = registered["smoke"]["id"]
@@ -98,21 +101,21 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
         for name, run in runs.items():
 
             def ended(run=run):
-                state = httpx.get(f"{server}/flow_runs/{run}").json()["state"]["type"]
+                state = api.get(f"{server}/flow_runs/{run}").json()["state"]["type"]
                 return state if state in ("COMPLETED", "FAILED", "CRASHED") else None
 
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
-            made = httpx.get(f"{server}/flow_runs/{run}").json()["name"]
+            made = api.get(f"{server}/flow_runs/{run}").json()["name"]
             assert made in (smoke.store / "site" / "index.html").read_text()
 
         def failed():
-            state = httpx.get(f"{server}/flow_runs/{refused}").json()["state"]
+            state = api.get(f"{server}/flow_runs/{refused}").json()["state"]
             return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
 
         state = wait_for("the refusal", failed, serve)
         assert state["type"] == "FAILED" and "there is no audit 'taste'" in state["message"]
         query = {"flow_runs": {"id": {"any_": [runs["smoke"]]}}}
-        tasks = httpx.post(f"{server}/task_runs/filter", json=query).json()
+        tasks = api.post(f"{server}/task_runs/filter", json=query).json()
         assert {task["state"]["name"] for task in tasks} == {"Cached"}
     finally:
         serve.terminate()

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from model.training import run as trainer
 from model.training.figures import LOG_SCHEMA, TIMING_COLUMNS
 from model.training.job import WATCH
-from tasks.contract.mappers import FORKS, PRELOADED
+from tasks.contract.mappers import FORKS
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 TRAIN = {
@@ -46,10 +46,8 @@ def write_job(inputs, work, name="job", model=None, **train):
     return path
 
 
-#: Of the six seconds of a small training five are imports. So trainers are forks of a process that
-#: has done them, the one that workers are forks of; as users start it, the trainer is tested by the
-#: killed stage of ``tests/tasks/training`` and by flows.
-FORKS.set_forkserver_preload([*PRELOADED, "torch._dynamo", trainer.__name__])
+# Trainers are forks of the process that workers are forks of (tests/preloaded.py); as users start
+# it, the trainer is tested by the killed stage of ``tests/tasks/training`` and by flows.
 
 
 class Trainer:
