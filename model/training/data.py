@@ -171,7 +171,7 @@ def _seen(file: Path) -> list[Any]:
 def _batches(files: list[Path], context: int, vocab_size: int) -> Iterator[NDArray[np.int32]]:
     for path in files:
         try:
-            file = pq.ParquetFile(path)
+            file = pq.ParquetFile(path, page_checksum_verification=True)
             kind = file.schema_arrow.field("ids").type
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error

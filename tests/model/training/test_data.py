@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,3 +98,17 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
     (tmp_path / "torn.bin").write_bytes(b"\0" * 33)
     with pytest.raises(ValueError, match="whole rows"):
         PackedRows(tmp_path / "torn.bin", 8)
+
+
+def test_rows_that_were_changed_at_equal_size_are_refused(tmp_path):
+    """Pages have checksums of their own: other tokens of the vocabulary are no error else."""
+    table = pq.read_table(write_rows(tmp_path / "train.parquet", toy_rows(4, 8, 30)))
+    path = tmp_path / "sums.parquet"
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    whole = path.read_bytes()
+    ids = table["ids"].combine_chunks().flatten().to_numpy()
+    place = whole.index(ids.tobytes())
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(ValueError, match=r"sums\.parquet is damaged"):
+        materialise(str(path), tmp_path / "train.bin", 8, 30)
+    assert not (tmp_path / "train.bin").exists()
