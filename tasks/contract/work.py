@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
@@ -163,7 +164,7 @@ class Work(Tables):
         name = function.__name__
         base = self.area / "parts" / f"{len(self.calls)}-{name}"
         results: dict[int, Done] = {}
-        tries = 0
+        failed: Counter[int] = Counter()
         while True:
             for index in range(len(items)):
                 if index not in results and (found := _read(base / f"{index:05d}")):
@@ -176,18 +177,21 @@ class Work(Tables):
             calls = [
                 (function, items[i], arguments, base / f"{i:05d}", self.schemas, cut) for i in todo
             ]
+            back = (
+                0  # how many of them came back, in their order: the next one is the one that fails
+            )
             try:
-                done = self.mapper(_run_item, calls, self.needs)
-                for count, _ in enumerate(done, start=len(results) + 1):
-                    self.progress(count, len(items), name)
+                for _ in self.mapper(_run_item, calls, self.needs):
+                    back += 1
+                    self.progress(len(results) + back, len(items), name)
             except (HallmarkError, MemoryError):
                 raise
             except (Exception, BrokenExecutor) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if tries >= self.retries:
+                failed[todo[back]] += 1
+                if failed[todo[back]] > self.retries:
                     raise HallmarkError(reason(error)) from error
-                tries += 1
                 log.warning("a part of %s failed (%s); trying again", name, reason(error))
 
     def assemble(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:

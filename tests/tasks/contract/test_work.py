@@ -3,6 +3,7 @@
 import errno
 import hmac
 import json
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -138,6 +139,22 @@ def test_an_item_is_tried_again_so_many_times(tmp_path, retries):
     work = Work(tmp_path / "c", {"count": COUNT}, retries=retries)
     with pytest.raises(HallmarkError, match=r"^it: ValueError$"):
         work.map(Flaky(ValueError(), retries + 1), ["it"])
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_each_item_has_its_own_tries(tmp_path, retries):
+    """One that fails costs those behind it none of theirs."""
+    begun = Counter()
+
+    def flaky(item, out):
+        begun[item] += 1
+        if item != "b" and begun[item] <= retries:
+            raise ValueError("once more")
+        return item
+
+    work = Work(tmp_path, {"count": COUNT}, retries=retries)
+    assert [done.value for done in work.map(flaky, ["a", "b", "c", "d"])] == ["a", "b", "c", "d"]
+    assert begun == {"a": retries + 1, "b": 1, "c": retries + 1, "d": retries + 1}
 
 
 @pytest.mark.parametrize(
