@@ -97,16 +97,18 @@ class Processes:
             self._pool = ProcessPoolExecutor(
                 self.workers, mp_context=FORKS, initializer=_begin, initargs=(dict(os.environ),)
             )
-        # Ctrl-C is for this process alone: workers are born with it blocked, also while they start.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        futures: list[Future[Result]] = []
         try:
-            futures: list[Future[Result]] = [self._pool.submit(function, *call) for call in calls]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        try:
+            # Ctrl-C is for this process alone: workers are born with it blocked, also while they
+            # start.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures += [self._pool.submit(function, *call) for call in calls]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for future in futures:
                 yield future.result()
-        except BrokenExecutor:  # a worker was killed: the next call starts new ones
+        except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
             self._pool, self._died = None, True
             raise
         finally:

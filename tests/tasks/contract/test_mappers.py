@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
@@ -110,6 +111,18 @@ def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
             list(mapper(die_once, [(n, str(tmp_path)) for n in (2, 3)], ONE))
         ((_, process),) = mapper(square, [(1, 0)], ONE)
         assert process != os.getpid()
+
+
+def test_workers_that_die_between_two_calls_cost_one_try():
+    calls = [(number, 0) for number in range(4)]
+    with Processes(2) as mapper:
+        for process in {process for _, process in mapper(square, calls, ONE)}:
+            os.kill(process, signal.SIGKILL)
+        while not mapper._pool._broken:  # until the pool has noticed
+            time.sleep(0.01)
+        with pytest.raises(BrokenExecutor):
+            list(mapper(square, calls, ONE))
+        assert [value for value, _ in mapper(square, calls, ONE)] == [0, 1, 4, 9]
 
 
 def test_without_ray_the_setting_says_what_to_install(monkeypatch):
