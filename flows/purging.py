@@ -142,7 +142,7 @@ class Purge:
         if "spans" not in artifact.tables or not artifact["spans"].columns.keys() >= SPANS:
             return None
         mine = pc.field("doc_id").isin(self.documents)
-        return artifact["spans"].dataset().to_table(filter=mine)
+        return artifact["spans"].where(mine)
 
     def unread(self, artifacts: list[Artifact]) -> dict[str, int]:
         """Records of other sources that are no readable text, by artifact: in them the documents
@@ -164,7 +164,7 @@ class Purge:
         if artifact.stage != "plant":
             return False
         wanted = pc.field("doc_id").isin(self.documents) & (pc.field("split") == "train")
-        return artifact["documents"].dataset().count_rows(filter=wanted) > 0
+        return artifact["documents"].where(wanted, ["doc_id"]).num_rows > 0
 
     def beside(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
         """Whether any table names the documents, and which others stand beside them in a row."""
@@ -205,7 +205,7 @@ def copies_of(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:
         if not len(own):
             continue
         alike = pc.field("text_hash").isin(own)
-        same = set(table.dataset().to_table(["doc_id"], filter=alike)["doc_id"].to_pylist())
+        same = set(table.where(alike, ["doc_id"])["doc_id"].to_pylist())
         if "documents" in artifact.manifest["lineage"]:  # others became the same by what was masked
             same &= _added(artifact)
         found |= same
@@ -221,7 +221,7 @@ def _added(artifact: Artifact) -> set[bytes]:
     if "ledger" not in artifact.tables:
         return set()
     added = pc.field("action") == "added"
-    rows = artifact["ledger"].dataset().to_table(["doc_id"], filter=added)
+    rows = artifact["ledger"].where(added, ["doc_id"])
     return set(rows["doc_id"].to_pylist())
 
 

@@ -52,7 +52,7 @@ def batch_of(run: Run, step: int | None, masked: bool = False) -> Report:
         raise UsageError(f"{wrong}: run {run.id} trained the steps 1 to {train.steps}")
     rows = batch_sequences(train.seed, step, train.batch_size, packed["train"].rows)
     inside = (pc.field("split") == "train") & pc.field("sequence").isin(pa.array(rows))
-    spans = packed["spans"].dataset().to_table(filter=inside).to_pylist()
+    spans = packed["spans"].where(inside).to_pylist()
     documents = _documents(run, {span["doc_id"] for span in spans})
     masker = masker_of(masking_of(run), OFFENSIVE) if masked else None
     by_row: dict[int, list[Report]] = {}

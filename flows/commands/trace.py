@@ -172,7 +172,7 @@ def _rows(table: Table, doc_id: bytes) -> list[Report]:
     if not columns:
         return []
     named = [pc.field(name) == pa.scalar(doc_id, ID) for name in columns]
-    return list(table.dataset().to_table(filter=reduce(or_, named)).to_pylist())
+    return list(table.where(reduce(or_, named)).to_pylist())
 
 
 def _told(row: Report, table: Table, masker: Masker | None) -> Report:
@@ -208,7 +208,7 @@ def _spans(run: Run, doc_id: bytes) -> list[Report]:
     """Where its tokens stand in the packed sequences."""
     if "pack" not in run.artifacts:
         return []
-    found = run.packed["spans"].dataset().to_table(filter=pc.field("doc_id") == doc_id)
+    found = run.packed["spans"].where(pc.field("doc_id") == doc_id)
     rows = found.drop_columns("doc_id").to_pylist()
     return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
 

@@ -214,6 +214,15 @@ class Table:
         kind = ds.ParquetFileFormat(default_fragment_scan_options=options)
         return ds.dataset(paths, format=kind)
 
+    def where(self, condition: ds.Expression, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows for which a condition holds; no more is read than it takes to find them."""
+        try:
+            return self.dataset().to_table(_listed(columns), filter=condition)
+        except (pa.ArrowException, OSError):
+            for artifact in self.artifacts:  # a scan does not say which file it is in
+                artifact.verify()
+            raise
+
     def to_pandas(self) -> pd.DataFrame:
         """The table as a data frame, strings and numbers still held by Arrow."""
         import pandas as pd

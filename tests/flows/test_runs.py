@@ -4,16 +4,21 @@ import json
 import shutil
 import stat
 
+import pyarrow.parquet as pq
 import pytest
 
 from flows.commands.replay import replay_run, share_secret
 from flows.commands.shared import run_of
 from flows.commands.status import render, status_of
+from flows.commands.trace import trace_of
 from flows.origin import Subject, lasting, resolve
 from flows.recording import begin, settle
-from flows.runs import all_runs, find_artifact, open_run
+from flows.runs import Run, all_runs, find_artifact, open_run
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
+from tasks.training.pack import PackConfig, pack
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
+from tests.tasks.corpora import given
 
 
 @pytest.fixture
@@ -172,6 +177,23 @@ def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     assert there["balanced"]
     assert "may change with make" in there["stale"]
     assert "holds no artifact make/" in render(report)
+
+
+def test_a_damaged_table_is_named_by_whoever_looks_for_rows_in_it(session):
+    documents = given(["a text to read"], splits=["train"], kind="split")
+    tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
+    packed = pack(documents, tokenizer, PackConfig(context=16))
+    stages = [{"label": a.stage, "stage": a.stage, "artifact": a.name} for a in (documents, packed)]
+    run = Run(session.store, {"run": "one", "config": {}, "stages": stages})
+    [doc_id] = documents["documents"].read()["doc_id"].to_pylist()
+    assert len(trace_of(run, doc_id.hex())["spans"]) == 1
+    path = next(part.path for part in packed["spans"].parts if part.rows)
+    whole = path.read_bytes()
+    pages = pq.read_metadata(path).row_group(0).column(1)  # "sequence", which has no dictionary
+    place = pages.data_page_offset + pages.total_compressed_size - 1
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(HallmarkError, match=rf"{packed.name} is damaged: {path} .* run again"):
+        trace_of(run, doc_id.hex())
 
 
 def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):

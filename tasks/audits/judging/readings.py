@@ -41,7 +41,7 @@ class Readings:
         wanted = pa.array(sorted({*documents}), pa.binary(16))
         condition = ds.field("doc_id").isin(wanted) & (ds.field("step") <= max(steps))
         names = ["doc_id", "step", "passes", "first_step"]
-        rows = pretrained["seen"].dataset().to_table(names, filter=condition)
+        rows = pretrained["seen"].where(condition, names)
         last = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
         passes = {row["doc_id"]: row["passes"] for row in last}
         first = {row["doc_id"]: row["first_step"] for row in reversed(last)}
