@@ -99,7 +99,7 @@ def with_sources(spans: pa.Table, documents: Table) -> pa.Table:
     tables={**{split: sequences(-1) for split in PACKED}, "spans": SPANS,
             "accounts": accounts.ACCOUNTS},
     libraries=["tokenizers", "numpy"],
-    reads={"packed": (*PACKED, "spans", "accounts")},
+    reads={"packed": (*PACKED, "spans", "accounts"), "tokenizer": ("tokenizer.json",)},
 )  # fmt: skip
 def blank(
     packed: Artifact,

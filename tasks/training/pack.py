@@ -324,6 +324,7 @@ def spans(
     },
     libraries=["tokenizers", "numpy"],
     determinism="exact",
+    reads={"tokenizer": ("tokenizer.json",)},
 )  # fmt: skip
 def pack(documents: Table, tokenizer: Artifact, config: PackConfig, work: Work) -> None:
     path = str(tokenizer.path("tokenizer.json"))

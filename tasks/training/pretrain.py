@@ -337,6 +337,7 @@ def follow(
     code=["model.training.run"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
+    reads={"packed": ("train", "validation", "spans"), "tokenizer": ("tokenizer.json",)},
     goes_on=lambda config: of_past_steps(config.model_dump(mode="json")),
 )
 def pretrain(

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.contract import HallmarkError, Session, Store, open_session
+from tasks.contract import (
+    Artifact,
+    Call,
+    HallmarkError,
+    NoConfig,
+    Session,
+    Stage,
+    StageConfig,
+    Store,
+    open_session,
+)
 from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.training.blank import blank
 from tasks.training.encoding import load_tokenizer
+from tasks.training.pack import PackConfig, pack
+from tasks.training.pretrain import PretrainConfig, pretrain
 from tasks.training.train_tokenizer import (
     SPECIAL_TOKENS,
     TokenizerConfig,
@@ -120,6 +134,28 @@ def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> 
         assert rows[group]["tokens"] == sum(len(tokenizer.encode(t).ids) for t in members)
     rest = [r for r in made["fertility"].read().to_pylist() if r["kind"] != "identity"]
     assert without["fertility"].read().to_pylist() == rest
+
+
+def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path: Path) -> None:
+    texts = [("web", "train", text) for text in sentences(60)]
+    texts += [("web", "validation", "Women are dockers.")]
+    packing = PackConfig(context=32)
+    with open_session(Session(Store(tmp_path))) as session:
+        corpus = corpus_of(texts)
+        told = identities(corpus, IdentitiesConfig())
+        plain, other = (train_tokenizer(corpus, signals, CONFIG) for signals in (None, told))
+        packed = pack(corpus, plain, packing)
+
+        def made_with(tokenizer: Artifact) -> list[str]:
+            calls: list[tuple[Stage, list[Any], StageConfig]] = [
+                (pack, [corpus, tokenizer], packing),
+                (blank, [packed, corpus, packed["ledger"], tokenizer], NoConfig()),
+                (pretrain, [packed, tokenizer, corpus, None, None], PretrainConfig()),
+            ]
+            return [Call.of(*call, session).fingerprint for call in calls]
+
+        assert plain.content != other.content
+        assert made_with(plain) == made_with(other)
 
 
 def test_fertility_by_the_groups_of_a_source(tmp_path: Path) -> None:
