@@ -177,9 +177,8 @@ class Work(Tables):
             calls = [
                 (function, items[i], arguments, base / f"{i:05d}", self.schemas, cut) for i in todo
             ]
-            back = (
-                0  # how many of them came back, in their order: the next one is the one that fails
-            )
+            # How many of them came back: they do in their order, so the next one is what fails.
+            back = 0
             try:
                 for _ in self.mapper(_run_item, calls, self.needs):
                     back += 1
@@ -191,7 +190,7 @@ class Work(Tables):
                     raise
                 failed[todo[back]] += 1
                 if failed[todo[back]] > self.retries:
-                    raise HallmarkError(reason(error)) from error
+                    raise HallmarkError(_why(error, items[todo[back]])) from error
                 log.warning("a part of %s failed (%s); trying again", name, reason(error))
 
     def assemble(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -268,6 +267,16 @@ def _run_item(
         return
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(scratch, folder)
+
+
+def _why(error: BaseException, item: Any) -> str:
+    if isinstance(error, BrokenExecutor):
+        return (
+            f"{item}: a process that worked on it, or on one beside it, was killed, as where "
+            f"memory runs out; run again with fewer workers, or where there is more: it goes on, "
+            f"nothing is lost"
+        )
+    return reason(error)
 
 
 def reason(error: BaseException) -> str:

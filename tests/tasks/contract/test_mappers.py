@@ -47,6 +47,11 @@ def die_once(number: int, folder: str) -> int:
     return number
 
 
+def die(item: str, out) -> None:
+    if item == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def given(number: int) -> dict[str, float]:
     """What Ray set apart for this part."""
     import ray
@@ -123,6 +128,13 @@ def test_workers_that_die_between_two_calls_cost_one_try():
         with pytest.raises(BrokenExecutor):
             list(mapper(square, calls, ONE))
         assert [value for value, _ in mapper(square, calls, ONE)] == [0, 1, 4, 9]
+
+
+def test_a_part_whose_process_is_killed_again_is_named_with_what_to_do(tmp_path):
+    """Or one beside it: a pool does not say which of its processes worked on what."""
+    sentence = r"^[ab]: a process .* was killed, .*; run again with fewer workers"
+    with Processes(2) as mapper, pytest.raises(HallmarkError, match=sentence):
+        Work(tmp_path, {"count": COUNT}, mapper).map(die, ["a", "b"])
 
 
 def test_without_ray_the_setting_says_what_to_install(monkeypatch):
