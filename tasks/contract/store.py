@@ -113,9 +113,9 @@ class Store(Objects):
         if self.root is not None:
             place = self.root / folder / attempt
             place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(scratch, place)  # renamed, but where the work area lies on another disk
             for entry in entries:
-                sync(scratch / entry["name"])
-            os.replace(scratch, place)
+                sync(place / entry["name"])
             sync(place.parent)
         else:
             for entry in entries:

@@ -1,8 +1,11 @@
 """What a store finds under a name, and what a second commit of one fingerprint leaves."""
 
+import errno
 import hashlib
 import hmac
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +40,23 @@ def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session
         first.manifest["files"]["number.txt"]["path"].split("/")[0]
     ]
     assert late["files"] == first.manifest["files"]  # what was given is not changed
+
+
+def test_a_work_area_may_lie_on_another_disk(session, monkeypatch):
+    """As where "work" is a link: there nothing can be renamed into the store."""
+    work = session.store.work
+    for name in ("rename", "replace"):
+        within = getattr(os, name)
+
+        def across(old, new, within=within):
+            if Path(old).is_relative_to(work) and not Path(new).is_relative_to(work):
+                raise OSError(errno.EXDEV, "Invalid cross-device link", old, None, new)
+            within(old, new)
+
+        monkeypatch.setattr(os, name, across)
+    made = make(MakeConfig(documents=30, parts=2))
+    made.verify()
+    assert len(made["documents"].parts) == 2 and not any(work.glob("make-*"))
 
 
 def test_an_artifact_is_found_by_its_fingerprint_or_its_first_sixteen_digits(session):
