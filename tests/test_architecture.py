@@ -24,6 +24,9 @@ ROOMS = {
     "model.probing": {"model", "model.decoding", "model.training"},
     "model.plain": {"model", "model.decoding"},  # the formulas, of decoding too
     "model": {"model.plain"},  # the core
+    "reports.page": set(),
+    "reports.sections": {"reports.page"},
+    "reports": {"reports.page", "reports.sections"},
 }
 
 
@@ -64,7 +67,9 @@ def test_pandas_stands_at_the_edges():
     assert {m for m in called if m.startswith(("tasks.", "model."))} <= users
 
 
-@pytest.mark.parametrize("module", sorted(m for m in SOURCES if m.startswith(("tasks.", "model."))))
+@pytest.mark.parametrize(
+    "module", sorted(m for m in SOURCES if m.startswith(("tasks.", "model.", "reports.")))
+)
 def test_rooms_import_one_way(module):
     own = next(room for room in ROOMS if f"{module}.".startswith(f"{room}."))
     package = module.split(".")[0]

@@ -1,4 +1,5 @@
 """The parts of cards, each from the tables of its artifacts; built on ``reports.page``.
 
-Imports that and the contract; figures are read from rows, not computed here.
+Imports that, the contract, and what audits say of themselves: their titles, levels and
+comparisons; figures are read from rows, not computed here.
 """

@@ -1,2 +1,5 @@
 """Proofs: how often audits are wrong on sealed worlds, and findings taken away with their
-documents."""
+documents.
+
+Imports ``judging`` and ``methods``; asks no model.
+"""

@@ -191,7 +191,8 @@ def test_into_how_many_parts_documents_are_cut_does_not_matter(first, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_corpus_made_on_ray_is_the_same(first, tmp_path, workers):
     source = write(tmp_path / "in", "gz")
-    made, _ = run(tmp_path / "store", source, make_mapper("ray", workers), whole=False)
+    mapper = make_mapper("ray", workers)
+    made, _ = run(tmp_path / "store", source, mapper, whole=workers == 2)
     assert contents(made).items() <= contents(first[2]).items()
 
 
