@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tasks.contract import HallmarkError
 
 if TYPE_CHECKING:
@@ -22,6 +24,23 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise HallmarkError(f"{path} is no tokenizer.json that can be read ({error})") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def token_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:
+    """What each token of a byte-level vocabulary spells, (V,); special ones nothing. Letters stand
+    for bytes as in GPT-2 (Radford et al. 2019): printable ones for themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    letters |= {chr(256 + n): byte for n, byte in enumerate(others)}
+    special = tokenizer.get_added_tokens_decoder()
+    # WordPiece marks tokens inside a word, and the mark stands for no byte.
+    mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
+    spelled = [b""] * tokenizer.get_vocab_size()
+    for token, number in tokenizer.get_vocab().items():
+        if number not in special:
+            spelled[number] = bytes(letters[letter] for letter in token.removeprefix(mark))
+    return pa.array(spelled, pa.large_binary())
 
 
 #: Characters of a text that are encoded together. A tokenizer takes a hundred bytes a character.

@@ -37,12 +37,13 @@ from tasks.contract import (
     accounts,
     column,
     departures,
+    identities,
     removals,
     stage,
     table,
 )  # fmt: skip
 from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.training.encoding import load_tokenizer, pieces
+from tasks.training.encoding import load_tokenizer, pieces, token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -252,9 +253,9 @@ def stretches(done: list[Done], split: str, context: int) -> list[Stretch]:
     return found
 
 
-def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> list[list[Any]]:
-    """Write the rows and spans of a stretch. Returns what was packed: [source, documents, bytes],
-    the bytes measured from the tokens, documents counted where they begin."""
+def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> accounts.Counts:
+    """Write the rows and spans of a stretch. Returns what was packed, measured from the tokens;
+    documents are counted where they begin."""
     documents = stretch.documents()
     skip, stop = stretch.first - stretch.begins, stretch.last - stretch.begins
     ids, char_start, char_end = (
@@ -272,18 +273,20 @@ def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> list[list[Any
     ends = np.cumsum(sizes)  # from where the first document begins
     out.table("spans").write(spans(stretch, documents["doc_id"], ends - sizes, ends,
                                    char_start, char_end))  # fmt: skip
-    lengths = token_lengths(load_tokenizer(Path(tokenizer_path)))
+    known = token_bytes(load_tokenizer(Path(tokenizer_path)))
+    lengths = pc.binary_length(known).to_numpy()
     spelled = np.concatenate([[0], np.cumsum(lengths[ids], dtype=np.int64)])
     inside = np.minimum(ends, stop), np.maximum(ends - sizes, skip)
-    packed = pa.table(
-        {
-            "source": documents["source"],
-            "documents": (ends - sizes >= skip).astype(np.int64),
-            "bytes": spelled[inside[0]] - spelled[inside[1]],
-        }
-    )
-    sums = packed.group_by("source").aggregate([("documents", "sum"), ("bytes", "sum")])
-    return [[row["source"], row["documents_sum"], row["bytes_sum"]] for row in sums.to_pylist()]
+    _, _, letters = known.take(pa.array(ids)).buffers()
+    edges = pa.py_buffer(spelled[np.concatenate([[0], ends])])
+    texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends), [None, edges, letters])
+    rows = zip(documents["source"].to_pylist(), (ends - sizes >= skip).tolist(),
+               (spelled[inside[0]] - spelled[inside[1]]).tolist(),
+               identities(documents["doc_id"], texts), strict=True)  # fmt: skip
+    return accounts.merged([[
+        [source, "document", int(begins), size, 0, identity.hex() if begins else "0"]
+        for source, begins, size, identity in rows
+    ]])  # fmt: skip
 
 
 def spans(
@@ -321,6 +324,7 @@ def spans(
         "spans": SPANS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
+        "checksums": accounts.CHECKSUMS,
     },
     libraries=["tokenizers", "numpy"],
     determinism="exact",
@@ -333,11 +337,9 @@ def pack(documents: Table, tokenizer: Artifact, config: PackConfig, work: Work) 
     tell(work, [part.value for part in encoded], documents.rows, "the tokenizer")
     rows = [row for split in PACKED for row in stretches(encoded, split, config.context)]
     laid = work.map(lay_out, rows, path)
-    kept: accounts.Counts = [
-        [source, "document", count, size, 0, "0"]
-        for done in laid
-        for source, count, size in done.value
-    ]
+    kept = accounts.merged(done.value for done in laid)
     ledger = accounts.merged(done.parts["ledger"]["counts"] for done in encoded)
     books = accounts.balance(documents.counts, kept, ledger)
+    sums = accounts.checksums(documents.counts, kept, ledger)
     work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
+    work.table("checksums").write(pa.Table.from_pylist(sums, schema=accounts.CHECKSUMS))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +26,12 @@ from tasks.contract import (
     ids,
     open_session,
 )
-from tasks.training.encoding import load_tokenizer, pieces
+from tasks.training.encoding import load_tokenizer, pieces, token_bytes
 from tasks.training.pack import (
     PACKED,
     SPANS,
     PackConfig,
+    Stretch,
     encode,
     pack,
     shuffle_keys,
@@ -88,6 +91,15 @@ def test_a_token_is_as_long_as_the_bytes_it_stands_for(tokenizer: Tokenizer) -> 
     assert lengths.max() == max(len(text.encode()) for text in whole.values()) > 3
 
 
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_tokens_spell_the_text_that_they_are_of(tokenizer: Tokenizer, text: str) -> None:
+    known = token_bytes(tokenizer).to_pylist()
+    assert [len(letters) for letters in known] == token_lengths(tokenizer).tolist()
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert b"".join(known[number] for number in ids) == text.encode()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_position_names_its_document_and_characters(kind: str, tmp_path: Path) -> None:
     corpus, tokenizer, artifact = packed(tmp_path, kind=kind, context=32, seed=5)
@@ -136,9 +148,39 @@ def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
         assert (rows["in"], rows["kept"], rows["removed_rows"]) == (
             len(inside), len(inside) - len(out), len(out))  # fmt: skip
         assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - gone, gone)
+        (sums,) = [r for r in artifact["checksums"].read().to_pylist() if r["source"] == source]
+        for term, those in (("in", inside), ("removed_rows", out)):
+            assert int.from_bytes(sums[term], "big") == identity_of(those)
+        kept = [r for r in inside if r["split"] != "holdout"]
+        assert int.from_bytes(sums["kept"], "big") == identity_of(kept) > 0
     holdout = {row["doc_id"] for row in documents if row["split"] == "holdout"}
     assert set(artifact["ledger"].read()["doc_id"].to_pylist()) == holdout
     assert not holdout & set(artifact["spans"].read()["doc_id"].to_pylist())
+
+
+def identity_of(rows: list[dict[str, Any]]) -> int:
+    each = (hashlib.blake2b(r["doc_id"] + r["text"].encode(), digest_size=16) for r in rows)
+    return sum(int.from_bytes(digest.digest(), "big") for digest in each) % 2**128
+
+
+def test_two_documents_that_swap_their_texts_do_not_balance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one length, from one source."""
+    laid = Stretch.documents
+
+    def swapped(stretch: Stretch) -> pa.Table:
+        table = laid(stretch)
+        at = table.schema.get_field_index("doc_id")
+        return table.set_column(at, table.field(at), table["doc_id"].take(pa.array([1, 0])))
+
+    with open_session(Session(Store(tmp_path))):
+        corpus = corpus_of([("web", "train", text) for text in ("a red fox", "red a fox")])
+        tokenizer = train_tokenizer(corpus, None, VOCABULARY)
+        pack(corpus, tokenizer, PackConfig(context=8))
+        monkeypatch.setattr(Stretch, "documents", swapped)
+        with pytest.raises(HallmarkError, match="checksums of source 'web' do not add up"):
+            pack(corpus, tokenizer, PackConfig(context=16))
 
 
 def test_parts_workers_and_stretches_do_not_matter(
