@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.contract import HallmarkError
 
@@ -28,19 +30,29 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def token_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:
     """What each token of a byte-level vocabulary spells, (V,); special ones nothing. Letters stand
-    for bytes as in GPT-2 (Radford et al. 2019): printable ones for themselves."""
+    for bytes as in GPT-2 (Radford et al. 2019): printable ones for themselves. So does what else is
+    ASCII, where a vocabulary has it; for other letters stands a byte that no text has."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
+    letters = {chr(byte): byte for byte in [*range(128), *printable]}
     letters |= {chr(256 + n): byte for n, byte in enumerate(others)}
     special = tokenizer.get_added_tokens_decoder()
     # WordPiece marks tokens inside a word, and the mark stands for no byte.
     mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
-    spelled = [b""] * tokenizer.get_vocab_size()
+    found = [b""] * tokenizer.get_vocab_size()
     for token, number in tokenizer.get_vocab().items():
         if number not in special:
-            spelled[number] = bytes(letters[letter] for letter in token.removeprefix(mark))
-    return pa.array(spelled, pa.large_binary())
+            found[number] = bytes(letters.get(c, 0xFF) for c in token.removeprefix(mark))
+    return pa.array(found, pa.large_binary())
+
+
+def spelled(
+    known: pa.LargeBinaryArray, ids: NDArray[np.int32], edges: NDArray[np.int64]
+) -> pa.LargeBinaryArray:
+    """What tokens spell together, cut at these places (n + 1,), which are in bytes."""
+    _, _, letters = known.take(pa.array(ids)).buffers()
+    buffers = [None, pa.py_buffer(edges), letters]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
 
 
 #: Characters of a text that are encoded together. A tokenizer takes a hundred bytes a character.

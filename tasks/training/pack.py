@@ -22,7 +22,6 @@ from pydantic import Field
 
 from model.draws import combine
 from model.tokens import END_OF_TEXT, PAD
-from model.training.data import token_lengths
 from tasks.contract import (
     ID,
     LEDGER,
@@ -43,7 +42,7 @@ from tasks.contract import (
     table,
 )  # fmt: skip
 from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.training.encoding import load_tokenizer, pieces, token_bytes
+from tasks.training.encoding import load_tokenizer, pieces, spelled, token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -104,15 +103,18 @@ def sequences(context: int) -> pa.Schema:
 # Encoding ------------------------------------------------------------------------------------
 
 
-def encode(texts: pa.LargeStringArray, tokenizer: Tokenizer, lengths: Int32) -> pa.Table:
-    """Columns ids, char_start, char_end of each text, ``<|endoftext|>`` first.
+def encode(
+    texts: pa.LargeStringArray, tokenizer: Tokenizer, known: pa.LargeBinaryArray
+) -> pa.Table:
+    """Columns ids, char_start, char_end of each text, ``<|endoftext|>`` first; ``known``: what each
+    token spells.
 
     The characters follow from the tokens' lengths in bytes; a token that holds a part of a
     character counts as that whole character.
     """
     cut = [pieces(text) for text in texts.to_pylist()]
-    spelled = [piece for parts in cut for piece in parts]
-    encodings = tokenizer.encode_batch_fast(spelled, add_special_tokens=False)
+    together = [piece for parts in cut for piece in parts]
+    encodings = tokenizer.encode_batch_fast(together, add_special_tokens=False)
     lengths_of = np.array([len(e) for e in encodings], np.int64)
     ids = np.fromiter((i for e in encodings for i in e.ids), np.int32, count=int(lengths_of.sum()))
     owner = np.repeat(np.arange(len(cut)), [len(parts) for parts in cut])
@@ -120,10 +122,11 @@ def encode(texts: pa.LargeStringArray, tokenizer: Tokenizer, lengths: Int32) -> 
     first = np.concatenate([[0], np.cumsum(sizes)])  # of each document's tokens
 
     text_first, data = _utf8(texts)
+    lengths = pc.binary_length(known).to_numpy()
     ends = np.cumsum(lengths[ids], dtype=np.int64)  # of each token, in the bytes of all texts
-    found = np.concatenate([[0], ends])[first]
-    if not np.array_equal(found, text_first):
-        row = int(np.argmax(found[1:] != text_first[1:]))
+    found = spelled(known, ids, np.concatenate([[0], ends])[first])
+    row = pc.index(pc.equal(found, texts.cast(pa.large_binary())), False).as_py()
+    if row >= 0:
         raise HallmarkError(
             f"the tokenizer loses text: its tokens do not spell document {row} of a batch; "
             f"pack needs a byte-level tokenizer without normalisation"
@@ -165,11 +168,11 @@ def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables
     """Encode the documents of a part: those of each split in the order of the shuffle. Returns
     those on which the tokenizer failed, which are in quarantine."""
     tokenizer = load_tokenizer(Path(tokenizer_path))
-    lengths = token_lengths(tokenizer)
+    known = token_bytes(tokenizer)
     failed: Noted = []
 
     def kernel(batch: pa.RecordBatch) -> pa.Table:
-        return encode(batch["text"], tokenizer, lengths)
+        return encode(batch["text"], tokenizer, known)
 
     encoded: dict[str, list[pa.Table]] = {split: [ENCODED.empty_table()] for split in PACKED}
     for batch in part.batches(["doc_id", "source", "text", "split"]):
@@ -275,13 +278,11 @@ def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> accounts.Coun
                                    char_start, char_end))  # fmt: skip
     known = token_bytes(load_tokenizer(Path(tokenizer_path)))
     lengths = pc.binary_length(known).to_numpy()
-    spelled = np.concatenate([[0], np.cumsum(lengths[ids], dtype=np.int64)])
+    places = np.concatenate([[0], np.cumsum(lengths[ids], dtype=np.int64)])
     inside = np.minimum(ends, stop), np.maximum(ends - sizes, skip)
-    _, _, letters = known.take(pa.array(ids)).buffers()
-    edges = pa.py_buffer(spelled[np.concatenate([[0], ends])])
-    texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends), [None, edges, letters])
+    texts = spelled(known, ids, places[np.concatenate([[0], ends])])
     rows = zip(documents["source"].to_pylist(), (ends - sizes >= skip).tolist(),
-               (spelled[inside[0]] - spelled[inside[1]]).tolist(),
+               (places[inside[0]] - places[inside[1]]).tolist(),
                identities(documents["doc_id"], texts), strict=True)  # fmt: skip
     return accounts.merged([[
         [source, "document", int(begins), size, 0, identity.hex() if begins else "0"]

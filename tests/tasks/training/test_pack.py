@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from model.training.data import token_lengths
 from tasks.contract import (
     Artifact,
     HallmarkError,
@@ -23,6 +25,7 @@ from tasks.contract import (
     Processes,
     Session,
     Store,
+    external,
     ids,
     open_session,
 )
@@ -35,7 +38,6 @@ from tasks.training.pack import (
     encode,
     pack,
     shuffle_keys,
-    token_lengths,
 )
 from tasks.training.train_tokenizer import TokenizerConfig, train, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
@@ -72,7 +74,7 @@ def test_tokens_and_characters_are_those_of_the_library(
     tokenizer: Tokenizer, texts: list[str]
 ) -> None:
     column = pa.array(["left out", *texts], pa.large_string())[1:]  # a slice has an offset
-    rows = encode(column, tokenizer, token_lengths(tokenizer)).to_pylist()
+    rows = encode(column, tokenizer, token_bytes(tokenizer)).to_pylist()
     for text, row in zip(texts, rows, strict=True):
         expected = tokenizer.encode(text)
         assert row["ids"] == [0, *expected.ids]
@@ -309,8 +311,8 @@ def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.training.pack.pieces", lambda text: pieces(text, 20))
         column = pa.array([text, "", "short", text[:77]], pa.large_string())
-        cut = encode(column, tokenizer, token_lengths(tokenizer))
-    assert cut.equals(encode(column, tokenizer, token_lengths(tokenizer)))
+        cut = encode(column, tokenizer, token_bytes(tokenizer))
+    assert cut.equals(encode(column, tokenizer, token_bytes(tokenizer)))
 
 
 def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:
@@ -366,7 +368,29 @@ def test_a_tokenizer_that_loses_text_is_refused() -> None:
     lossy.normalizer = normalizers.Lowercase()
     lossy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     with pytest.raises(HallmarkError, match="loses text"):
-        encode(pa.array(["Ab"], pa.large_string()), lossy, token_lengths(lossy))
+        encode(pa.array(["Ab"], pa.large_string()), lossy, token_bytes(lossy))
+
+
+def test_so_is_one_that_spells_another_text_of_that_length(tokenizer: Tokenizer) -> None:
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.normalizer = normalizers.Lowercase()
+    texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
+    with pytest.raises(HallmarkError, match="do not spell document 2 of a batch"):
+        encode(texts, other, token_bytes(other))
+
+
+def test_tokens_that_spell_no_bytes_do_no_harm_where_no_text_has_them(
+    trained: tuple[Artifact, Tokenizer], tmp_path: Path
+) -> None:
+    """As those that other vocabularies keep free."""
+    told = json.loads(trained[0].path("tokenizer.json").read_text())
+    known = trained[1].get_vocab_size()
+    told["model"]["vocab"] |= {"\u2581odd": known, "<free 0>": known + 1}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(told))
+    foreign = external(tmp_path, "checkpoint")
+    with open_session(Session(Store(tmp_path / "store"))):
+        made = pack(corpus_of([("web", "train", "Straße\u2581")]), foreign, PackConfig(context=32))
+    assert made["train"].rows == 1
 
 
 def test_shuffle_keys_spread_evenly() -> None:
