@@ -188,9 +188,10 @@ class Work(Tables):
             except (Exception, BrokenExecutor) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                failed[todo[back]] += 1
-                if failed[todo[back]] > self.retries:
-                    raise HallmarkError(_why(error, items[todo[back]])) from error
+                here = todo[min(back, len(todo) - 1)]  # behind the last: who was told of it
+                failed[here] += 1
+                if failed[here] > self.retries:
+                    raise HallmarkError(_why(error, items[here])) from error
                 log.warning("a part of %s failed (%s); trying again", name, reason(error))
 
     def assemble(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -157,6 +157,19 @@ def test_each_item_has_its_own_tries(tmp_path, retries):
     assert begun == {"a": retries + 1, "b": 1, "c": retries + 1, "d": retries + 1}
 
 
+def test_who_is_told_of_the_last_item_may_fail(tmp_path):
+    """Then nothing is left to try again."""
+    told = []
+
+    def listen(done, total, what):
+        told.append(done)
+        if told == [0, 1, 2]:
+            raise ValueError("not heard")
+
+    work = Work(tmp_path, {"count": COUNT}, on_progress=listen)
+    assert len(work.map(spell, ["a", "b"], 2)) == 2 and told == [0, 1, 2, 2]
+
+
 @pytest.mark.parametrize(
     "error",
     [HallmarkError("say this"), OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota")],
