@@ -14,6 +14,7 @@ Azure; data files of a local store are renamed into place instead of copied.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -110,17 +111,20 @@ class Store(Objects):
         entries = list(Artifact(manifest, self, folder).entries())
         for entry in entries:
             entry["path"] = f"{attempt}/{entry['name']}"
-        if self.root is not None:
-            place = self.root / folder / attempt
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(scratch, place)  # renamed, but where the work area lies on another disk
+        place = None if self.root is None else self.root / folder / attempt
+        if place is None or not _renamed(scratch, place):
+            try:
+                for entry in entries:
+                    self.put(f"{folder}/{entry['path']}", scratch / entry["name"])
+            except OSError:  # a full disk: what is half there would take the room that is freed
+                if place is not None:
+                    shutil.rmtree(place, ignore_errors=True)
+                raise
+            shutil.rmtree(scratch)
+        if place is not None:
             for entry in entries:
                 sync(place / entry["name"])
             sync(place.parent)
-        else:
-            for entry in entries:
-                self.put(f"{folder}/{entry['path']}", scratch / entry["name"])
-            shutil.rmtree(scratch)
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
         won = self.create(f"{folder}/manifest.json", text)
         artifact = self.find(manifest["stage"], manifest["fingerprint"])
@@ -238,6 +242,18 @@ def _is_entry(entry: Any) -> bool:
         and isinstance(entry.get("sha256"), str)
         and all(is_inside(entry.get(key)) for key in ("name", "path"))
     )
+
+
+def _renamed(folder: Path, place: Path) -> bool:
+    """Put a folder where it belongs; false where that is on another disk."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(folder, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def is_inside(name: Any) -> bool:

@@ -260,6 +260,19 @@ def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
         assert make(MakeConfig(documents=11))["documents"].rows == 11
 
 
+def test_so_it_is_where_the_work_area_lies_on_another(small_disk, tmp_path):
+    with open_session(Session(Store(small_disk / "store", tmp_path / "work"))) as session:
+        (small_disk / "filler").write_bytes(b"x" * (900 << 10))
+        with pytest.raises(HallmarkError, match=r"stage make: no space left on .*small"):
+            make(MakeConfig(documents=200_000))
+        assert not session.store.artifacts("make")
+        assert not [*small_disk.glob("store/artifacts/make/*/*")]  # no half of it takes the room
+        (small_disk / "filler").unlink()
+        made = make(MakeConfig(documents=11))
+        made.verify()
+        assert made["documents"].rows == 11
+
+
 def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise PermissionError(errno.EACCES, "Permission denied", "/somewhere")
