@@ -1,5 +1,6 @@
 """The parts of cards, each from the tables of its artifacts; built on ``reports.page``.
 
-Imports that, the contract, and what audits say of themselves: their titles, levels and
-comparisons; figures are read from rows, not computed here.
+Imports that, the contract, of the measures corrections and the types of personal data, and what
+audits say of themselves: their titles, levels and comparisons; figures are read from rows, not
+computed here.
 """
