@@ -103,7 +103,7 @@ class Processes:
             # start.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                futures += [self._pool.submit(function, *call) for call in calls]
+                futures.extend(self._pool.submit(function, *call) for call in calls)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for future in futures:
