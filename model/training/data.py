@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -104,16 +105,28 @@ class PackedRows:
         return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
 
 
-def token_lengths(tokenizer: Tokenizer) -> NDArray[np.int32]:
-    """UTF-8 bytes that each token of a byte-level vocabulary stands for; (V,), special ones 0."""
-    lengths = np.zeros(tokenizer.get_vocab_size(), np.int32)
+def token_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:
+    """What each token of a byte-level vocabulary spells, (V,); special ones nothing. Letters stand
+    for bytes as in GPT-2 (Radford et al. 2019): printable ones for themselves. So does what else is
+    ASCII, where a vocabulary has it; for other letters stands a byte that no text has."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in [*range(128), *printable]}
+    letters |= {chr(256 + n): byte for n, byte in enumerate(others)}
     special = tokenizer.get_added_tokens_decoder()
     # WordPiece marks tokens inside a word, and the mark stands for no byte.
     mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
+    found = [b""] * tokenizer.get_vocab_size()
     for token, number in tokenizer.get_vocab().items():
-        spelled = token.removeprefix(mark)
-        lengths[number] = 0 if number in special else len(spelled)  # one letter a byte
-    return lengths
+        if number not in special:
+            found[number] = bytes(letters.get(c, 0xFF) for c in token.removeprefix(mark))
+    return pa.array(found, pa.large_binary())
+
+
+def token_lengths(tokenizer: Tokenizer) -> NDArray[np.int32]:
+    """UTF-8 bytes that each token of a byte-level vocabulary stands for; (V,), special ones 0."""
+    lengths: NDArray[np.int64] = pc.binary_length(token_bytes(tokenizer)).to_numpy()
+    return lengths.astype(np.int32)
 
 
 def materialise(

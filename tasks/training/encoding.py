@@ -28,24 +28,6 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def token_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:
-    """What each token of a byte-level vocabulary spells, (V,); special ones nothing. Letters stand
-    for bytes as in GPT-2 (Radford et al. 2019): printable ones for themselves. So does what else is
-    ASCII, where a vocabulary has it; for other letters stands a byte that no text has."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in [*range(128), *printable]}
-    letters |= {chr(256 + n): byte for n, byte in enumerate(others)}
-    special = tokenizer.get_added_tokens_decoder()
-    # WordPiece marks tokens inside a word, and the mark stands for no byte.
-    mark = getattr(tokenizer.model, "continuing_subword_prefix", None) or ""
-    found = [b""] * tokenizer.get_vocab_size()
-    for token, number in tokenizer.get_vocab().items():
-        if number not in special:
-            found[number] = bytes(letters.get(c, 0xFF) for c in token.removeprefix(mark))
-    return pa.array(found, pa.large_binary())
-
-
 def spelled(
     known: pa.LargeBinaryArray, ids: NDArray[np.int32], edges: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from model.draws import combine
 from model.tokens import END_OF_TEXT, PAD
+from model.training.data import token_bytes
 from tasks.contract import (
     ID,
     LEDGER,
@@ -42,7 +43,7 @@ from tasks.contract import (
     table,
 )  # fmt: skip
 from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.training.encoding import load_tokenizer, pieces, spelled, token_bytes
+from tasks.training.encoding import load_tokenizer, pieces, spelled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

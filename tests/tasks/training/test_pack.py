@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.training.data import token_lengths
+from model.training.data import token_bytes, token_lengths
 from tasks.contract import (
     Artifact,
     HallmarkError,
@@ -29,7 +29,7 @@ from tasks.contract import (
     ids,
     open_session,
 )
-from tasks.training.encoding import load_tokenizer, pieces, token_bytes
+from tasks.training.encoding import load_tokenizer, pieces
 from tasks.training.pack import (
     PACKED,
     SPANS,
