@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a table: a parquet file, the unit of work. Small enough to send anywhere."""
+    """One part of a table: a parquet file, the unit of work. Small enough to send anywhere.
+
+    ``number`` and ``of`` count the parts of its piece of the table, see ``Table``."""
 
     place: Place
     table: str
@@ -142,16 +145,16 @@ class Table:
 
     A table about documents is sorted by ``doc_id`` and cut by its leading bits into 2^n ranges, as
     all others behind the same ingest are: part k of each is about the same documents. Of several
-    artifacts each is sorted and cut by itself.
+    artifacts, and of what was made of several, each piece is sorted and cut by itself.
     """
 
     artifacts: tuple[Artifact, ...]  # one at least
     name: str
 
     @property
-    def pieces(self) -> list[Table]:
-        """The tables of the artifacts, each by itself."""
-        return [Table((artifact,), self.name) for artifact in self.artifacts]
+    def pieces(self) -> list[int]:
+        """How many parts each piece has."""
+        return [n for entry in self.entries for n in entry.get("pieces", [len(entry["parts"])])]
 
     @property
     def entries(self) -> list[Entry]:
@@ -170,11 +173,10 @@ class Table:
 
     @property
     def parts(self) -> list[Part]:
-        found = []
-        for artifact, entry in zip(self.artifacts, self.entries, strict=True):
-            parts, place = entry["parts"], artifact.place
-            found += [Part(place, self.name, n, len(parts), e) for n, e in enumerate(parts)]
-        return found
+        pairs = zip(self.artifacts, self.entries, strict=True)
+        places = ((artifact.place, part) for artifact, entry in pairs for part in entry["parts"])
+        return [Part(place, self.name, number, many, part) for many in self.pieces
+                for number, (place, part) in zip(range(many), places, strict=False)]  # fmt: skip
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -203,8 +205,9 @@ class Table:
         """The rows about these documents: each is looked for in the one part of a piece that it can
         be in."""
         names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
-        found = [rows for piece in self.pieces for rows in _found(piece.parts, ids, names)]
-        rows = pa.concat_tables(found)
+        parts = iter(self.parts)
+        pieces = [[*islice(parts, many)] for many in self.pieces]
+        rows = pa.concat_tables(rows for piece in pieces for rows in _found(piece, ids, names))
         return rows if columns is None else rows.select(list(columns))
 
     def dataset(self) -> ds.Dataset:

@@ -11,7 +11,7 @@ from tasks.contract.errors import HallmarkError
 
 def aligned(*tables: Table) -> list[tuple[Part, ...]]:
     """The parts of tables that are cut alike, side by side, piece by piece."""
-    cuts = [[len(piece.parts) for piece in table.pieces] for table in tables]
+    cuts = [table.pieces for table in tables]
     if any(cut != cuts[0] for cut in cuts):
         said = " and ".join(
             f"{table.name} of {' and '.join(a.name for a in table.artifacts)} "

@@ -222,7 +222,17 @@ def _is_table(entry: Any) -> bool:
         and len(entry["parts"]) > 0
         and all(_is_entry(p) and isinstance(p.get("rows"), int) for p in entry["parts"])
         and entry.get("rows") == sum(p["rows"] for p in entry["parts"])
+        and _are_pieces(entry.get("pieces", [len(entry["parts"])]), len(entry["parts"]))
         and entry.get("sha256") == table_digest(entry)
+    )
+
+
+def _are_pieces(pieces: Any, parts: int) -> bool:
+    """Whether these are numbers of parts, together as many as there are."""
+    return (
+        isinstance(pieces, list)
+        and all(type(many) is int and many > 0 for many in pieces)
+        and sum(pieces) == parts
     )
 
 

@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tasks.contract.artifact import table_digest
+from tasks.contract.artifact import Part, table_digest
 from tasks.contract.columns import is_cut, meaning, to_json
 from tasks.contract.errors import HallmarkError
 from tasks.contract.mappers import ONE, InProcess, Mapper, Needs
@@ -107,6 +107,7 @@ class Work(Tables):
         self.out.mkdir(parents=True, exist_ok=True)
         self.measurements: list[dict[str, Any]] = []
         self.calls: list[list[Done]] = []
+        self.pieces: list[int] = []
 
     def file(self, name: str) -> Path:
         """Where to write a file of the artifact; its folder exists."""
@@ -138,8 +139,12 @@ class Work(Tables):
         self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
     ) -> list[Done]:
         """``map`` where item k makes part k of every table of the stage that is about documents,
-        be it without a row."""
+        be it without a row. Where items are parts of documents, or begin with one, and these are
+        of several pieces, so are the tables."""
         cut = [name for name, schema in self.schemas.items() if is_cut(schema)]
+        begins = [k for k, item in enumerate(items) if (part := _part(item)) and not part.number]
+        ends = [*begins, len(items)][1:]
+        self.pieces = [end - begin for begin, end in zip(begins, ends, strict=True)]
         return self._map(function, items, arguments, cut)
 
     def map(
@@ -212,10 +217,21 @@ class Work(Tables):
                 place = self.file(f"{name}/{number:05d}.parquet")
                 os.rename(path, place)
                 parts.append({**entry, "name": f"{name}/{number:05d}.parquet"})
-            described = {"columns": to_json(schema), "meaning": meaning(schema), "parts": parts}
+            described: dict[str, Any] = {"columns": to_json(schema), "meaning": meaning(schema)}
+            described["parts"] = parts
+            if is_cut(schema) and len(self.pieces) > 1:
+                described["pieces"] = self.pieces
             rows = {"rows": sum(part["rows"] for part in parts)}
             entries[name] = {**described, **rows, "sha256": table_digest(described)}
         return entries
+
+
+def _part(item: Any) -> Part | None:
+    """The part that an item is about."""
+    if is_dataclass(item) and not isinstance(item, Part):
+        item = tuple(getattr(item, field.name) for field in fields(item))
+    first = item[0] if isinstance(item, tuple) and item else item
+    return first if isinstance(first, Part) else None
 
 
 def _read(folder: Path) -> Done | None:

@@ -9,6 +9,7 @@ import pytest
 
 from flows import open_run
 from flows.commands.purge import purge_of
+from flows.commands.trace import trace_of
 from flows.growing import check_earlier, documents_of
 from flows.recording import settle
 from tasks.contract import UsageError
@@ -110,6 +111,16 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
     assert told["stages"][-1]["stage"] == "plant" and told["spans"]
     purged = purge_of(run.store, doc_id.hex(), dry_run=True)
     assert {smoke.first, run.id} <= set(purged["runs"])
+
+
+def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
+    run, _, _ = grown
+    gone = run["pack"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+    added = {*run["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
+    assert {*gone} & added and {*gone} - added
+    for doc_id in gone:
+        packed = trace_of(run, doc_id.hex())["stages"][-1]
+        assert packed["stage"] == "pack" and "holdout" in packed["ledger"][0]["reason"]
 
 
 def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):

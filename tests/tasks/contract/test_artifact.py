@@ -57,7 +57,7 @@ def test_a_table_of_several_has_the_digest_of_theirs_and_the_columns_of_the_last
     for chosen in (pieces[:2], pieces):
         both = Table(tuple(chosen), "documents")
         assert both.digest == digest([piece["documents"].digest for piece in chosen])
-        assert [piece.rows for piece in both.pieces] == [p["documents"].rows for p in chosen]
+        assert both.pieces == [len(p["documents"].parts) for p in chosen]
         assert both.rows == sum(p["documents"].rows for p in chosen)
     said = pieces[2].manifest["tables"]["documents"]["columns"]
     said[0]["meaning"] = "as it is said now"

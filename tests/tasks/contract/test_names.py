@@ -79,6 +79,10 @@ def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
         lambda m: m["tables"]["documents"]["columns"][0].update(x="y"),
         lambda m: m["tables"]["documents"]["columns"][0].update(name={}),
         lambda m: m["tables"].pop("documents"),
+        *(
+            lambda m, pieces=pieces: m["tables"]["documents"].update(pieces=pieces)
+            for pieces in ([], [2], [0, 1], [2, -1], ["1"], [True], 1, None)
+        ),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(session, change):

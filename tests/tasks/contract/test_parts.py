@@ -253,6 +253,21 @@ def test_a_stage_over_several_artifacts_balances(session):
     )
 
 
+def test_what_was_made_of_several_is_cut_as_they_are(session, opened):
+    both = Table(tuple(pieces()), "documents")
+    left = drop(pieces(), DropConfig(drop="7"))
+    for table in (left["documents"], left["ledger"]):
+        assert [len(part) for part in aligned(both, table)] == [2] * 6
+        ids = table.read()["doc_id"].to_pylist()  # some stand in both pieces
+        for doc_id in {*ids}:
+            opened.clear()
+            assert table.find([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(doc_id)
+            assert len(set(opened)) <= 2  # of each piece one part
+        assert sorted(table.find([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
+    again = drop(left["documents"], DropConfig(drop="8"))
+    assert len(aligned(both, again["ledger"])) == 6
+
+
 def test_pieces_are_walked_side_by_side(session):
     one, other = pieces()
     pairs = aligned(Table((one, other), "documents"), Table((one, other), "documents"))
