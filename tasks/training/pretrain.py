@@ -38,7 +38,7 @@ from tasks.contract import (
 from tasks.training.following import events
 from tasks.training.going_on import SETTINGS, keep, of_past_steps, settings_rows, training_folder
 from tasks.training.held_out import validation_groups
-from tasks.training.seen import COVERAGE, SEEN, seen_of, stretches
+from tasks.training.seen import COVERAGE, SEEN, write_seen
 
 log = logging.getLogger("hallmark")
 
@@ -364,13 +364,8 @@ def pretrain(
     work.table("checkpoints").write(
         pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
     )
-    places = stretches(packed["spans"], documents)
-    steps = sorted(committed)
-    for seen, coverage in seen_of(
-        places, packed["train"].rows, train.seed, train.batch_size, steps
-    ):
-        work.table("seen").write(seen)
-        work.table("coverage").write(coverage)
+    write_seen(packed["train"], packed["spans"], documents, train.seed, train.batch_size,
+               sorted(committed), work)  # fmt: skip
     work.table("speed").write(table.select(SPEED.names))
     work.measure(
         "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 
 from tasks.contract import Artifact
 
@@ -38,10 +37,9 @@ class Readings:
         steps = [row["step"] for row in known if row["content"] == checkpoint.content]
         if not steps:
             return None
-        wanted = pa.array(sorted({*documents}), pa.binary(16))
-        condition = ds.field("doc_id").isin(wanted) & (ds.field("step") <= max(steps))
         names = ["doc_id", "step", "passes", "first_step"]
-        rows = pretrained["seen"].where(condition, names)
+        rows = pretrained["seen"].find(sorted({*documents}), names)
+        rows = rows.filter(pc.less_equal(rows["step"], max(steps)))
         last = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
         passes = {row["doc_id"]: row["passes"] for row in last}
         first = {row["doc_id"]: row["first_step"] for row in reversed(last)}

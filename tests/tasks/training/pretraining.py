@@ -25,7 +25,7 @@ CONFIG = PretrainConfig(
 def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifact]:
     """The packed corpus and what pretraining leaves, in a store."""
     with open_session(Session(Store(store))):
-        corpus = split_corpus(200)
+        corpus = split_corpus(200, parts=4)
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
         return packed, pretrain(packed, tokenizer, corpus, None, None, config)

@@ -14,7 +14,7 @@ from tasks.contract import Artifact, HallmarkError, InProcess, Session, Store, o
 from tasks.corpus.leave_out import LeaveOutConfig, leave_out
 from tasks.training.blank import blank, padded
 from tasks.training.pack import PackConfig, pack
-from tasks.training.seen import seen_of, stretches
+from tasks.training.seen import readings_of, seen_of, stretches
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
@@ -106,7 +106,9 @@ def test_accounts_add_up(made) -> None:
 def test_what_was_blanked_was_never_read(made) -> None:
     places = stretches(made["blank"]["spans"], made["corpus"]["documents"])
     rows = made["blank"]["train"].rows
-    ((seen, coverage),) = seen_of(places, rows, 0, 4, [2 * rows])
+    readings = readings_of(rows, 0, 4, [2 * rows])
+    told = [seen_of(part, readings, [2 * rows]) for part in places]
+    seen, coverage = map(pa.concat_tables, zip(*told, strict=True))
     passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "passes")), strict=True))
     assert not gone_of(made) & passes.keys() and min(passes.values()) >= 7
     assert Readings(2 * rows, passes).of(sorted(gone_of(made))) == 0

@@ -20,7 +20,16 @@ from pydantic import ValidationError
 from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
 from model.interchange import checkpoint
-from tasks.contract import ROOT, Artifact, Event, HallmarkError, Session, Store, open_session
+from tasks.contract import (
+    ROOT,
+    Artifact,
+    Event,
+    HallmarkError,
+    Session,
+    Store,
+    open_session,
+    part_of,
+)
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
 from tests.tasks.training.pretraining import CONFIG, prepared, run
@@ -130,6 +139,11 @@ def test_what_was_read_adds_up_to_the_tokens_trained_on(
         row["tokens"] for row in coverage if row["step"] == 300
     )
     assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
+    assert [(part.number, part.of) for part in made["seen"].parts] == [(n, 4) for n in range(4)]
+    for part in made["seen"].parts:
+        keys = [(row["doc_id"], row["step"]) for row in part.read().to_pylist()]
+        assert keys == sorted(keys) != []
+        assert {part_of(doc_id, 4) for doc_id, _ in keys} == {part.number}
 
 
 def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifact]) -> None:

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from model.training.data import batch_sequences, step_of, times_read
-from tasks.training.seen import Stretches, seen_of
+from tasks.contract import Part
+from tasks.contract.artifact import Place
+from tasks.training.seen import Stretches, readings_of, seen_of
 
 
 def walked(seed, step, batch, rows):
@@ -51,10 +54,13 @@ def test_documents_are_read_as_their_rows_are():
     ids = [bytes([document] * 16) for document in range(len(sizes))]
     owner, row, tokens = (np.array(column) for column in zip(*stretches, strict=True))
     begin = np.searchsorted(owner, np.arange(len(sizes)))
-    places = Stretches(pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
+    part = Part(Place("corpus/1", None, ""), "documents", 0, 1, {})
+    places = Stretches(part, pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
     steps, batch, seed = [0, 1, 2, 9, 40], 5, 11
-    made = list(seen_of(places, rows, seed, batch, steps))
-    for before, step, (seen, coverage) in zip([0, *steps], steps, made, strict=False):
+    seen, coverage = seen_of(places, readings_of(rows, seed, batch, steps), steps)
+    order = [(row["doc_id"], row["step"]) for row in seen.to_pylist()]
+    assert order == sorted(order) and len(order) > len(sizes)
+    for before, step in zip([0, *steps], steps, strict=False):
         reads = walked(seed, step, batch, rows)
         expected, sums = [], {}
         for document, size in enumerate(sizes):
@@ -65,8 +71,8 @@ def test_documents_are_read_as_their_rows_are():
             if new:
                 expected.append(
                     {
-                        "step": step,
                         "doc_id": ids[document],
+                        "step": step,
                         "source": sources[document],
                         "size": size,
                         "tokens": sum(n for r, n in mine for s in reads[r] if s > before),
@@ -78,8 +84,8 @@ def test_documents_are_read_as_their_rows_are():
             total = sums.setdefault(sources[document], [0] * 5)
             row = (1, read > 0, passes > 0, size, read)
             sums[sources[document]] = [a + b for a, b in zip(total, row, strict=True)]
-        assert seen.to_pylist() == expected
-        assert [list(r.values())[1:] for r in coverage.to_pylist()] == [
+        assert seen.filter(pc.field("step") == step).to_pylist() == expected
+        of_step = coverage.filter(pc.field("step") == step).to_pylist()
+        assert [list(r.values())[1:] for r in of_step] == [
             [source, *sums[source]] for source in sorted(sums)
         ]
-    assert sum(len(seen) for seen, _ in made) > len(sizes)
