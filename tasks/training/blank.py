@@ -6,22 +6,29 @@ corruption, which lie side by side, move up). So two trainings from one seed, on
 documents, differ in nothing but these. Padding weighs nothing and is no target, and training has
 read the documents never, for they have no span.
 
-Memory: a part of the rows in each worker; 60 bytes a stretch of a document.
+Memory: a part of the rows in each worker; 60 bytes a stretch of a document, and of those that lie
+across parts one at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from model.tokens import PAD
-from model.training.data import token_lengths
+from model.training.data import token_bytes
 from tasks.contract import (
+    ID,
     Artifact,
+    Done,
     HallmarkError,
     NoConfig,
     Part,
@@ -29,10 +36,13 @@ from tasks.contract import (
     Tables,
     Work,
     accounts,
+    identities,
     stage,
 )
-from tasks.training.encoding import load_tokenizer
+from tasks.training.encoding import load_tokenizer, spelled
 from tasks.training.pack import PACKED, SPANS, sequences
+
+Int64 = NDArray[np.int64]
 
 
 def padded(rows: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
@@ -71,21 +81,60 @@ class Rows:
         return str(self.part)
 
 
-def blank_rows(rows: Rows, tokenizer_path: str, out: Tables) -> list[list[object]]:
-    """Write the rows of a part; returns [source, bytes] of what is left, measured from the tokens
-    as they were written."""
+#: A document at an edge of a part, the tokens of which may go on in the next one.
+EDGES = pa.schema([("doc_id", ID), ("source", pa.string()), ("text", pa.large_binary())])
+
+
+def blank_rows(rows: Rows, tokenizer_path: str, out: Tables) -> accounts.Counts:
+    """Write the rows of a part; returns what is left, measured from the tokens as they were
+    written. Documents at its edges are spilled instead."""
     before = rows.part.read()
     after = padded(before, rows.first, rows.gone)
     written = before if after is None else after
     out.table(rows.split).write(written)
     ids = written["ids"].combine_chunks()
-    lengths = token_lengths(load_tokenizer(Path(tokenizer_path)))
-    spelled = np.concatenate([[0], np.cumsum(lengths[ids.flatten().to_numpy()], dtype=np.int64)])
-    begin = (rows.left["sequence"].to_numpy() - rows.first) * ids.type.list_size
-    start, end = (begin + rows.left[name].to_numpy() for name in ("start", "end"))
-    sizes = pa.table({"source": rows.left["source"], "bytes": spelled[end] - spelled[start]})
-    sums = sizes.group_by("source").aggregate([("bytes", "sum")]).sort_by("source")
-    return [[row["source"], row["bytes_sum"]] for row in sums.to_pylist()]
+    tokens = ids.flatten().to_numpy()
+    known = token_bytes(load_tokenizer(Path(tokenizer_path)))
+    lengths = pc.binary_length(known).to_numpy()
+    places = np.concatenate([[0], np.cumsum(lengths[tokens], dtype=np.int64)])  # in bytes
+    begins, start, end = side_by_side(rows, ids.type.list_size)
+    texts = spelled(known, tokens, places[np.append(start, end.max(initial=0))])
+    left = rows.left.take(begins)
+    found = pa.table([left["doc_id"], left["source"], texts], schema=EDGES)
+    inside = pa.array((start > 0) & (end < len(tokens)))
+    out.spill("edges", EDGES).write(found.filter(pc.invert(inside)))
+    return counted(found.filter(inside))
+
+
+def side_by_side(rows: Rows, context: int) -> tuple[Int64, Int64, Int64]:
+    """The first span of each document that stays, and where in the part its tokens begin and end:
+    they lie side by side, and so do their spans."""
+    number = pc.rank(rows.left["doc_id"], tiebreaker="dense").to_numpy()
+    first, last = (np.flatnonzero(np.diff(number, **{side: 0})) for side in ("prepend", "append"))
+    base = (rows.left["sequence"].to_numpy() - rows.first) * context
+    start, end = (base + rows.left[name].to_numpy() for name in ("start", "end"))
+    return first, start[first], end[last]
+
+
+def counted(documents: pa.Table) -> accounts.Counts:
+    """The counts of documents, each whole, with what their tokens spell."""
+    columns = (documents["source"], pc.binary_length(documents["text"]))
+    each = zip(*(column.to_pylist() for column in columns),
+               identities(documents["doc_id"], documents["text"]), strict=True)  # fmt: skip
+    rows = [[source, "document", 1, size, 0, identity.hex()] for source, size, identity in each]
+    return accounts.merged([rows])
+
+
+def across(done: Sequence[Done]) -> accounts.Counts:
+    """The counts of the documents at the edges of parts, joined one by one."""
+    rows = (row for part in done for row in part.mapped("edges", EDGES).to_pylist())
+    found = []
+    for doc_id, pieces in groupby(rows, itemgetter("doc_id")):
+        some = [*pieces]
+        whole = {"doc_id": doc_id, "source": some[0]["source"],
+                 "text": b"".join(piece["text"] for piece in some)}  # fmt: skip
+        found.append(counted(pa.Table.from_pylist([whole], schema=EDGES)))
+    return accounts.merged(found)
 
 
 def with_sources(spans: pa.Table, documents: Table) -> pa.Table:
@@ -97,9 +146,9 @@ def with_sources(spans: pa.Table, documents: Table) -> pa.Table:
 
 @stage(
     tables={**{split: sequences(-1) for split in PACKED}, "spans": SPANS,
-            "accounts": accounts.ACCOUNTS},
+            "accounts": accounts.ACCOUNTS, "checksums": accounts.CHECKSUMS},
     libraries=["tokenizers", "numpy"],
-    reads={"packed": (*PACKED, "spans", "accounts"), "tokenizer": ("tokenizer.json",)},
+    reads={"packed": (*PACKED, "spans", "accounts", "checksums"), "tokenizer": ("tokenizer.json",)},
 )  # fmt: skip
 def blank(
     packed: Artifact,
@@ -136,15 +185,16 @@ def blank(
             work.schemas |= {name: sequences(context) for name in PACKED}
     done = work.map(blank_rows, items, str(tokenizer.path("tokenizer.json")))
     work.table("spans").write(left.drop_columns("source"))
-    begun = left.group_by("source").aggregate([("doc_id", "count_distinct")]).to_pylist()
-    kept = [[row["source"], "document", row["doc_id_count_distinct"], 0, 0, "0"] for row in begun]
-    kept += [[source, "document", 0, size, 0, "0"] for part in done for source, size in part.value]
+    kept = accounts.merged([across(done), *(part.value for part in done)])
     books = accounts.balance(entered(packed), kept, ledger.counts)
+    sums = accounts.checksums(entered(packed), kept, ledger.counts)
     work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
+    work.table("checksums").write(pa.Table.from_pylist(sums, schema=accounts.CHECKSUMS))
 
 
 def entered(packed: Artifact) -> accounts.Counts:
     """What was packed, by its accounts."""
     found = {(r["source"], r["unit"]): r["kept"] for r in packed["accounts"].read().to_pylist()}
-    return [[source, "document", many, found[source, "bytes"], 0, "0"]
+    sums = {r["source"]: r["kept"].hex() for r in packed["checksums"].read().to_pylist()}
+    return [[source, "document", many, found[source, "bytes"], 0, sums[source]]
             for (source, unit), many in found.items() if unit == "rows"]  # fmt: skip

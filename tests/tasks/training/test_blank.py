@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,13 +12,14 @@ from model.objectives import causal
 from model.tokens import PAD
 from model.training.data import batch_sequences
 from tasks.audits.judging.readings import Readings
-from tasks.contract import Artifact, HallmarkError, InProcess, Session, Store, open_session
+from tasks.contract import Artifact, HallmarkError, InProcess, Session, Store, Table, open_session
 from tasks.corpus.leave_out import LeaveOutConfig, leave_out
+from tasks.training import blank as blanking
 from tasks.training.blank import blank, padded
 from tasks.training.pack import PackConfig, pack
 from tasks.training.seen import readings_of, seen_of, stretches
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-from tests.tasks.small_corpus import split_corpus
+from tests.tasks.small_corpus import corpus_of, split_corpus
 
 CONTEXT = 32
 
@@ -101,6 +104,72 @@ def test_accounts_add_up(made) -> None:
         rows, sizes = books[source, "rows"], books[source, "bytes"]
         assert (rows["in"], rows["removed_rows"]) == (len(inside), len(out)) and out
         assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - less, less)
+
+
+def test_what_is_left_is_the_same_documents_with_the_same_texts(made) -> None:
+    """Of documents that lie across parts, too; each counted by itself."""
+    documents = made["corpus"]["documents"].read().to_pylist()
+    sums = {row["source"]: row for row in made["blank"]["checksums"].read().to_pylist()}
+    for source in ("source-0", "source-1"):
+        expected = dict.fromkeys(("kept", "removed_rows"), 0)
+        for row in documents:
+            if row["source"] == source and row["split"] != "holdout":
+                text = row["doc_id"] + row["text"].encode()
+                digest = hashlib.blake2b(text, digest_size=16).digest()
+                term = "removed_rows" if row["doc_id"] in gone_of(made) else "kept"
+                expected[term] += int.from_bytes(digest, "big")
+        for term, total in expected.items():
+            assert int.from_bytes(sums[source][term], "big") == total % 2**128 != 0
+    spans = made["blank"]["spans"].read().to_pylist()
+    ends = np.cumsum([part.rows for part in made["blank"]["train"].parts])
+    across = {s["doc_id"] for s in spans if s["split"] == "train" and s["sequence"] in ends - 1}
+    assert across & {s["doc_id"] for s in spans if s["sequence"] in ends}
+
+
+def changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a fault into the stage, under which lengths and numbers stay what they are."""
+    if name == "two documents swap their texts":
+        sources = blanking.with_sources
+
+        def swapped(spans: pa.Table, documents: Table) -> pa.Table:
+            found = sources(spans, documents)
+            at = found.schema.get_field_index("doc_id")
+            return found.set_column(at, found.field(at), found["doc_id"].take([1, 0]))
+
+        monkeypatch.setattr(blanking, "with_sources", swapped)
+    else:
+        rows = blanking.padded
+
+        def other(packed: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
+            found = rows(packed, first, spans)
+            if found is None or first:
+                return found
+            ids = found["ids"].combine_chunks()
+            flat = ids.flatten().to_numpy().copy()
+            here = np.flatnonzero(flat > 1)
+            flat[here[[0, 1]]] = flat[here[[1, 0]]]
+            array = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=ids.type)
+            return found.set_column(0, found.field(0), array)
+
+        monkeypatch.setattr(blanking, "padded", other)
+
+
+@pytest.mark.parametrize("name", ["two documents swap their texts", "two tokens change places"])
+def test_what_balances_in_bytes_alone_is_refused(tmp_path, monkeypatch, name) -> None:
+    with open_session(Session(Store(tmp_path / "store"), InProcess())):
+        corpus = corpus_of(
+            [("web", "train", text) for text in ("a red fox", "red a fox", "what goes")]
+        )
+        rows = corpus["documents"].read().to_pylist()
+        goes = next(row["doc_id"] for row in rows if row["text"] == "what goes")
+        (tmp_path / "ids.txt").write_text(f"{goes.hex()}\n")
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
+        left = leave_out(corpus, LeaveOutConfig(documents=tmp_path / "ids.txt", padding=True))
+        blank(pack(corpus, tokenizer, PackConfig(context=64)), left, left, tokenizer)
+        changed(name, monkeypatch)
+        packed = pack(corpus, tokenizer, PackConfig(context=65))
+        with pytest.raises(HallmarkError, match="checksums of source 'web' do not add up"):
+            blank(packed, left, left, tokenizer)
 
 
 def test_what_was_blanked_was_never_read(made) -> None:
