@@ -23,6 +23,7 @@ import re
 import secrets
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
 from dataclasses import fields
@@ -39,6 +40,9 @@ from tasks.contract.tombstones import TOMBSTONES, lay_over, read_tombstones
 
 #: Of tables and files in an artifact; raised when they lie otherwise.
 LAYOUT = 2
+
+#: Files that are put into an object store at a time.
+UPLOADS = 8
 
 #: Keys of every manifest that a stage leaves.
 MANIFEST = {"stage", "fingerprint", "content", "determinism", "tables", "files", "telemetry",
@@ -114,8 +118,9 @@ class Store(Objects):
         place = None if self.root is None else self.root / folder / attempt
         if place is None or not _renamed(scratch, place):
             try:
-                for entry in entries:
-                    self.put(f"{folder}/{entry['path']}", scratch / entry["name"])
+                with ThreadPoolExecutor(UPLOADS) as pool:  # each waits for the answer to its own
+                    list(pool.map(lambda e: self.put(f"{folder}/{e['path']}", scratch / e["name"]),
+                                  entries))  # fmt: skip
             except OSError:  # a full disk: what is half there would take the room that is freed
                 if place is not None:
                     shutil.rmtree(place, ignore_errors=True)
