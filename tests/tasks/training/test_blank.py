@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     session = open_session(Session(Store(folder / "store"), InProcess()))
     with session, pytest.MonkeyPatch.context() as m:
         m.setattr("tasks.training.pack.STRETCH", 10 * CONTEXT)  # several parts
-        corpus = split_corpus(parts=2)
+        corpus = split_corpus(parts=4)
         ids = [r["doc_id"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
         listed = folder / "ids.txt"
         listed.write_text("".join(f"{i.hex()}\n" for i in ids[::5]))
