@@ -93,8 +93,8 @@ def stage(
     admits       documents enter the store here: ``work.denied`` must not, and their list counts
     goes_on      called with the config for what of it decides whether a run can go on from what
                  another one left: runs that differ in nothing else share a work area, one at a
-                 time, and find in it what the others left. Such a stage does its work by itself,
-                 without ``work.parts``; it says so where its artifact is of more than one config
+                 time, and find in it what the others left, but for parts that are done: each does
+                 its own. Such a stage says so where its artifact is of more than one config
                  (``work.determinism``)
     """
 
@@ -285,7 +285,10 @@ class Call:
         def show(step: int, figures: Mapping[str, float]) -> None:
             self.session.listener(self._event("figures", done=step, figures=figures))
 
-        for name in ("out", "tables"):  # what an earlier attempt wrote in this process
+        stale = ["out", "tables"]  # what an earlier attempt wrote in this process
+        if self.stage.goes_on:
+            stale.append("parts")  # they may be of a run with other settings
+        for name in stale:
             shutil.rmtree(area / name, ignore_errors=True)
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
                     report, needs=self.stage.needs, determinism=self.stage.determinism,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -160,3 +161,19 @@ def test_fewer_steps_than_are_done_begin_anew_and_take_nothing_away(tmp_path: Pa
     assert resumed_at(lines) == [0]
     _, lines = trained(tmp_path, long)
     assert resumed_at(lines)[0] >= 10
+
+
+def test_what_was_read_is_told_of_this_run_and_of_none_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shorter one came to all of it, and then to no commit."""
+    short, longer = (changed(schedule="constant", steps=steps) for steps in (10, 20))
+    with monkeypatch.context() as fault, pytest.raises(HallmarkError, match="given up"):
+        fault.setattr("tasks.training.pretrain.keep", Mock(side_effect=HallmarkError("given up")))
+        trained(tmp_path, short)
+    (area,) = Store(tmp_path).work.glob("pretrain-*")
+    assert list(area.glob("parts/*/*/seen.parquet"))
+    made, _ = trained(tmp_path, longer)
+    checkpoints = made["checkpoints"].read()["step"].to_pylist()
+    assert {*made["coverage"].read()["step"].to_pylist()} == {*checkpoints} == {*range(0, 21, 5)}
+    assert {*made["seen"].read()["step"].to_pylist()} == {*checkpoints} - {0}
