@@ -3,13 +3,14 @@
 Rows of packed tokens are walked epoch by epoch (see ``model.training.data.batch_sequences``), so
 how often a row was read until a step, and when first and last, has a closed form.
 
-Memory: 60 bytes a stretch of a document, and the ids of the documents; in a worker a part of these
-for each checkpoint. What each row's readings are waits in a file, 12 bytes a row and checkpoint.
+Memory: 60 bytes a packed row, 60 bytes a stretch of a document, and the ids of the documents; in a
+worker a part of these for each checkpoint. What each row's readings are waits in a file, 12 bytes a
+row and checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,27 +113,27 @@ def _of_part(part: Part, rows: pa.Table) -> Stretches:
 NEVER = np.iinfo(np.int32).max
 
 
-def readings_of(rows: int, seed: int, batch: int, steps: Sequence[int]) -> Int32:
-    """(3, steps, rows): how often each packed row had been read at each of these ascending steps;
-    the first step since the one before that read it, or NEVER; and the last, or 0."""
-    made = np.empty((3, len(steps), rows), np.int32)
+def readings_of(rows: int, seed: int, batch: int, steps: Sequence[int]) -> Iterator[Int32]:
+    """For each of these ascending steps, (3, rows): how often each packed row had been read; the
+    first step since the one before that read it, or NEVER; and the last, or 0."""
     before = np.zeros(rows, np.int64)
-    for place, step in enumerate(steps):
+    for step in steps:
         count = times_read(seed, step, batch, rows)
         fresh = count > before
-        made[0, place] = count
-        made[1, place] = np.where(fresh, step_of(before, seed, batch), NEVER)
-        made[2, place] = np.where(fresh, step_of(np.maximum(count - 1, 0), seed, batch), 0)
+        first = np.where(fresh, step_of(before, seed, batch), NEVER)
+        last = np.where(fresh, step_of(np.maximum(count - 1, 0), seed, batch), 0)
+        yield np.array([count, first, last], np.int32)
         before = count
-    return made
 
 
-def seen_of(found: Stretches, readings: Int32, steps: Sequence[int]) -> tuple[pa.Table, pa.Table]:
+def seen_of(
+    found: Stretches, readings: Iterable[Int32], steps: Sequence[int]
+) -> tuple[pa.Table, pa.Table]:
     """Rows of SEEN and of COVERAGE for each of the checkpoints' steps, from the rows' readings."""
     seen, coverage = [SEEN.empty_table()], [COVERAGE.empty_table()]
     before = np.zeros(len(found.row), np.int64)
-    for place, step in enumerate(steps):
-        count, first, last = readings[:, place, found.row].astype(np.int64)  # (S,) each
+    for step, reading in zip(steps, readings, strict=True):
+        count, first, last = reading[:, found.row].astype(np.int64)  # (S,) each
         columns = {
             "tokens": found.of_documents(np.add, (count - before) * found.tokens),
             "first_step": found.of_documents(np.minimum, first),
@@ -180,7 +181,8 @@ def summed(coverage: pa.Table) -> pa.Table:
 
 def see_part(found: Stretches, path: str, steps: Sequence[int], out: Tables) -> Any:
     """Write what was read of the documents of a part; returns the rows of COVERAGE."""
-    seen, coverage = seen_of(found, np.load(path, mmap_mode="r"), steps)
+    readings = np.memmap(path, np.int32, "r").reshape(len(steps), 3, -1)
+    seen, coverage = seen_of(found, readings, steps)
     out.table("seen").write(seen)
     return coverage.to_pylist()
 
@@ -190,8 +192,10 @@ def write_seen(
     work: Work,
 ) -> None:  # fmt: skip
     """The tables ``seen`` and ``coverage``; ``packed``: the rows of the split "train"."""
-    path = work.area / "readings.npy"
-    np.save(path, readings_of(packed.rows, seed, batch, steps))
+    path = work.area / "readings"
+    with path.open("wb") as file:
+        for reading in readings_of(packed.rows, seed, batch, steps):
+            reading.tofile(file)
     done = work.parts(see_part, stretches(spans, documents), str(path), steps)
     rows = [row for part in done for row in part.value]
     work.table("coverage").write(summed(pa.Table.from_pylist(rows, schema=COVERAGE)))

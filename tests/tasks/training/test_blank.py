@@ -175,7 +175,7 @@ def test_what_balances_in_bytes_alone_is_refused(tmp_path, monkeypatch, name) ->
 def test_what_was_blanked_was_never_read(made) -> None:
     places = stretches(made["blank"]["spans"], made["corpus"]["documents"])
     rows = made["blank"]["train"].rows
-    readings = readings_of(rows, 0, 4, [2 * rows])
+    readings = [*readings_of(rows, 0, 4, [2 * rows])]
     told = [seen_of(part, readings, [2 * rows]) for part in places]
     seen, coverage = map(pa.concat_tables, zip(*told, strict=True))
     passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "passes")), strict=True))

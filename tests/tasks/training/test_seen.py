@@ -1,14 +1,19 @@
 """What was read of each document: against walking every step, row by row."""
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from model.training.data import batch_sequences, step_of, times_read
-from tasks.contract import Part
+from tasks.contract import Artifact, Part, Session, Store, Table, Work, open_session
 from tasks.contract.artifact import Place
-from tasks.training.seen import Stretches, readings_of, seen_of
+from tasks.training.pack import PackConfig, pack
+from tasks.training.seen import COVERAGE, SEEN, Stretches, readings_of, seen_of, write_seen
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 
 def walked(seed, step, batch, rows):
@@ -89,3 +94,39 @@ def test_documents_are_read_as_their_rows_are():
         assert [list(r.values())[1:] for r in of_step] == [
             [source, *sums[source]] for source in sorted(sums)
         ]
+
+
+def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
+    with open_session(Session(Store(tmp_path / "store"))):
+        more = corpus_of([("more", "train", text) for text in sentences(20, seed=1)], parts=2)
+        grown = [split_corpus(40, parts=4), more]
+        tokenizer = train_tokenizer(grown, None, TokenizerConfig(vocab_size=300))
+        packed = pack(grown, tokenizer, PackConfig(context=32))
+    work = Work(tmp_path / "work", {"seen": SEEN, "coverage": COVERAGE})
+    documents = Table(tuple(grown), "documents")
+    write_seen(packed["train"], packed["spans"], documents, 0, 4, [0, 5, 1000], work)
+    made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}}
+    made["tables"] = work.assemble(["seen", "coverage"])
+    seen = Artifact(made, None, str(work.out))["seen"]
+    assert seen.pieces == documents.pieces == [4, 2]
+    rows = seen.read().to_pylist()
+    assert len({row["doc_id"] for row in rows}) == 32 + 20
+    for doc_id in {row["doc_id"] for row in rows}:
+        mine = [row for row in rows if row["doc_id"] == doc_id]
+        assert seen.find([doc_id]).to_pylist() == mine
+    coverage = Artifact(made, None, str(work.out))["coverage"].read().to_pylist()
+    assert [(row["step"], row["source"], row["documents"]) for row in coverage] == [
+        (step, source, many)
+        for step in (0, 5, 1000)
+        for source, many in (("more", 20), ("source-0", 16), ("source-1", 16))
+    ]
+
+
+def test_memory_does_not_grow_with_the_checkpoints():
+    rows = 20_000
+    tracemalloc.start()
+    for _ in readings_of(rows, 0, 64, range(0, 1000, 10)):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 * rows
