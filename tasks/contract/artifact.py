@@ -158,12 +158,12 @@ class Table:
 
     @property
     def entries(self) -> list[Entry]:
-        """Of the manifests: one for each piece."""
+        """Of the manifests: one for each artifact."""
         return [artifact.manifest["tables"][self.name] for artifact in self.artifacts]
 
     @property
     def digest(self) -> str:
-        """Of its parts' digests and its columns' kinds; of several pieces, of theirs."""
+        """Of its parts' digests and its columns' kinds; of several artifacts, of theirs."""
         found = [entry["sha256"] for entry in self.entries]
         return found[0] if len(found) == 1 else sha256(canonical(found))
 

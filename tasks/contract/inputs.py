@@ -19,7 +19,7 @@ def table_of(given: Any, name: str) -> Any:
 
 
 def digests_of(value: Any) -> tuple[Any, Any]:
-    """What counts of an input, and where it came from; of a table of several pieces lists."""
+    """What counts of an input, and where it came from; of a table of several artifacts lists."""
     if value is None:
         return None, None
     if isinstance(value, Table):
