@@ -18,7 +18,7 @@ from typing import Any
 
 #: The contract's own code stays out of fingerprints; raise this by hand when a change to it
 #: changes what stages leave.
-CONTRACT = 4
+CONTRACT = 5
 
 ROOT = Path(__file__).resolve().parents[2]
 

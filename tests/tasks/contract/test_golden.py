@@ -42,7 +42,7 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.pack import SPANS, sequences
 
 GOLDEN = {
-    4: {
+    5: {
         "parquet": {
             "documents": "3d962372adc91fe8ba501df5cf636bcb88fd0881ed7dae9b28271f2deb6c1182",
             "filled": "21f3abd85e09f6c07ae20f92c7df0fab99f9d2678d38373957a9f2c4111feb37",
@@ -62,7 +62,7 @@ GOLDEN = {
             "large": "6a6348883069443b0b0879f1cf11815ff947ea0c6913870e2306b9d315ac6020",
         },
         "hashes": {
-            "fingerprint": "fa070eecb7de27c894fd19a2e5c3bfe880d0550a4e6d2a62d70db823bc3941e1",
+            "fingerprint": "cc2f7ce3e2c22fa0c2b7e5a15c96af59352efcb2941b04787e930f8c3d9411ad",
             "table": "8226b958b5029706cdd88cd02dc97f3c11e814171d43c405f749cbc42c6c7364",
             "content": "86b1617492d338ef5c83714971d7c6da08d306b143bdcb25912a5323984f1421",
             "tree": "7dbbb50a2f04af511998465f6e41ddfa9e70a5124953e6a02d261e347bc5ed6e",
