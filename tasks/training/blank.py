@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 
@@ -98,7 +98,9 @@ def blank_rows(rows: Rows, tokenizer_path: str, out: Tables) -> accounts.Counts:
     lengths = pc.binary_length(known).to_numpy()
     places = np.concatenate([[0], np.cumsum(lengths[tokens], dtype=np.int64)])  # in bytes
     begins, start, end = side_by_side(rows, ids.type.list_size)
-    texts = spelled(known, tokens, places[np.append(start, end.max(initial=0))])
+    edges = places[np.append(start, -1)]
+    edges[0] = 0  # text that is nobody's any more counts as of the document beside it, and tells
+    texts = spelled(known, tokens, edges)
     left = rows.left.take(begins)
     found = pa.table([left["doc_id"], left["source"], texts], schema=EDGES)
     inside = pa.array((start > 0) & (end < len(tokens)))
@@ -144,6 +146,13 @@ def with_sources(spans: pa.Table, documents: Table) -> pa.Table:
     return spans.append_column("source", known["source"].combine_chunks().take(at))
 
 
+def by_part(spans: pa.Table, split: str, ends: Int64) -> list[pa.Table]:
+    """The spans of a split from each of these rows to the next; they are in the rows' order."""
+    here = spans.filter(pc.equal(spans["split"], split))
+    edges = np.searchsorted(here["sequence"].to_numpy(), ends)
+    return [here.slice(start, stop - start) for start, stop in pairwise(edges)]
+
+
 @stage(
     tables={**{split: sequences(-1) for split in PACKED}, "spans": SPANS,
             "accounts": accounts.ACCOUNTS, "checksums": accounts.CHECKSUMS},
@@ -171,15 +180,11 @@ def blank(
     left = with_sources(spans.filter(pc.invert(going)), documents)
     items = []
     for split in PACKED:
-        first = 0
-        for part in packed[split].parts:
-            here = (pc.equal(spans["split"], split), pc.greater_equal(spans["sequence"], first),
-                    pc.less(spans["sequence"], first + part.rows))  # fmt: skip
-            inside = pc.and_(pc.and_(here[0], here[1]), here[2])
-            going_here = spans.filter(pc.and_(inside, going))
-            left_here = left.filter(inside.filter(pc.invert(going)))
-            items.append(Rows(split, part, first, going_here, left_here))
-            first += part.rows
+        parts = packed[split].parts
+        ends = np.cumsum([0, *(part.rows for part in parts)])
+        pairs = (by_part(some, split, ends) for some in (spans.filter(going), left))
+        for part, first, *pair in zip(parts, ends[:-1].tolist(), *pairs, strict=True):
+            items.append(Rows(split, part, first, *pair))
         if packed[split].rows:
             context = packed[split].parts[0].empty().schema.field("ids").type.list_size
             work.schemas |= {name: sequences(context) for name in PACKED}
