@@ -140,8 +140,11 @@ def settings_of(config: Any, probe: Probe, step: str = "judge") -> Any:
 def settings_by_label(config: Any) -> dict[str, Any]:
     """What each stage of a run with this config runs with, by what the run calls it."""
     sections = dict(config)
-    if "find_personal_data" in sections:  # what evaluates the detectors has no section of its own
+    # Two have no section of their own.
+    if "find_personal_data" in sections:
         sections["evaluate_detectors"] = sections["find_personal_data"]
+    if "audit_capability" in sections:
+        sections["capability_baselines"] = sections["audit_capability"].of_baselines
     return sections | {
         f"{probe.name}_{step}": settings_of(config, probe, step)
         for probe in PROBES

@@ -20,7 +20,9 @@ from reports.model_card import model_card
 from reports.proof_card import ProofCardConfig, proof_card
 from reports.task_card import task_card
 from tasks.audits.ability.attention_maps import attention_maps
-from tasks.audits.ability.capability import audit_capability, check_held_out
+from tasks.audits.ability.capability import audit_capability
+from tasks.audits.ability.capability_baselines import capability_baselines
+from tasks.audits.ability.texts import check_held_out
 from tasks.audits.about import AUDITS
 from tasks.audits.catalogue import PROBES
 from tasks.audits.failures import FailuresConfig, failures
@@ -164,7 +166,9 @@ def examine(
     failed: dict[str, str] = {}
     if documents and "capability" in only:
         with told(failed, "capability"):
-            audits["capability"] = audit_capability(checkpoint, documents, config.audit_capability)
+            settings = config.audit_capability
+            beside = capability_baselines(checkpoint, documents, settings.of_baselines)
+            audits["capability"] = audit_capability(checkpoint, documents, beside, settings)
     # Of those whose files are not named the card says that they did not run.
     probes = [p for p in PROBES if p.name in only and not p.lacks(settings_of(config, p))]
     audits |= examine_by(probes, checkpoint, tables, read, config, made, failed)

@@ -32,7 +32,7 @@ STAGES = [
     "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
-    "audit_capability",
+    "capability_baselines", "audit_capability",
     *(f"{name}_ask" for name in ASKED), *(f"{name}_respond" for name in ASKED), "toxicity_floor",
     *(f"{name}_score" for name in SCORED), "toxicity_floor_score",
     *(f"{name}_trace" for name in TRACED), *(f"audit_{name}" for name in ASKED),
@@ -40,7 +40,7 @@ STAGES = [
 ]  # fmt: skip
 
 #: What all checkpoints of a training share.
-SHARED = ("toxicity_ask", "toxicity_floor", "toxicity_floor_score",
+SHARED = ("capability_baselines", "toxicity_ask", "toxicity_floor", "toxicity_floor_score",
           *(f"{name}_ask" for name in ASKED if name != "toxicity"))  # fmt: skip
 
 pytestmark = pytest.mark.slow

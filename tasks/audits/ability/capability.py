@@ -2,8 +2,7 @@
 
 Bits per byte: what it costs to spell held-out documents, each from its beginning, divided by
 their UTF-8 bytes; it compares models over different tokens. Beside it stand gzip -9 over the same
-text, and over the same tokens a bigram and a 5-gram model and a small LSTM, trained on the corpus's
-train split.
+text, and over the same tokens what ``capability_baselines`` has measured.
 
 Cloze accuracy is the accuracy on the last words of held-out sentences, see ``cloze.py``; for
 dependencies over a distance, with all of these models as readers, see ``dependencies.py``.
@@ -11,7 +10,7 @@ dependencies over a distance, with all of these models as readers, see ``depende
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,20 +20,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.draws import combine
-from tasks.audits.ability.baselines import NgramModel, gzip_bits_per_byte
+from tasks.audits.ability.baselines import gzip_bits_per_byte
+from tasks.audits.ability.capability_baselines import NGRAMS, RECURRENT, BaselinesConfig
 from tasks.audits.ability.cloze import answer_passages, find_passages, measure_cloze
-from tasks.audits.ability.dependencies import (
-    PAIRS,
-    SUBJECT,
-    Baseline,
-    Reader,
-    agreement,
-    garden_paths,
-    measure_dependencies,
-    prefer,
-    reader_of,
-)
+from tasks.audits.ability.dependencies import measure_dependencies
+from tasks.audits.ability.minimal_pairs import PAIRS, SUBJECT, agreement, garden_paths, prefer
+from tasks.audits.ability.texts import PRINTABLE, RANDOM, SEEN, TEXT, choose, random_texts
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
 from tasks.contract import (
@@ -42,43 +33,29 @@ from tasks.contract import (
     Artifact,
     Device,
     HallmarkError,
-    Seed,
-    StageConfig,
     Table,
     Work,
     column,
     stage,
     table,
-    utf8_bytes,
 )
 
 Float64 = NDArray[np.float64]
 
 AUDIT = "capability"
-NGRAMS = {"bigram": 2, "fivegram": 5}
-RECURRENT = "recurrent"
-PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
-class CapabilityConfig(StageConfig):
-    validation_bytes: int = Field(
-        200_000, ge=1_000, description="text of the validation split to measure on, chosen by hash"
-    )
-    training_bytes: int = Field(
-        64_000_000,
-        ge=1_000,
-        description="text of the train split that the baselines learn from, chosen by hash; about "
-        "40 bytes of memory each",
-    )
-    recurrent_tokens: int = Field(
-        1_000_000, ge=0, description="tokens that the recurrent baseline is trained on; 0: none"
-    )
+class CapabilityConfig(BaselinesConfig):
     passages: int = Field(200, ge=2, description="most passages of the cloze test")
     passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
     passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
     resamples: int = Field(2_000, ge=100, le=100_000, description="of the bootstrap")
-    seed: Seed = Field(0, description="of choices and resampling")
     device: Device = Field("auto", description="of the subject")
+
+    @property
+    def of_baselines(self) -> BaselinesConfig:
+        """What of it counts for the baselines."""
+        return BaselinesConfig(**{n: getattr(self, n) for n in BaselinesConfig.model_fields})
 
 
 SAMPLES = table(
@@ -101,89 +78,35 @@ SAMPLES = table(
     column("correct", pa.bool_(), "figure", "whether the model found the word"),
 )
 
-TEXT = "text"  # held-out documents
-RANDOM = "random characters"  # negative control: nobody can compress them
-SEEN = "training text"  # positive control: the 5-gram model's own training documents
-
-
-# Documents -----------------------------------------------------------------------------------
-
-
-def no_text(split: str) -> str:
-    return (
-        f"the split {split!r} holds no text to measure capability on; ingest more text, raise "
-        f"split.{split} or take another split.seed"
-    )
-
-
-def check_held_out(documents: Table) -> None:
-    """HallmarkError where there is nothing to measure on, for who is about to train a model: that
-    is then not paid for."""
-    for batch in documents.batches(["split"]):
-        if pc.any(pc.equal(batch["split"], "validation")).as_py():
-            return
-    raise HallmarkError(f"audit_capability would fail behind the training: {no_text('validation')}")
-
-
-def choose(documents: Table, split: str, most_bytes: int, seed: int) -> pa.Table:
-    """Documents of a split, about ``most_bytes`` of text chosen by a hash of (seed, doc_id).
-
-    Columns doc_id, source, text, bytes, in the order of the hash; empty documents stay out.
-    """
-
-    def of_split(columns: list[str]) -> Iterator[pa.Table]:
-        for batch in documents.batches([*columns, "split"]):
-            table = pa.table(batch).filter(pc.equal(batch["split"], split))
-            table = table.append_column("bytes", utf8_bytes(table["text"]))
-            yield table.filter(pc.greater(table["bytes"], 0))
-
-    total = sum(pc.sum(part["bytes"]).as_py() or 0 for part in of_split(["text"]))
-    share = min(1.0, most_bytes / total) if total else 1.0
-    chosen = []
-    for part in of_split(["doc_id", "source", "text"]):
-        if len(part):
-            halves = np.frombuffer(b"".join(part["doc_id"].to_pylist()), "<u8").reshape(-1, 2)
-            key = combine(seed, *halves.T.astype(np.uint64))
-            part = part.append_column("key", pa.array(key))
-            chosen.append(part.filter(pa.array(key / 2.0**64 <= share)))
-    if not sum(map(len, chosen)):
-        raise HallmarkError(no_text(split))
-    return pa.concat_tables(chosen).sort_by("key").drop_columns(["key", "split"])
-
 
 @dataclass(frozen=True)
 class Text:
-    """Texts with their tokens and their costs in bits, None where it could not be measured."""
+    """The texts of a part, what they cost the baselines (rows of TEXTS), and what they cost the
+    model, in bits: None where that was not, or could not be, measured."""
 
     part: str
     texts: list[str]
-    ids: list[list[int]]
-    sizes: NDArray[np.int64]  # UTF-8 bytes
+    rows: pa.Table
     model: Float64 | None
-    baselines: dict[str, Float64]
-    doc_id: Sequence[bytes | None]
-    source: Sequence[str | None]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each."""
+        return self.rows["bytes"].to_numpy()
+
+    @property
+    def baselines(self) -> dict[str, Float64]:
+        """What they cost each baseline that there is."""
+        bits = {name: self.rows[f"{name}_bits"] for name in (*NGRAMS, RECURRENT)}
+        return {name: each.to_numpy() for name, each in bits.items() if not each.null_count}
 
 
-def cost(part: str, table: pa.Table, subject: Subject, baselines: dict[str, Baseline]) -> Text:
-    texts = table["text"].to_pylist()
-    ids = subject.encode_batch(texts)
-    bits = None
-    if subject.kind == "causal" and part != SEEN:
-        scores = subject.log_probs([subject.opened(row) for row in ids])
-        bits = np.array([-row.sum(dtype=np.float64) / np.log(2) for row in scores])
-    costs = {name: model.bits(ids) for name, model in baselines.items()}
-    names = table.column_names
-    nothing = [None] * len(texts)
-    doc_id, source = (table[n].to_pylist() if n in names else nothing for n in ("doc_id", "source"))
-    sizes = utf8_bytes(table["text"]).to_numpy()
-    return Text(part, texts, ids, sizes, bits, costs, doc_id, source)
-
-
-def random_texts(seed: int, count: int = 64, length: int = 200) -> pa.Table:
-    drawn = np.random.default_rng(seed).integers(len(PRINTABLE), size=(count, length))
-    texts = ["".join(PRINTABLE[i] for i in row) for row in drawn]
-    return pa.table({"text": pa.array(texts, pa.large_string())})
+def bits_of(subject: Subject, texts: Sequence[str]) -> Float64 | None:
+    """What each text costs the subject; None of a masked one, whose scores are no p(text)."""
+    if subject.kind != "causal":
+        return None
+    scores = subject.log_probs([subject.opened(row) for row in subject.encode_batch(texts)])
+    return np.array([-row.sum(dtype=np.float64) / np.log(2) for row in scores])
 
 
 # Bits per byte -------------------------------------------------------------------------------
@@ -240,13 +163,13 @@ def measure_text(
         rows.append(row("model", text, text.model, everything, how))
     for name, bits in text.baselines.items():
         rows.append(row(name, text, bits, everything, made[name]))
-    rows.append(_gzip(text))
+    rows.append(_gzip(text.texts))
     if text.model is not None:
         for name, bits in text.baselines.items():
             rows.append(row("", text, text.model - bits, everything, "paired difference",
                             metric="bits_per_byte_difference", tags={"less": name}))  # fmt: skip
-        sources = np.array(text.source)
-        for source in sorted(set(text.source) - {None}):  # type: ignore[type-var]
+        sources = np.array(text.rows["source"].to_pylist())
+        for source in sorted({*sources.tolist()}):
             rows.append(row("model", text, text.model, sources == source, how,
                             tags={"source": source},
                             where={"part": TEXT, "source": source}))  # fmt: skip
@@ -283,36 +206,27 @@ def _random_control(random: Text, row: Any) -> dict[str, Any]:
     return {**made, "verdict": "pass" if made["high"] >= entropy else "fail"}
 
 
-def _gzip(text: Text) -> dict[str, Any]:
-    value, error, groups = gzip_bits_per_byte([t.encode() for t in text.texts])
+def _gzip(texts: Sequence[str]) -> dict[str, Any]:
+    value, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
     half = 1.959964 * error
     method = (
         f"gzip -9 over the documents one behind the other in the order of their hash; "
         f"normal interval, delete-a-group jackknife, {groups} groups of documents"
     )
     return finding(AUDIT, "bits_per_byte", value, part="gzip", low=value - half, high=value + half,
-                   unit="bits", n=len(text.texts), method=method, where={"part": TEXT},
+                   unit="bits", n=len(texts), method=method, where={"part": TEXT},
                    table="samples")  # fmt: skip
 
 
 # The stage -----------------------------------------------------------------------------------
 
 
-def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
-    unscored = 1 if subject.bos is None else 0
-    return [
-        {
-            "part": text.part,
-            "doc_id": text.doc_id[i],
-            "source": text.source[i],
-            "bytes": int(text.sizes[i]),
-            "tokens": max(0, len(text.ids[i]) - unscored),
-            "model_bits": None if text.model is None else float(text.model[i]),
-            **{f"{name}_bits": float(bits[i]) for name, bits in text.baselines.items()},
-            "prompt": text.texts[i] if text.part == RANDOM else None,
-        }
-        for i in range(len(text.texts))
-    ]
+def text_rows(text: Text) -> list[dict[str, Any]]:
+    """Rows of SAMPLES."""
+    bits = [None] * len(text.rows) if text.model is None else text.model.tolist()
+    shown = text.texts if text.part == RANDOM else [None] * len(text.rows)
+    each = zip(text.rows.to_pylist(), bits, shown, strict=True)
+    return [{**row, "model_bits": cost, "prompt": prompt} for row, cost, prompt in each]
 
 
 @stage(
@@ -321,39 +235,42 @@ def text_rows(text: Text, subject: Subject) -> list[dict[str, Any]]:
     determinism="machine",
 )
 def audit_capability(
-    checkpoint: Artifact, documents: Table, config: CapabilityConfig, work: Work
+    checkpoint: Artifact,
+    documents: Table,
+    baselines: Artifact,
+    config: CapabilityConfig,
+    work: Work,
 ) -> None:
+    """``baselines``: of the stage ``capability_baselines``, of this model's tokenizer and corpus
+    and of the same settings."""
     subject = open_subject(checkpoint, config.device)
     held_out = choose(documents, "validation", config.validation_bytes, config.seed)
-    training = choose(documents, "train", config.training_bytes, config.seed)
-    ids = subject.encode_batch(training["text"].to_pylist())
-    baselines: dict[str, Baseline] = {}
-    for number, (name, order) in enumerate(NGRAMS.items()):
-        work.progress(number, 6, f"counting {name}s")
-        baselines[name] = NgramModel(ids, order, subject.vocab_size)
-    trained = f"trained on {len(ids):,} documents of the train split"
-    if config.recurrent_tokens:
-        from model.training.recurrent import train_recurrent
-
-        work.progress(2, 6, "training the recurrent baseline")
-        baselines[RECURRENT] = train_recurrent(
-            ids, subject.vocab_size, tokens=config.recurrent_tokens, seed=config.seed
-        )
+    costs = baselines["texts"].read()
+    (count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
+    trained = f"trained on {count:,} documents of the train split"
     recurrent = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
-    work.progress(3, 6, "bits per byte")
-    text = cost(TEXT, held_out, subject, baselines)
-    random = cost(RANDOM, random_texts(config.seed), subject, baselines)
-    seen = cost(SEEN, training.slice(0, 64), subject, baselines)
-    rows = [row for part in (text, random, seen) for row in text_rows(part, subject)]
+    work.progress(0, 3, "bits per byte")
+
+    def measured(part: str, texts: list[str]) -> Text:
+        own = costs.filter(pc.equal(costs["part"], part))
+        return Text(part, texts, own, bits_of(subject, texts) if texts else None)
+
+    text = measured(TEXT, held_out["text"].to_pylist())
+    if text.rows["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
+        raise HallmarkError(
+            f"{baselines.name} is of another corpus, or of other settings; give what "
+            f"capability_baselines leaves of this one"
+        )
+    random = measured(RANDOM, random_texts(config.seed)["text"].to_pylist())
+    seen = measured(SEEN, [])
+    rows = [row for part in (text, random, seen) for row in text_rows(part)]
     findings = measure_text(text, random, seen, subject, config, trained, recurrent)
-    work.progress(4, 6, "dependencies")
-    readers: dict[str, Reader] = {
-        SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]
-    }
-    readers |= {name: reader_of(baseline, subject) for name, baseline in baselines.items()}
+    work.progress(1, 3, "dependencies")
+    readers = {SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]}
     preferred = prefer([*agreement(), *garden_paths()], readers)
+    preferred += baselines["pairs"].read().to_pylist()
     findings += measure_dependencies(preferred, AUDIT)
-    work.progress(5, 6, "cloze")
+    work.progress(2, 3, "cloze")
     found = find_passages(
         held_out, config.passages, config.passage_words, config.passage_characters
     )

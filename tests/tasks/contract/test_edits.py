@@ -187,7 +187,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         (
             "torch",
             {"pretrain", "finetune", "respond", "respond_untrained", "refer", "attention_maps"}
-            | {"audit_capability"},
+            | {"audit_capability", "capability_baselines"},
         ),
         ("prefect", set()),
     ],

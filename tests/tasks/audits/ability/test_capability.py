@@ -16,14 +16,15 @@ from model.interchange import checkpoint
 from tasks.audits.ability.baselines import NgramModel, gzip_bits
 from tasks.audits.ability.capability import (
     CapabilityConfig,
+    Text,
     audit_capability,
-    choose,
-    cost,
+    bits_of,
     measure_text,
-    random_texts,
     ratio,
 )
+from tasks.audits.ability.capability_baselines import capability_baselines, costs
 from tasks.audits.ability.cloze import answer_passages, find_passages, first_word, measure_cloze
+from tasks.audits.ability.texts import choose, random_texts
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.subjects.subject import Subject
@@ -53,7 +54,12 @@ def trained(
 def audited(trained: tuple[Session, Artifact, list[Artifact]]) -> Artifact:
     session, corpus, checkpoints = trained
     with open_session(session):
-        return audit_capability(checkpoints[-1], corpus, CONFIG)
+        return measured(checkpoints[-1], corpus)
+
+
+def measured(subject: Artifact, corpus: Artifact) -> Artifact:
+    beside = capability_baselines(subject, corpus, CONFIG.of_baselines)
+    return audit_capability(subject, corpus, beside, CONFIG)
 
 
 def value(artifact: Artifact, slice_: str, metric: str = "bits_per_byte") -> dict[str, Any]:
@@ -124,7 +130,7 @@ def test_a_trained_model_beats_itself_untrained_and_the_controls_hold(
 ) -> None:
     session, corpus, checkpoints = trained
     with open_session(session):
-        untrained = audit_capability(checkpoints[0], corpus, CONFIG)
+        untrained = measured(checkpoints[0], corpus)
     assert value(audited, "model")["high"] < value(untrained, "model")["low"]
     for slice_ in ("gzip", "bigram", "fivegram", "recurrent"):  # the same tokens of the same text
         assert value(audited, slice_)["value"] == value(untrained, slice_)["value"]
@@ -163,7 +169,26 @@ def test_the_same_audit_twice_leaves_the_same_bytes(
 ) -> None:
     _, corpus, checkpoints = trained
     with open_session(Session(Store(tmp_path))):
-        assert audit_capability(checkpoints[-1], corpus, CONFIG).content == audited.content
+        assert measured(checkpoints[-1], corpus).content == audited.content
+
+
+def test_checkpoints_of_one_training_stand_beside_the_same_baselines(
+    trained: tuple[Session, Artifact, list[Artifact]],
+) -> None:
+    session, corpus, checkpoints = trained
+
+    def beside(subject: Artifact, **settings: Any) -> str:
+        config = CONFIG.model_copy(update=settings)
+        return capability_baselines(subject, corpus, config.of_baselines).fingerprint
+
+    with open_session(session):
+        found = beside(checkpoints[-1])
+        assert {beside(subject) for subject in checkpoints} == {found}
+        assert beside(checkpoints[0], resamples=600, passages=9, device="cpu") == found
+        assert beside(checkpoints[0], recurrent_tokens=10_000) != found
+        other = capability_baselines(checkpoints[0], split_corpus(190), CONFIG.of_baselines)
+        with pytest.raises(HallmarkError, match=f"{other.name} is of another corpus"):
+            audit_capability(checkpoints[0], corpus, other, CONFIG)
 
 
 @pytest.mark.parametrize("kind", ["causal", "masked"])
@@ -203,7 +228,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         )  # fmt: skip
     made.save_pretrained(folder)
     with open_session(Session(Store(tmp_path / "store"))):
-        audited = audit_capability(external(folder, "checkpoint"), split_corpus(60), CONFIG)
+        audited = measured(external(folder, "checkpoint"), split_corpus(60))
     assert value(audited, "bigram")["value"] > 0
     if kind == "causal":
         found = value(audited, "model")
@@ -253,11 +278,14 @@ def findings_of(subject: Subject, texts: list[str]) -> list[dict[str, Any]]:
     )
     ids = subject.encode_batch(sentences(50, seed=9))
     ngrams = {"bigram": NgramModel(ids, 2, 257), "fivegram": NgramModel(ids, 5, 257)}
+    seen = pa.table({"text": pa.array(sentences(50, seed=9))})
     parts = [
-        cost("text", table, subject, ngrams),
-        cost("random characters", random_texts(0), subject, ngrams),
-        cost("training text", pa.table({"text": pa.array(sentences(50, seed=9))}), subject, ngrams),
-    ]
+        Text(part, given := found["text"].to_pylist(), costs(part, found, subject, ngrams),
+             None if part == "training text" else bits_of(subject, given))
+        for part, found in (
+            ("text", table), ("random characters", random_texts(0)), ("training text", seen)
+        )
+    ]  # fmt: skip
     return measure_text(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
 
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.ability.baselines import NgramModel
-from tasks.audits.ability.dependencies import (
+from tasks.audits.ability.dependencies import measure_dependencies
+from tasks.audits.ability.minimal_pairs import (
     NOUNS,
     PAIRS,
     agreement,
     garden_paths,
-    measure_dependencies,
     prefer,
     reader_of,
 )
