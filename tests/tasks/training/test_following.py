@@ -50,7 +50,10 @@ def test_figures_are_seen_while_it_trains(tmp_path: Path) -> None:
             assert figures[name] == speed[step][name] > 0
     validated = [e.done for e in heard if "validation_bits_per_token" in e.figures]
     assert validated == [0, 100, 200, 300]
-    said = [event.what for event in heard if event.kind == "progress"][-1]
+    whats = [event.what for event in heard if event.kind == "progress"]
+    behind = whats.index("see_part")
+    assert {*whats[behind:]} == {"see_part"}  # what was read of each document, at last
+    said = whats[behind - 1]
     last = log[300]
     assert said.startswith(f"loss {last['loss']:.3f}, rate {last['learning_rate']:.2g}, norm ")
     assert re.search(r" [\d,]+ tokens/s, MFU \d+%$", said)
