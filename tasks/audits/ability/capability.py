@@ -256,7 +256,9 @@ def audit_capability(
         return Text(part, texts, own, bits_of(subject, texts) if texts else None)
 
     text = measured(TEXT, held_out["text"].to_pylist())
-    if text.rows["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
+    settings = baselines.manifest["parts"]["config"]
+    same = settings == config.of_baselines.model_dump(mode="json")
+    if not same or text.rows["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
         raise HallmarkError(
             f"{baselines.name} is of another corpus, or of other settings; give what "
             f"capability_baselines leaves of this one"

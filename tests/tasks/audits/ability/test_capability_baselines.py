@@ -1,0 +1,28 @@
+"""The baselines of capability beside the audit that takes them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.audits.ability.capability import CapabilityConfig, audit_capability
+from tasks.audits.ability.capability_baselines import capability_baselines
+from tasks.contract import HallmarkError, Session, external
+from tests.tasks.small_corpus import split_corpus
+
+CONFIG = CapabilityConfig(passage_words=3, resamples=100, recurrent_tokens=2_000)
+
+
+@pytest.mark.parametrize(
+    ("documents", "settings"),
+    [(70, {}), (60, {"recurrent_tokens": 0}), (60, {"training_bytes": 1_000}), (60, {"seed": 1})],
+)
+def test_baselines_of_another_corpus_or_other_settings_are_refused(
+    gpt2_folder: Path, session: Session, documents: int, settings: dict[str, Any]
+) -> None:
+    """Figures would stand beside others than their method says."""
+    subject = external(gpt2_folder, "checkpoint")
+    other = CONFIG.model_copy(update=settings)
+    beside = capability_baselines(subject, split_corpus(documents), other.of_baselines)
+    with pytest.raises(HallmarkError, match=f"{beside.name} is of another corpus, or of other"):
+        audit_capability(subject, split_corpus(60), beside, CONFIG)
