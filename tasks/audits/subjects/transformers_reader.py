@@ -31,6 +31,12 @@ class TransformersReader(Reader):
 
     def __init__(self, config: Any, tokenizer: Any, name: str, kind: str, vocab_size: int) -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
+        largest = max(tokenizer.get_vocab().values(), default=-1)
+        if largest < 0 or 0 < vocab_size <= largest:  # 0: a config that does not say
+            raise UsageError(
+                f"the tokenizer of {name} has token ids up to {largest}, the model knows "
+                f"{vocab_size} tokens: they do not belong together"
+            )
         limits = [getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")]
         limit = min([n for n in limits if isinstance(n, int) and n > 0], default=LONGEST)
         if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):

@@ -70,13 +70,6 @@ def open_transformers(
             f"the weights in {folder} lack {len(missing)} tensors of the model, the first "
             f"{missing[0]!r}: the folder is not a whole checkpoint"
         )
-    size = model.get_input_embeddings().weight.shape[0]
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    if largest < 0 or largest >= size:
-        raise UsageError(
-            f"the tokenizer in {folder} has token ids up to {largest}, the model knows {size} "
-            f"tokens: they do not belong together"
-        )
     made = TransformersMasked if kind == "masked" else TransformersCausal
     return made(model.eval().to(device), tokenizer, name, kind)
 
