@@ -81,7 +81,7 @@ SAMPLES = table(
 
 @dataclass(frozen=True)
 class Text:
-    """The texts of a part, what they cost the baselines (rows of TEXTS), and what they cost the
+    """The texts of a part, what they cost the baselines (rows of COSTS), and what they cost the
     model, in bits: None where that was not, or could not be, measured."""
 
     part: str
@@ -245,7 +245,7 @@ def audit_capability(
     and of the same settings."""
     subject = open_subject(checkpoint, config.device)
     held_out = choose(documents, "validation", config.validation_bytes, config.seed)
-    costs = baselines["texts"].read()
+    costs = baselines["costs"].read()
     (count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
     trained = f"trained on {count:,} documents of the train split"
     recurrent = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"

@@ -59,7 +59,7 @@ class BaselinesConfig(StageConfig):
     seed: Seed = Field(0, description="of choices and resampling")
 
 
-TEXTS = table(
+COSTS = table(
     "What each text costs the baselines, in the order in which the texts were chosen.",
     column("part", pa.string(), "label", "held-out text, random characters, or training text"),
     column("doc_id", ID, "id", "the document"),
@@ -81,7 +81,7 @@ LEARNED = table(
 
 
 def costs(part: str, texts: pa.Table, reader: Reader, baselines: dict[str, Baseline]) -> pa.Table:
-    """Rows of TEXTS."""
+    """Rows of COSTS."""
     ids = reader.encode_batch(texts["text"].to_pylist())
     unscored = 1 if reader.bos is None else 0  # of a text's tokens, before which nothing stands
     known = {name: texts[name] for name in ("doc_id", "source") if name in texts.column_names}
@@ -91,8 +91,8 @@ def costs(part: str, texts: pa.Table, reader: Reader, baselines: dict[str, Basel
         "tokens": [max(0, len(row) - unscored) for row in ids],
         **{f"{name}_bits": baseline.bits(ids) for name, baseline in baselines.items()},
     }
-    nothing = {name: pa.nulls(len(ids), TEXTS.field(name).type) for name in TEXTS.names}
-    return pa.table(nothing | known | columns, schema=TEXTS)
+    nothing = {name: pa.nulls(len(ids), COSTS.field(name).type) for name in COSTS.names}
+    return pa.table(nothing | known | columns, schema=COSTS)
 
 
 def learned(
@@ -114,7 +114,7 @@ def learned(
 
 
 @stage(
-    tables={"texts": TEXTS, "pairs": PAIRS, "learned": LEARNED},
+    tables={"costs": COSTS, "pairs": PAIRS, "learned": LEARNED},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
     reads={"checkpoint": READ},
@@ -130,7 +130,7 @@ def capability_baselines(
     work.progress(3, 5, "bits per byte")
     parts = {TEXT: held_out, RANDOM: random_texts(config.seed), SEEN: training.slice(0, AGAIN)}
     for part, texts in parts.items():
-        work.table("texts").write(costs(part, texts, reader, baselines))
+        work.table("costs").write(costs(part, texts, reader, baselines))
     work.progress(4, 5, "dependencies")
     readers = {name: reader_of(baseline, reader) for name, baseline in baselines.items()}
     pairs = prefer([*agreement(), *garden_paths()], readers)
