@@ -104,6 +104,8 @@ class Forecast:
         self.earlier = earlier_of(store, config)
         self.sample: Sample | None = None
         self.grown: Grown | None = None
+        # Of each stage: what it takes in any case, and on the sample besides.
+        self.fixed_seconds: dict[str, float] = {}
         self.tried_seconds: dict[str, float] = {}
         self.notes: list[str] = []
         self.problems: list[Concern] = []
@@ -190,21 +192,38 @@ class Forecast:
                 "score_toxicity are not those of Detoxify"
             )
         config = self.config.model_copy(update=update)
+        few = sample.few(self.folder / "few").config(self.config.ingest)
+        little = config.model_copy(update={"ingest": few})
+        # Once with what is opened at first, once without.
+        first, again = (self._tried(little, f"few-{turn}")[1] for turn in (1, 2))
+        made, took, problem = self._tried(config, "sample")
+        self.problems += [Concern(f"on the sample: {problem}")] if problem else []
+        for label, seconds in took.items():
+            self.fixed_seconds[label] = first.get(label, 0.0)
+            self.tried_seconds[label] = max(0.0, seconds - again.get(label, 0.0))
+        if {"ingest", "split", "plant", "pack"} <= made.keys():
+            self.grown = Grown(sample, made)
+
+    def _tried(
+        self, config: Config, name: str
+    ) -> tuple[dict[str, Artifact], dict[str, float], HallmarkError | None]:
+        """What the stages before the training leave, in a store of their own, what each took, and
+        why they came to no end."""
         made: dict[str, Artifact] = {}
+        took: dict[str, float] = {}
 
         def listen(event: Event) -> None:
             if event.artifact and event.kind in ("done", "cached"):
                 made[event.label] = event.artifact
-                self.tried_seconds[event.label] = event.seconds
+                took[event.label] = event.seconds
 
-        session = Session(Store(self.folder / "sample"), listener=listen, until="pack")
+        session = Session(Store(self.folder / name), listener=listen, until="pack")
         try:
             with open_session(session), suppress(Finished):
                 train(config, curate(config, self.earlier), self.start)
         except HallmarkError as error:
-            self.problems.append(Concern(f"on the sample: {error}"))
-        if {"ingest", "split", "plant", "pack"} <= made.keys():
-            self.grown = Grown(sample, made)
+            return made, took, error
+        return made, took, None
 
     # Reporting -------------------------------------------------------------------------------
 
@@ -341,6 +360,7 @@ class Forecast:
                 factor = 1.0 if row.label == "datasheet" else growth
                 read = self.sample.seconds if self.sample and row.label == "ingest" else 0.0
                 row.seconds = (self.tried_seconds[row.label] + read) * factor
+                row.seconds += self.fixed_seconds[row.label]
                 row.rests_on = "estimate: the sample's seconds, scaled by bytes"
             elif row.label not in (*TRIED, "pretrain"):
                 newest = newest_of(self.store, row.stage)

@@ -2,7 +2,8 @@
 each source that was. What a forecast says of a corpus that nobody has read yet rests on it.
 
 Small inputs are read first and whole; what they leave of the budget goes to larger ones. Of a
-source with many inputs some are read, evenly spaced, and so are files of an installed package.
+source with many inputs some are read, evenly spaced, and so are files of an installed package: as
+many as fill the budget, be they small.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -31,8 +33,12 @@ from tasks.corpus.reading.streams import Meter, blocks
 from tasks.corpus.reading.town import TYPICAL, TownSource
 from tasks.corpus.town.compose import numbers
 
-#: Bytes of text, seconds, and inputs of a source that a sample takes at most.
-BUDGET, SECONDS, INPUTS = 2_000_000, 5.0, 64
+#: Bytes of text and seconds that a sample takes at most.
+BUDGET, SECONDS = 2_000_000, 5.0
+#: Inputs of a source that a sample takes where it has more than that: of large ones, of small ones.
+LARGE, SMALL = 64, 4096
+#: Records of a source that show what a stage takes with next to nothing to do.
+FEW = 4
 #: Bytes of a compressed file from which it is estimated how far the rest will swell.
 HEAD = 256 << 10
 
@@ -90,6 +96,18 @@ class Sample:
         if not self.text or any(scale is None for scale in scales):
             return None
         return sum(r.text * (r.scale or 0) for r in self.readings.values()) / self.text
+
+    def few(self, folder: Path) -> Sample:
+        """The first records of each source alone, in files of ``folder``."""
+        folder.mkdir()
+        made = {}
+        for name, reading in self.readings.items():
+            file = folder / reading.file.name
+            if reading.documents:
+                with reading.file.open(encoding="utf-8") as lines:
+                    file.write_text("".join(islice(lines, FEW)), encoding="utf-8")
+            made[name] = replace(reading, file=file)
+        return Sample(made)
 
     def config(self, config: IngestConfig) -> IngestConfig:
         """The config that ingests the sample in place of the sources."""
@@ -157,9 +175,10 @@ def _chosen(sizes: dict[Input, float | None], budget: int) -> list[Input]:
         sources[part.source].append(part)
     chosen: list[Input] = []
     for parts in sources.values():
-        small = sum(sizes[part] or 0 for part in parts) <= budget
-        step = 1 if small else -(-len(parts) // INPUTS)
-        chosen += parts[::step]
+        total = sum(sizes[part] or 0 for part in parts)
+        fill = len(parts) * min(1.0, budget / total) if total else len(parts)
+        most = fill if fill == len(parts) else min(max(fill, LARGE), SMALL)
+        chosen += parts[:: max(1, -(-len(parts) // int(most)))]
     return chosen
 
 

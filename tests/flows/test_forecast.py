@@ -282,6 +282,41 @@ def test_the_shares_of_files_that_were_read(tmp_path):
     assert sample.whole and sample.growth == 1 and sample.documents == 9000
 
 
+def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
+    for number in range(3000):
+        (tmp_path / f"{number:04d}.txt").write_text(f"This is number {number} of the small ones.")
+    source = {"kind": "text", "name": "small", "path": str(tmp_path / "*.txt")}
+    ingest = load({"name": "x", "ingest": {"sources": [source]}}).ingest
+    (tmp_path / "sample").mkdir()
+    sample = take_sample(ingest, tmp_path / "sample", budget=40_000)
+    assert 900 < sample.documents < 1100 and 2.7 < sample.growth < 3.3
+    read = [json.loads(line)["text"].split()[3] for line in sample.readings["small"].file.open()]
+    assert {int(number) // 500 for number in read} == set(range(6))  # from all over them
+
+
+def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts(3000, 30))
+    (tmp_path / "a.jsonl").write_text(lines)
+    config = tmp_path / "x.toml"
+    path = json.dumps(str(tmp_path / "a.jsonl"))
+    source = f'[[ingest.sources]]\nkind = "jsonl"\nname = "a"\npath = {path}\n'
+    config.write_text(f'name = "x"\n{source}')
+    seconds = {"few-1": 9.0, "few-2": 0.25, "sample": 0.5}
+    read = {}
+
+    def tried(self, settings, name):
+        (given,) = settings.ingest.sources
+        read[name] = len(Path(given.path).read_text().splitlines())
+        return {}, {"language": seconds[name]}, None
+
+    monkeypatch.setattr("flows.forecast.forecast.Forecast._tried", tried)
+    report = forecast(str(config), store=str(tmp_path / "store"), budget=20_000)
+    (row,) = [row for row in report["stages"] if row["label"] == "language"]
+    growth = report["sample"]["growth"]
+    assert growth > 10 and row["seconds"] == pytest.approx(9.0 + 0.25 * growth)
+    assert read["few-1"] == read["few-2"] == 4 < read["sample"] == report["sample"]["documents"]
+
+
 def test_a_time_that_lacks_stages_is_the_least_and_names_them():
     row = {"label": "ingest", "state": "run", "why": "", "artifact": None, "seconds": 40.0,
            "rests_on": "measured"}  # fmt: skip
