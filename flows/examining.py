@@ -140,7 +140,7 @@ def settings_of(config: Any, probe: Probe, step: str = "judge") -> Any:
 def settings_by_label(config: Any) -> dict[str, Any]:
     """What each stage of a run with this config runs with, by what the run calls it."""
     sections = dict(config)
-    # Two have no section of their own.
+    # These take theirs from the section of another stage.
     if "find_personal_data" in sections:
         sections["evaluate_detectors"] = sections["find_personal_data"]
     if "audit_capability" in sections:

@@ -176,9 +176,10 @@ def _chosen(sizes: dict[Input, float | None], budget: int) -> list[Input]:
     chosen: list[Input] = []
     for parts in sources.values():
         total = sum(sizes[part] or 0 for part in parts)
-        fill = len(parts) * min(1.0, budget / total) if total else len(parts)
-        most = fill if fill == len(parts) else min(max(fill, LARGE), SMALL)
-        chosen += parts[:: max(1, -(-len(parts) // int(most)))]
+        most = len(parts)
+        if total > budget:
+            most = min(max(LARGE, int(most * budget / total)), SMALL)
+        chosen += parts[:: -(-len(parts) // most)]
     return chosen
 
 

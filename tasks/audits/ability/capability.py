@@ -246,6 +246,14 @@ def audit_capability(
     subject = open_subject(checkpoint, config.device)
     held_out = choose(documents, "validation", config.validation_bytes, config.seed)
     costs = baselines["costs"].read()
+    own = costs.filter(pc.equal(costs["part"], TEXT))
+    settings = baselines.manifest["parts"]["config"]
+    same = settings == config.of_baselines.model_dump(mode="json")
+    if not same or own["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
+        raise HallmarkError(
+            f"{baselines.name} is of another corpus, or of other settings; give what "
+            f"capability_baselines leaves of this one"
+        )
     (count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
     trained = f"trained on {count:,} documents of the train split"
     recurrent = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
@@ -256,13 +264,6 @@ def audit_capability(
         return Text(part, texts, own, bits_of(subject, texts) if texts else None)
 
     text = measured(TEXT, held_out["text"].to_pylist())
-    settings = baselines.manifest["parts"]["config"]
-    same = settings == config.of_baselines.model_dump(mode="json")
-    if not same or text.rows["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
-        raise HallmarkError(
-            f"{baselines.name} is of another corpus, or of other settings; give what "
-            f"capability_baselines leaves of this one"
-        )
     random = measured(RANDOM, random_texts(config.seed)["text"].to_pylist())
     seen = measured(SEEN, [])
     rows = [row for part in (text, random, seen) for row in text_rows(part)]
