@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -97,11 +97,10 @@ class Part:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         path = self.path
-        with self._reading(path, columns):
-            return pq.read_table(
-                path, columns=_listed(columns), page_checksum_verification=True,
-                use_threads=False, partitioning=None,
-            )  # fmt: skip
+        with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            self._check_columns(columns, file.schema_arrow.names)
+            rows = file.read(columns=_listed(columns), use_threads=False)
+        return rows if columns is None else rows.select(list(columns))
 
     def empty(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Its columns without a row: of the file only the footer is read."""
@@ -121,12 +120,10 @@ class Part:
             )
 
     @contextmanager
-    def _reading(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[None]:
+    def _reading(self, path: Path) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            with suppress(pa.ArrowException, OSError):
-                self._check_columns(columns, pq.read_schema(path).names)
             raise self.place.damaged(path, f"cannot be read ({_first_line(error)})") from error
 
 

@@ -104,13 +104,16 @@ def _is_docstring(body: Any) -> bool:
 
 def library_versions(names: Iterable[str]) -> dict[str, str]:
     """Installed versions of the libraries that decide an output; absent ones say so."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+    return {name: installed(name) for name in names}
+
+
+@cache  # what this process has loaded does not change, and a distribution's metadata are long
+def installed(name: str) -> str:
+    """The version of a distribution, or "absent"."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:

@@ -197,8 +197,10 @@ def test_another_version_of_a_library_reruns_whose_output_it_decides(
 ):
     from tasks.contract import fingerprint as versions
 
-    there = versions.version
-    monkeypatch.setattr(versions, "version", lambda name: "999" if name == library else there(name))
+    there = versions.installed
+    monkeypatch.setattr(
+        versions, "installed", lambda name: "999" if name == library else there(name)
+    )
     assert rerun(tree[1]) == expected
 
 
