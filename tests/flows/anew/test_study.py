@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL.items()]
 STUDY = ("study", "--name", "tiny", "--worlds", "1", "--without", "1", *SETTINGS)
+AGAIN = (*STUDY, "--at-once", "1")  # what is in the store is worth no processes
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
     path = sealed["envelope"].parts[0].path
     path.chmod(0o600)
     damage(path)
-    after = replace(hallmark, store=copy).json(*STUDY)
+    after = replace(hallmark, store=copy).json(*AGAIN)
     (void,) = [row for row in after["worlds"] if not row["counts"] and "envelope" in row["why"]]
     assert why in void["why"]
     assert len(after["worlds"]) == len(before["worlds"])
@@ -131,7 +132,7 @@ def test_an_envelope_of_another_world_is_refused(studied):
 
 def test_a_study_that_is_done_runs_nothing_again(studied):
     hallmark, before = studied
-    again = hallmark.json(*STUDY)
+    again = hallmark.json(*AGAIN)
     run = open_run(again["run"], str(hallmark.store))
     assert run["error_rates"].name == open_run(before["run"], str(hallmark.store))[
         "error_rates"].name  # fmt: skip
