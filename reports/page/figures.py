@@ -131,18 +131,31 @@ class Evidence:
             ) from error
 
     @functools.cached_property
+    def selected(self) -> pa.Table | None:
+        """The rows of a table that is held; None where they are to be scanned for."""
+        held = isinstance(self.dataset, ds.InMemoryDataset)
+        return self.dataset.to_table(filter=self.filter()) if held else None
+
+    @functools.cached_property
     def rows(self) -> int:
         if not self.where and self.data is None:
             return self.artifact[self.table].rows
+        if self.selected is not None:
+            return int(self.selected.num_rows)
         return self.dataset.count_rows(filter=self.filter())
 
     def head(self, limit: int) -> pa.Table:
         """The first rows, the worst where some are."""
-        if self.order:
-            return ordered(self.dataset.to_table(filter=self.filter()), self.order)[:limit]
-        return self.dataset.head(limit, filter=self.filter())
+        rows = self.selected
+        if rows is None and not self.order:
+            return self.dataset.head(limit, filter=self.filter())
+        if rows is None:
+            rows = self.dataset.to_table(filter=self.filter())
+        return ordered(rows, self.order)[:limit]
 
     def column(self, name: str) -> pa.ChunkedArray:
+        if self.selected is not None:
+            return self.selected[name]
         return self.dataset.to_table(columns=[name], filter=self.filter())[name]
 
     def python(self) -> str:
