@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ def tables(stage: str | None = None, *, json_: Json = False) -> None:
     show(list_tables(stage), json_, render)
 
 
+@cache  # a served process builds the site of every run
 def list_tables(stage: str | None = None) -> list[Row]:
     """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline.
 
