@@ -140,23 +140,20 @@ class Evidence:
     def rows(self) -> int:
         if not self.where and self.data is None:
             return self.artifact[self.table].rows
-        if self.selected is not None:
-            return int(self.selected.num_rows)
-        return self.dataset.count_rows(filter=self.filter())
+        held = self.selected
+        return self.dataset.count_rows(filter=self.filter()) if held is None else len(held)
 
     def head(self, limit: int) -> pa.Table:
         """The first rows, the worst where some are."""
-        rows = self.selected
-        if rows is None and not self.order:
+        held = self.selected
+        if held is None and not self.order:
             return self.dataset.head(limit, filter=self.filter())
-        if rows is None:
-            rows = self.dataset.to_table(filter=self.filter())
+        rows = self.dataset.to_table(filter=self.filter()) if held is None else held
         return ordered(rows, self.order)[:limit]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        if self.selected is not None:
-            return self.selected[name]
-        return self.dataset.to_table(columns=[name], filter=self.filter())[name]
+        held = self.selected
+        return (self.dataset.to_table([name], self.filter()) if held is None else held)[name]
 
     def python(self) -> str:
         """Python lines that get all of these rows from the store."""

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 from filelock import FileLock
+from prefect import Flow
 from prefect.context import refresh_global_settings_context
 
 from flows import cli
@@ -72,6 +73,15 @@ def here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.Complete
 @pytest.fixture(scope="module", autouse=True)
 def trainers(forked_trainers):
     """As users start it, the trainer runs in the first run, and in deployments."""
+
+
+@pytest.fixture(scope="module")
+def plain_calls():
+    """Flows, and so their stages, are plain calls, as outside of Prefect: for tests of what they
+    leave. What Prefect makes of them is seen by test_pipeline and test_serve."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Flow, "__call__", lambda self, *given, **named: self.fn(*given, **named))
+        yield
 
 
 @pytest.fixture(scope="module")
