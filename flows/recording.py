@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -43,8 +42,10 @@ frontend = Frontend()
 
 
 def flow_run_name() -> str:
-    """Name of the Prefect flow run, and id of the run: it sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Name of the Prefect flow run, and id of the run: it sorts by time, behind the second by the
+    65,536 parts of one."""
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{(now.microsecond << 16) // 1_000_000:04x}"
 
 
 class Settings(Protocol):

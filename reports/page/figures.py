@@ -115,9 +115,8 @@ class Evidence:
         key = (self.stage, self.table)
         if key not in self.opened:
             table = self.artifact[self.table]
-            # Hundreds of figures rest on a few small tables: those are read once.
-            small = table.size <= SMALL
-            self.opened[key] = ds.dataset(table.read()) if small else table.dataset()
+            held = table.size <= SMALL  # hundreds of figures rest on a few small tables
+            self.opened[key] = ds.dataset(table.read()) if held else table.dataset()
         return self.opened[key]
 
     def filter(self) -> ds.Expression | None:

@@ -3,6 +3,8 @@
 import json
 import shutil
 import stat
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +14,7 @@ from flows.commands.shared import run_of
 from flows.commands.status import render, status_of
 from flows.commands.trace import trace_of
 from flows.origin import Subject, lasting, resolve
-from flows.recording import begin, settle
+from flows.recording import begin, flow_run_name, settle
 from flows.runs import Run, all_runs, find_artifact, open_run
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.training.pack import PackConfig, pack
@@ -258,3 +260,16 @@ def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3
     assert settings.audit_bias.seed == 3
+
+
+def test_ids_of_runs_sort_by_when_they_began(monkeypatch):
+    """Also of runs of one second, and the last moment of it is before the first of the next."""
+    second = datetime(2026, 11, 26, 23, 59, 58, tzinfo=UTC)
+    moments = [second + timedelta(microseconds=n) for n in (0, 20, 500_000, 999_999, 1_000_000)]
+    clock = SimpleNamespace(now=lambda zone: moments[len(ids)])
+    monkeypatch.setattr("flows.recording.datetime", clock)
+    ids: list[str] = []
+    while len(ids) < len(moments):
+        ids.append(flow_run_name())
+    assert ids == sorted(set(ids)) and len({len(i) for i in ids}) == 1
+    assert ids[0] == "20261126-235958-0000" and ids[3] == "20261126-235958-ffff"
