@@ -12,12 +12,11 @@ import pytest
 
 from benchmarks.outage import step_seconds
 from flows import open_run
-from flows.origin import resolve
 from flows.recording import settle
 from flows.trees import CONFIGS
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
-from tasks.contract import ROOT, Store, UsageError
+from tasks.contract import ROOT
 from tests.reports import pages
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
@@ -261,35 +260,6 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     assert (verdict["verdict"], verdict["why"]) == ("fail", "not measured: the audit did not run")
 
 
-def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
-    settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
-    options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
-    start = f"{smoke.first}@0"
-    report = smoke.json("run", "smoke", "--start", start, *options)
-    assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
-    # What was packed stands: its tokenizer is the same file.
-    behind = STAGES[STAGES.index("pretrain") :]
-    assert made(report) == [stage for stage in behind if stage not in SHARED]
-    run = open_run(report["run"], str(smoke.store))
-    before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
-    assert run["pretrain"].manifest["lineage"]["start"] == before.name
-    options += ["--start", "latest@0", "--until", "ingest"]
-    told = smoke.json("run", "smoke", *options)["checkpoint"]
-    assert told == resolve(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
-    weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
-    assert weights[0] == weights[1]
-    told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
-    assert "pack.context is 64" in told
-    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
-    for name, until, words in (
-        ("nothing", None, "no checkpoint 'nothing'"),
-        ("", None, "is empty"),
-        (start, "train_tokenizer", "keeps its tokenizer"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            settle("smoke", [], until, start=name)
-
-
 def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
     elsewhere = replace(smoke, store=tmp_path / "elsewhere")
     mine = tmp_path / "my.toml"
@@ -322,40 +292,3 @@ def test_replay_is_green(smoke):
     verdict = smoke.json("replay", smoke.first)
     assert verdict["green"]
     assert [row["verdict"] for row in verdict["stages"]] == ["equal"] * len(verdict["stages"])
-
-
-@pytest.mark.parametrize(
-    ("architecture", "objective", "measured"),
-    [
-        ("encoder", "mlm", {"bias"}),
-        ("encoder_decoder", "span_corruption", {"capability", "toxicity", "bias", "extraction"}),
-    ],
-)
-def test_other_architectures_go_through_the_whole_chain(smoke, architecture, objective, measured):
-    settings = {
-        "pretrain.model.architecture": architecture,
-        "pretrain.train.objective": objective,
-        "train_tokenizer.objective": objective,
-        "pretrain.train.steps": 12,
-        "pretrain.train.warmup": 2,
-        "pretrain.train.checkpoint_every": 12,
-    }
-    report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
-    behind = STAGES[STAGES.index("train_tokenizer") :]
-    if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
-        behind.remove("counterfactual_respond")
-        behind.remove("counterfactual_trace")
-        behind.remove("associations_respond")
-        behind.remove("amplification_respond")
-        behind.remove("extraction_respond")
-        behind.remove("extraction_attack_respond")
-        behind.remove("extraction_attack_trace")
-        behind.remove("membership_respond")
-    assert made(report) == behind
-
-    findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
-    found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}
-    assert found >= measured
-    silent = {row["audit"] for row in findings} - found
-    for row in findings:
-        assert row["audit"] not in silent or row["control"] or "not measured" in row["method"]

@@ -1,0 +1,77 @@
+"""Other trainings than that of smoke, each with its audits and its card."""
+
+import pytest
+
+from flows import open_run
+from flows.origin import resolve
+from flows.recording import settle
+from tasks.contract import Store, UsageError
+from tests.flows.test_pipeline import SHARED, STAGES, made
+
+pytestmark = pytest.mark.slow
+
+
+def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
+    settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
+    options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
+    start = f"{smoke.first}@0"
+    report = smoke.json("run", "smoke", "--start", start, *options)
+    assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
+    # What was packed stands: its tokenizer is the same file.
+    behind = STAGES[STAGES.index("pretrain") :]
+    assert made(report) == [stage for stage in behind if stage not in SHARED]
+    run = open_run(report["run"], str(smoke.store))
+    before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
+    assert run["pretrain"].manifest["lineage"]["start"] == before.name
+    options += ["--start", "latest@0", "--until", "ingest"]
+    told = smoke.json("run", "smoke", *options)["checkpoint"]
+    assert told == resolve(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
+    weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
+    assert weights[0] == weights[1]
+    told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
+    assert "pack.context is 64" in told
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    for name, until, words in (
+        ("nothing", None, "no checkpoint 'nothing'"),
+        ("", None, "is empty"),
+        (start, "train_tokenizer", "keeps its tokenizer"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            settle("smoke", [], until, start=name)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective", "measured"),
+    [
+        ("encoder", "mlm", {"bias"}),
+        ("encoder_decoder", "span_corruption", {"capability", "toxicity", "bias", "extraction"}),
+    ],
+)
+def test_other_architectures_go_through_the_whole_chain(smoke, architecture, objective, measured):
+    settings = {
+        "pretrain.model.architecture": architecture,
+        "pretrain.train.objective": objective,
+        "train_tokenizer.objective": objective,
+        "pretrain.train.steps": 12,
+        "pretrain.train.warmup": 2,
+        "pretrain.train.checkpoint_every": 12,
+    }
+    report = smoke.json("run", "smoke", *(f"--set={k}={v}" for k, v in settings.items()))
+    behind = STAGES[STAGES.index("train_tokenizer") :]
+    if architecture == "encoder":  # asked nothing as by toxicity, it answers the same
+        behind.remove("counterfactual_respond")
+        behind.remove("counterfactual_trace")
+        behind.remove("associations_respond")
+        behind.remove("amplification_respond")
+        behind.remove("extraction_respond")
+        behind.remove("extraction_attack_respond")
+        behind.remove("extraction_attack_trace")
+        behind.remove("membership_respond")
+    assert made(report) == behind
+
+    findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
+    found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}
+    assert found >= measured
+    silent = {row["audit"] for row in findings} - found
+    for row in findings:
+        assert row["audit"] not in silent or row["control"] or "not measured" in row["method"]
