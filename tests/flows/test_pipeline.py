@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from benchmarks.outage import step_seconds
 from flows import open_run
 from flows.recording import settle
-from flows.trees import CONFIGS
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.contract import ROOT
@@ -201,31 +199,6 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     assert lines[0].endswith("prompt,continuation") and "They say that" in lines[1]
 
 
-def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
-    report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    behind = ["bias_respond", "extraction_respond", "bias_trace", "audit_bias", "audit_extraction",
-              "attention_maps", "model_card"]  # fmt: skip
-    assert made(report) == behind
-    head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
-    cell = dict(zip(head, newest, strict=True))
-    assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
-        "0",
-        "completedmade 7 of 10",
-    )
-    assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
-    assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
-    said = smoke("status").stdout
-    assert f"audit of {report['checkpoint']}" in said and "nothing is stale" in said
-    # With settings that no file knows: those of its run, and its own.
-    report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
-    assert report["only"] == ["bias"] and not any(stage["stale"] for stage in report["stages"])
-    again = smoke.json("audit", report["checkpoint"], "--only", "bias")
-    assert not any(stage["stale"] for stage in again["stages"])
-    again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    assert made(again) == []
-    smoke("audit", "latest@3", code=2)
-
-
 def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     """The others run, the card is made, the command says so; a policy is not passed by silence."""
     from safetensors.torch import load_file, save_file
@@ -258,23 +231,6 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     run = open_run(smoke.json("status")["run"], str(smoke.store))
     (verdict,) = run["policy"]["verdicts"].read().to_pylist()
     assert (verdict["verdict"], verdict["why"]) == ("fail", "not measured: the audit did not run")
-
-
-def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
-    elsewhere = replace(smoke, store=tmp_path / "elsewhere")
-    mine = tmp_path / "my.toml"
-    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIGS / "smoke.toml").read_text())
-    audited = ("audit", f"{smoke.first}@0", "--only", "bias")
-    report = elsewhere.json(*audited, "--config", str(mine))
-    assert report["store"] == str(smoke.store) and not report["store_must_be_named"]
-    named = ("--store", str(smoke.store))
-    again = elsewhere.json(*audited, *named)
-    assert again["store"] == str(smoke.store) and made(again) == []
-    by_config = elsewhere.json("status", report["run"], "--store", str(mine))
-    assert by_config["run"] == report["run"]
-    assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
-    assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
-    assert not elsewhere.store.exists()
 
 
 def test_the_site_opens_on_every_run(smoke):
