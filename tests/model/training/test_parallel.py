@@ -58,7 +58,7 @@ def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path
     reference, work = tmp_path / "reference", tmp_path / "work"
     assert run(write_job(inputs, reference, model=dropout, **train))[0] == 0
     job = write_job(inputs, work, model=dropout, **train)
-    process = start(job)
+    process = start(job, torchrun=True)  # which passes it on
     follow(process, lambda e: e["event"] == "step")
     process.terminate()
     assert finish(process)[0] == 143
@@ -82,7 +82,7 @@ def test_training_goes_on_with_fewer_processes(alone, inputs, tmp_path):
 
 def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
     train = {"optimizer": "muon", "parallel": "fsdp", "processes": 2}
-    code, events = run(write_job(inputs, tmp_path / "work", **train))
+    code, events = run(write_job(inputs, tmp_path / "work", **train), torchrun=True)
     assert code == 1
     assert {e["event"] for e in events} == {"error"}
     assert "Muon needs whole matrices" in events[0]["message"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.connection
 import os
+import signal
+import socket
 import subprocess
 from multiprocessing.connection import Connection
 
 import pyarrow.dataset as ds
 
+from model.training import parallel
 from model.training import run as trainer
 from model.training import trainer as steps
 from model.training.figures import LOG_SCHEMA, TIMING_COLUMNS
@@ -54,14 +58,15 @@ def write_job(inputs, work, name="job", model=None, **train):
 class Trainer:
     """A trainer in a process of its own, with what the tests use of ``subprocess.Popen``."""
 
-    def __init__(self, job, errors=None):
-        """``errors``: a file for what it says on stderr, in place of a pipe."""
+    def __init__(self, job, errors=None, torchrun=False):
+        """``errors``: a file for what it says on stderr, in place of a pipe. ``torchrun`` starts
+        the processes that train together, as for users; else they are forks."""
         pipes = [os.pipe() for _ in range(3)]  # (read, write) of stdin, stdout, stderr
         (read, stdin), (stdout, out), (stderr, error) = pipes
         if errors is not None:
             os.dup2(errors.fileno(), error)
         theirs = [Connection(fd, fd == read, fd != read) for fd in (read, out, error)]
-        self.process = FORKS.Process(target=_train, args=(str(job), *theirs))
+        self.process = FORKS.Process(target=_train, args=(str(job), torchrun, *theirs))
         self.process.start()
         for end in theirs:
             end.close()
@@ -86,10 +91,12 @@ class Trainer:
         return found
 
 
-def _train(job, *pipes):
+def _train(job, torchrun, *pipes):
     from tests.preloaded import CEILING
 
     steps.matmul_ceiling = lambda device, dtype: CEILING  # measured once for all of them
+    if not torchrun:
+        parallel.launch = launch
     os.setsid()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
@@ -97,8 +104,37 @@ def _train(job, *pipes):
     raise SystemExit(trainer.main([job, WATCH]))
 
 
-def start(job):
-    return Trainer(job)
+def launch(processes, module, arguments):
+    """In place of torchrun, which has each process import torch anew: processes of one group, which
+    get SIGTERM passed on and end with the first that fails."""
+    assert module == trainer.__name__
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    fork = multiprocessing.get_context("fork")
+    group = [fork.Process(target=_join, args=({**world, "RANK": rank}, arguments))
+             for rank in range(processes)]  # fmt: skip
+    for process in group:
+        process.start()
+    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in group])
+    while alive := [process for process in group if process.is_alive()]:
+        if any(process.exitcode for process in group):
+            for process in alive:
+                process.terminate()
+        multiprocessing.connection.wait([process.sentinel for process in alive])
+    code = next((process.exitcode for process in group if process.exitcode), 0)
+    return code if code >= 0 else 128 - code
+
+
+def _join(world, arguments):
+    os.environ |= {name: str(value) for name, value in world.items()}
+    os.environ |= {"LOCAL_RANK": os.environ["RANK"], "TORCHELASTIC_RUN_ID": "tests"}
+    raise SystemExit(trainer.main(arguments))
+
+
+def start(job, torchrun=False):
+    return Trainer(job, torchrun=torchrun)
 
 
 def popen(command, *, stderr, **_):
@@ -116,8 +152,8 @@ def finish(process):
     return code, events
 
 
-def run(job):
-    return finish(start(job))
+def run(job, torchrun=False):
+    return finish(start(job, torchrun))
 
 
 def follow(process, wanted):
