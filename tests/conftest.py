@@ -1,3 +1,5 @@
+import atexit
+import fcntl
 import logging
 import os
 import shutil
@@ -5,6 +7,7 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
 import model  # noqa: F401  what it sets of threads counts only before torch is loaded
 from model.training.machine import keep_memory
@@ -58,14 +61,34 @@ def session(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def server():
-    """The API of a Prefect server. It stops with this process, behind what Prefect still has to
-    tell it."""
+def shared(tmp_path_factory):
+    """A folder of all processes of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def server(shared):
+    """The API of a Prefect server, which all processes of the tests use. The one that needs it
+    first starts it; it ends behind all of them, and behind what Prefect still has to tell."""
     from flows.server import LocalServer
 
-    started = LocalServer()
-    started.wait()
-    return started.url
+    users, alone = (shared / "server").open("a+"), FileLock(shared / "server.lock")
+    started = False
+    with alone:
+        users.seek(0)
+        if not (url := users.read()):
+            started, here = True, LocalServer()
+            atexit.register(fcntl.flock, users, fcntl.LOCK_EX)  # as soon as no other has its share
+            here.wait()
+            url = here.url
+            users.write(url)
+            users.flush()
+        fcntl.flock(users, fcntl.LOCK_SH)  # to the end of this process
+    yield url
+    with alone:
+        if started:
+            users.truncate(0)  # who comes now starts another
 
 
 @pytest.fixture(scope="module")

@@ -96,11 +96,9 @@ def apart(smoke, tmp_path_factory) -> Hallmark:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory, request) -> Hallmark:
+def smoke(tmp_path_factory, shared, request) -> Hallmark:
     """A store with one completed run of the smoke config. The process of the tests that needs it
     first makes it; each has a copy of its own."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     made = Hallmark(shared / "smoke")
     with FileLock(shared / "smoke.lock"):
         if not (shared / "smoke.made").exists():
