@@ -26,9 +26,9 @@ def home(store: Store) -> Path:
     return Path("site") if store.root is None else store.root / "site"
 
 
-def build(store: Store, out: Path | None = None) -> Path:
+def build(store: Store, out: Path | None = None, anew: bool = True) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
-    page."""
+    page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
     from flows.commands.tables import list_tables
     from flows.comparing import trainings
     from reports.site import build_site
@@ -37,14 +37,15 @@ def build(store: Store, out: Path | None = None) -> Path:
     with replaced(out) as new:
         runs = all_runs(store)
         records = [run.record | {"status": run.status} for run in runs]
-        build_site(store, records, new, list_tables(), trainings(runs))
+        build_site(store, records, new, list_tables(), trainings(runs), None if anew else out)
     return out / "index.html"
 
 
 def build_quietly(store: Store) -> Path | None:
-    """As ``build``; an error is only logged, for no run fails for its site, and None returned."""
+    """As ``build`` at the end of a run, whose pages are all that is new; an error is only logged,
+    for no run fails for its site, and None returned."""
     try:
-        return build(store)
+        return build(store, anew=False)
     except Exception as error:
         why = str(error).split("\n")[0] or type(error).__name__
         log.warning("the site could not be built: %s; once that is right: hallmark report", why)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,19 +25,32 @@ import pyarrow as pa
 
 from reports.index import KEY_FIGURES, told_of_run
 from reports.page.masking import Masker, Say
-from reports.page.rendering import environment
+from reports.page.rendering import TEMPLATES, environment
 from reports.purged import Told, mark, notice, purged_from, told_of
 from reports.purged import find as find_named
 from reports.sections.course import Point
 from reports.tables import write_tables
 from reports.trajectory import FOLDER, PAGE, Training
 from reports.trajectory import write as write_trajectory
-from tasks.contract import TERMS, Artifact, HallmarkError, Store
+from tasks.contract import (
+    TERMS,
+    Artifact,
+    HallmarkError,
+    Store,
+    canonical,
+    code_digests,
+    sha256,
+)
 
 CARDS = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card",
          "study_card": "Study", "proof_card": "Proof"}  # fmt: skip
 
 Record = Mapping[str, Any]
+#: Whether a folder of the site is taken from the one before; called with what it is made of.
+Take = Callable[[Path, str], bool]
+
+#: In such a folder the digest of that.
+MADE_OF = ".made_of"
 
 
 #: Tables that the site reads.
@@ -50,9 +63,11 @@ def build_site(
     out: Path,
     tables: Sequence[Record] = (),
     trainings: Sequence[Training] = (),
+    before: Path | None = None,
 ) -> Path:
     """Write the site of the given runs and return its index page; with ``tables``, the rows of
     ``hallmark tables``, a page of them too. ``trainings``: those with several audited checkpoints.
+    ``before``: a site of the store as it was, whose cards and trajectories of the same are taken.
 
     A page or a card that is there already is replaced; runs whose artifacts are gone keep
     their page, which says so. A run that made nothing stands under the one it repeats.
@@ -73,13 +88,14 @@ def build_site(
         record["run"]: {e["label"]: purged(e["label"], e["artifact"]) for e in record["stages"]}
         for record in run_records
     }
-    trajectories = _trajectories(trainings, left, gone, out)
+    take = partial(_take, before, out)
+    trajectories = _trajectories(trainings, left, gone, out, take)
     for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
         folder = out / "runs" / _name(record["run"])
         folder.mkdir(parents=True, exist_ok=True)
         entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = left[record["run"]]
-        cards = _copy_cards(artifacts, folder, copies, gone[record["run"]])
+        cards = _copy_cards(artifacts, folder, copies, gone[record["run"]], take)
         cards |= trajectories.get(record["run"], {})
         every = frozenset[str]().union(*gone[record["run"]].values())
         stages = [
@@ -107,6 +123,7 @@ def _trajectories(
     left: Mapping[str, Mapping[str, Artifact | None]],
     gone: Mapping[str, Mapping[str, frozenset[str]]],
     out: Path,
+    take: Take,
 ) -> dict[str, dict[str, str]]:
     """Write the pages of trainings; returns by run the page that its own leads to, with its title.
 
@@ -120,10 +137,15 @@ def _trajectories(
             for step, runs in sorted(training.audits.items())
         ]
         history = {label: a for label, a in left[training.run].items() if a is not None}
-        page = write_trajectory(training.run, points, history, folder)
         cards = [gone[run].get("model_card", ()) for point in points for run in point.runs]
-        if every := frozenset[str]().union(*cards):
-            mark(page.parent, notice(every))
+        every = frozenset[str]().union(*cards)
+        told = [[point.step, {run: _states(left[run]) for run in point.runs}] for point in points]
+        made_of = _made_of(training.run, told, _states(history), sorted(every))
+        if not take(folder / FOLDER, made_of):
+            page = write_trajectory(training.run, points, history, folder)
+            if every:
+                mark(page.parent, notice(every))
+            (page.parent / MADE_OF).write_text(made_of)
         for run in training.runs:
             home = "" if run == training.run else f"../{quote(training.run)}/"
             found[run] = {f"{home}{FOLDER}/{PAGE}": "Trajectory"}
@@ -184,6 +206,7 @@ def _copy_cards(
     folder: Path,
     copies: dict[str, Path],
     purged: Mapping[str, frozenset[str]],
+    take: Take,
 ) -> dict[str, str]:
     """Copy the files of the cards; returns their titles by their pages. They tell which documents
     were ``purged`` from what they were made of.
@@ -198,8 +221,11 @@ def _copy_cards(
             continue
         target = folder / label
         shutil.rmtree(target, ignore_errors=True)
+        made_of = _made_of(_states({label: artifact}), sorted(purged[label]))
         if artifact.name in copies:
             shutil.copytree(copies[artifact.name], target, copy_function=_link)
+        elif take(target, made_of):
+            copies[artifact.name] = target
         else:
             copies[artifact.name] = target
             for entry in artifact.manifest["files"].values():
@@ -209,8 +235,43 @@ def _copy_cards(
             _way_back(target / f"{label}.html")
             if purged[label]:
                 mark(target, notice(purged[label]))
+            (target / MADE_OF).write_text(made_of)
         found[f"{label}/{label}.html"] = title
     return found
+
+
+def _take(before: Path | None, out: Path, folder: Path, made_of: str) -> bool:
+    """Give the files of a folder of the site ``before`` second names, if it is made of the same."""
+    if before is None:
+        return False
+    old = before / folder.relative_to(out)
+    try:
+        if (old / MADE_OF).read_text() != made_of:
+            return False
+        shutil.copytree(old, folder, copy_function=_link)
+    except (OSError, UnicodeDecodeError):  # there is none, or it was changed
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    return True
+
+
+def _made_of(*things: Any) -> str:
+    """A digest of what decides a folder: what it tells of, and all code behind this module."""
+    return sha256(canonical([_code(), *things]))
+
+
+@cache
+def _code() -> dict[str, str]:
+    page = "reports/page/templates/site_trajectory.html"
+    return code_digests("reports.site", Path(__file__), (*TEMPLATES, page))
+
+
+def _states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
+    """What artifacts hold; of files also since a document was purged from them."""
+    return {
+        label: a and [a.name, a.content, a.purged, [e["sha256"] for e in a.entries()]]
+        for label, a in artifacts.items()
+    }
 
 
 def _way_back(page: Path) -> None:

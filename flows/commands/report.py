@@ -21,7 +21,7 @@ def report(
     store: InStore = None,
     json_: Json = False,
 ) -> None:
-    """Build the site of all runs and print where RUN's cards are.
+    """Build the site of all runs anew and print where RUN's cards are.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
 from tasks.contract.artifact import Artifact, Entry, Part, Table, external, part_of
 from tasks.contract.beside import aligned, looked_up
+from tasks.contract.closure import code_digests
 from tasks.contract.columns import (
     KINDS,
     Column,
@@ -108,6 +109,7 @@ __all__ = [
     "aligned",
     "as_documents",
     "canonical",
+    "code_digests",
     "column",
     "current_session",
     "departures",

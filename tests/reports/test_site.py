@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -298,13 +300,43 @@ def test_the_index_masks_the_name_of_a_model(session, made, records, tmp_path):
     assert "wJalr" not in page and "Model of [secret masked]" in page
 
 
-def test_building_again_gives_the_same_files(session, records, site):
-    def files():
-        return {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
+def files(site):
+    return {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
 
-    before = files()
+
+def test_building_again_gives_the_same_files(session, records, site):
+    before = files(site)
     build_site(session.store, records, site)
-    assert files() == before
+    assert files(site) == before
+
+
+def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
+    session, records, site, tmp_path, monkeypatch
+):
+    card = Path("runs") / records[0]["run"] / "model_card"
+    page, made_of = card / "model_card.html", card / ".made_of"
+    whole = files(site)
+
+    def taken(name):
+        """What a site takes from the one before; it is the same in any case."""
+        again = build_site(session.store, records, tmp_path / name, before=site).parent
+        assert files(again) == whole
+        return {path for path in whole if (site / path).exists()
+                and os.path.samefile(again / path, site / path)}  # fmt: skip
+
+    found = taken("again")
+    assert {page, made_of} <= found and len(found) > 40
+    assert {path.parts[2] for path in found} == {"datasheet", "model_card", "task_card"}
+    for number, change in enumerate((b"another", b"\xff", None)):
+        (site / made_of).unlink()
+        if change is not None:
+            (site / made_of).write_bytes(change)
+        assert page not in taken(str(number))
+    (site / made_of).write_bytes(whole[made_of])
+    assert page in taken("as it was")
+    monkeypatch.setattr("reports.site._code", lambda: {"reports.site": "another version"})
+    other = build_site(session.store, records, tmp_path / "other", before=site).parent
+    assert not os.path.samefile(other / page, site / page)
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):

@@ -122,6 +122,12 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(a
         for step, value in zip(steps, row["values"], strict=True)
     ]
     assert pages.broken_links(path.parent) == []
+    # A run that audits none of them takes it from the site before; a report makes all of it anew.
+    text, file = path.read_bytes(), path.stat().st_ino
+    apart.json("run", "smoke")
+    assert path.stat().st_ino == file
+    apart.json("report")
+    assert path.stat().st_ino != file and path.read_bytes() == text
     assert trainings([first]) == []  # of one audited checkpoint there is none
 
 

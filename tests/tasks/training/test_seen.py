@@ -123,7 +123,7 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
 
 
 def test_memory_does_not_grow_with_the_checkpoints():
-    rows = 20_000
+    rows = 8_000
     tracemalloc.start()
     for _ in readings_of(rows, 0, 64, range(0, 1000, 10)):
         pass
