@@ -44,7 +44,7 @@ COMMANDS = {
     "runs": "List the runs of a store, the newest last: what each is of, how it ended, what its "
     "policy says.",
     "status": "Show a run's stages, artifacts, rows and accounts, and what is stale and why.",
-    "report": "Build the site of all runs and print where RUN's cards are.",
+    "report": "Build the site of all runs anew and print where RUN's cards are.",
     "trace": "Follow a document through a run, what each stage made of it, which steps read it; or "
     "a finding of an audit to its worst rows and the training documents behind them.",
     "purge": "Take a document's text out of the whole store, for good, and name the models that "
