@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from reports.index import KEY_FIGURES, told_of_run
 from reports.page.masking import Masker, Say
-from reports.page.rendering import TEMPLATES, environment
+from reports.page.rendering import LIBRARIES, TEMPLATES, environment
 from reports.purged import Told, mark, notice, purged_from, told_of
 from reports.purged import find as find_named
 from reports.sections.course import Point
@@ -39,6 +39,7 @@ from tasks.contract import (
     Store,
     canonical,
     code_digests,
+    library_versions,
     sha256,
 )
 
@@ -256,8 +257,8 @@ def _take(before: Path | None, out: Path, folder: Path, made_of: str) -> bool:
 
 
 def _made_of(*things: Any) -> str:
-    """A digest of what decides a folder: what it tells of, and all code behind this module."""
-    return sha256(canonical([_code(), *things]))
+    """A digest of what decides a folder: what it tells of, and the code and libraries of pages."""
+    return sha256(canonical([_code(), library_versions(LIBRARIES), *things]))
 
 
 @cache
