@@ -34,7 +34,8 @@ def tables(stage: str | None = None, *, json_: Json = False) -> None:
 
 @cache  # a served process builds the site of every run
 def list_tables(stage: str | None = None) -> list[Row]:
-    """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline.
+    """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline,
+    behind it those of stages that have no settings of their own, by name.
 
     ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
     a stage that there is not.
@@ -44,7 +45,7 @@ def list_tables(stage: str | None = None) -> list[Row]:
     from flows.examining import names_of
 
     order = [name for name in Config.model_fields if name in STAGES]
-    order += [name for name in STAGES if name not in order]
+    order += sorted(name for name in STAGES if name not in order)  # not as they were imported
     places = [*vars(pipeline).values(), *vars(studying).values()]
     uses = {used.label: used.name for used in places if isinstance(used, Stage) and used.label}
     names = [*order, *(label for label in uses if label not in order)]

@@ -6,6 +6,7 @@ import pytest
 
 from flows.cli import main
 from flows.commands.tables import EVERY, list_tables, render
+from flows.config import Config
 from reports.tables import write_tables
 from tasks.contract import UsageError
 from tasks.training.pack import sequences
@@ -31,6 +32,8 @@ def test_stages_stand_in_the_order_of_the_pipeline():
     order = list(dict.fromkeys(row["stage"] for row in list_tables()))
     assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY
     assert order.index("plant") < order.index("pretrain") < order.index("model_card")
+    without = [name for name in order[:-1] if name not in Config.model_fields]
+    assert without == sorted(without) and "capability_baselines" in without  # whoever imports first
 
 
 def test_one_stage_alone(capsys):
