@@ -140,13 +140,14 @@ def _trajectories(
         history = {label: a for label, a in left[training.run].items() if a is not None}
         cards = [gone[run].get("model_card", ()) for point in points for run in point.runs]
         every = frozenset[str]().union(*cards)
-        told = [[point.step, {run: _states(left[run]) for run in point.runs}] for point in points]
+        told = [[p.step, [[run, _states(left[run])] for run in p.runs]] for p in points]
         made_of = _made_of(training.run, told, _states(history), sorted(every))
         if not take(folder / FOLDER, made_of):
-            page = write_trajectory(training.run, points, history, folder)
+            whole = write_trajectory(training.run, points, history, folder)
             if every:
-                mark(page.parent, notice(every))
-            (page.parent / MADE_OF).write_text(made_of)
+                mark(folder / FOLDER, notice(every))
+            if whole:  # what could not be read may be mended, and is the same then
+                (folder / FOLDER / MADE_OF).write_text(made_of)
         for run in training.runs:
             home = "" if run == training.run else f"../{quote(training.run)}/"
             found[run] = {f"{home}{FOLDER}/{PAGE}": "Trajectory"}
@@ -263,8 +264,8 @@ def _made_of(*things: Any) -> str:
 
 @cache
 def _code() -> dict[str, str]:
-    page = "reports/page/templates/site_trajectory.html"
-    return code_digests("reports.site", Path(__file__), (*TEMPLATES, page))
+    pages = [f"reports/page/templates/site_{name}.html" for name in ("trajectory", "pairs")]
+    return code_digests("reports.site", Path(__file__), (*TEMPLATES, *pages))
 
 
 def _states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:

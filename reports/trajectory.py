@@ -105,9 +105,11 @@ class Writer:
         self.pages = {run: _pages(left) for point in points for run, left in point.runs.items()}
         self.books: dict[tuple[str, int], Book] = {}
         self.units: dict[tuple[str, int], Units] = {}
+        self.whole = True  # all that is told of could be read
 
     def document(self, name: str) -> Document:
         audits = audits_of(self.points)
+        self.whole = not any(audit.unread for audit in audits)
         known = [audit for audit in audits if audit.found]
         sections = [self.section(audit) for audit in known]
         sections.append(Section("Not compared", [left_out(audits, self.say)]))
@@ -358,18 +360,21 @@ def card_of(run: str) -> str:
     return f"../../{quote(run)}/model_card"
 
 
-def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], folder: Path) -> Path:
+def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], folder: Path) -> bool:
     """Write the page of the training of a run, in its folder of the site; ``history``: what its
-    stages left, by label, for what must be masked. What cannot be read is said there."""
+    stages left, by label, for what must be masked. What cannot be read is said there; returns
+    whether all could be."""
     out = folder / FOLDER
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     try:
         writer = Writer(points, history, out)
         document = masked(writer.document(run), writer.say)
+        whole = writer.whole
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
         # One artifact that was changed must not hide all other pages.
         why = Masker().whole(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
+        whole = False
         said_so = Callout("bad", [f"The checkpoints could not be compared: {why}"])
         document = Document(TITLE, "Trajectory", [said_so], [])
     for chart in document.charts():
@@ -378,4 +383,4 @@ def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], fo
         path.write_text(chart.draw(str), encoding="utf-8")
     html = environment().get_template("site_trajectory.html").render(document=document, run=run)
     (out / PAGE).write_text(html, encoding="utf-8")
-    return out / PAGE
+    return whole

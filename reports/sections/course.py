@@ -55,6 +55,7 @@ class Audit:
     points: Sequence[Point]
     found: list[Compared] = field(default_factory=list)
     why: str = ""  # it cannot be compared
+    unread: bool = False  # for something in the store is damaged, or out of reach now
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -84,7 +85,7 @@ def audits_of(points: Sequence[Point]) -> list[Audit]:
             audit.why = unlike(name, there)
             audit.found = [] if audit.why else compared(audit.artifacts, audit.pairs)
         except HallmarkError as error:
-            audit.why = f"cannot be read: {error}"
+            audit.why, audit.unread = f"cannot be read: {error}", True
     return made
 
 

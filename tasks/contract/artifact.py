@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,9 @@ class Part:
         path = self.path
         with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
             self._check_columns(columns, file.schema_arrow.names)
-            rows = file.read(columns=_listed(columns), use_threads=False)
+            # Group by group: nested columns of over 2 GiB can be held in no other way.
+            read = partial(file.read_row_groups, columns=_listed(columns), use_threads=False)
+            rows = pa.concat_tables(map(read, [[n] for n in range(file.num_row_groups)] or [[]]))
         return rows if columns is None else rows.select(list(columns))
 
     def empty(self, columns: Sequence[str] | None = None) -> pa.Table:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from reports import trajectory
 from reports.index import key_figure, trained_step
 from reports.model_card import ModelCardConfig, model_card
 from reports.page.figures import FIGURES
-from reports.site import build_site
+from reports.site import _code, build_site
 from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
@@ -337,6 +339,12 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
     monkeypatch.setattr("reports.site._code", lambda: {"reports.site": "another version"})
     other = build_site(session.store, records, tmp_path / "other", before=site).parent
     assert not os.path.samefile(other / page, site / page)
+
+
+def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():
+    named = re.findall(r'get_template\("(.*?)"\)', Path(trajectory.__file__).read_text())
+    assert len(named) == 2
+    assert {f"reports/page/templates/{name}" for name in named} <= _code().keys()
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):
