@@ -68,7 +68,8 @@ def build_site(
 ) -> Path:
     """Write the site of the given runs and return its index page; with ``tables``, the rows of
     ``hallmark tables``, a page of them too. ``trainings``: those with several audited checkpoints.
-    ``before``: a site of the store as it was, whose cards and trajectories of the same are taken.
+    ``before``: a site of the store as it was; what it has of cards and trajectories that are made
+    of the same is taken from it.
 
     A page or a card that is there already is replaced; runs whose artifacts are gone keep
     their page, which says so. A run that made nothing stands under the one it repeats.

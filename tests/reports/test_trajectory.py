@@ -342,21 +342,20 @@ def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
 
 def test_a_damaged_audit_is_said_and_hides_nothing_else(session, show, tmp_path):
     each = three()
-    for step in STEPS:
-        told = (("", WHOLE[STEPS.index(step)]),)
-        each[step]["audit_extraction"] = found(FoundConfig(audit="extraction", told=told))
+    for step, values in zip(STEPS, WHOLE, strict=True):
+        config = FoundConfig(audit="extraction", told=(("", values),))
+        each[step]["audit_extraction"] = found(config)
     show(each)
     path = each[100]["audit_bias"]["values"].parts[0].path
-    aside = path.rename(tmp_path / "aside")
+    path.rename(tmp_path / "aside")
     try:
         site = show(each)
     finally:
-        aside.rename(path)
+        (tmp_path / "aside").rename(path)
     (said,) = site.rows("audit")
     assert said["audit"] == "Bias" and said["why"].startswith("cannot be read: ")
-    assert (
-        len(site.rows("steps")) == 3 and len(pages.read(site.folder / "index.html").tables[0]) == 4
-    )
+    assert len(site.rows("steps")) == 3
+    assert len(pages.read(site.folder / "index.html").tables[0]) == 4
     assert not [*site.folder.rglob("trajectory/.made_of")]  # no site behind it takes this page
 
 
