@@ -149,6 +149,7 @@ def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subje
     runs = sorted(runs, key=lambda run: not has(run, "pretrain", pretrained))  # the order stays
     for run in runs:
         if has(run, "plant", planted):
-            corpus = dict(takewhile(lambda made: made[0] not in AFTER, run.artifacts.items()))
+            made = takewhile(lambda label: label not in AFTER, run.stages)
+            corpus = {label: run[label] for label in made}
             return Subject(checkpoint, pretrained, corpus, run, earlier)
     return Subject(checkpoint, pretrained, {"plant": planted}, earlier=earlier)

@@ -64,7 +64,8 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
         share_secret(run.store, fresh)
         fresh.put(DENIED, run.store.get(DENIED) or b'{"documents": {}, "unfinished": []}')
         again = run_of(lambda: _execute(run, place))
-        rows = [_judge(label, artifact, run, again) for label, artifact in before.items()]
+        after = again.artifacts
+        rows = [_judge(name, made, after.get(name), run, again) for name, made in before.items()]
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -133,8 +134,7 @@ def _execute(run: Run, into: str) -> str:
         return str(flow(config=config, store=into, **more))
 
 
-def _judge(label: str, before: Artifact, run: Run, again: Run) -> Verdict:
-    now = again.artifacts.get(label)
+def _judge(label: str, before: Artifact, now: Artifact | None, run: Run, again: Run) -> Verdict:
     row = {"label": label, "determinism": before.manifest["determinism"]}
     row |= {"before": before.content, "now": now.content if now else None, "differs": []}
     if now is None:

@@ -109,7 +109,7 @@ def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
         "run": run.id,
         "doc_id": wanted.hex(),
         "stages": stages,
-        "packed": "pack" in run.artifacts and run.packed["spans"].rows > 0,
+        "packed": "pack" in run.stages and run.packed["spans"].rows > 0,
         "spans": spans,
         "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
@@ -206,7 +206,7 @@ def _shown(text: str, document: Report, masker: Masker | None) -> str:
 
 def _spans(run: Run, doc_id: bytes) -> list[Report]:
     """Where its tokens stand in the packed sequences."""
-    if "pack" not in run.artifacts:
+    if "pack" not in run.stages:
         return []
     found = run.packed["spans"].where(pc.field("doc_id") == doc_id)
     rows = found.drop_columns("doc_id").to_pylist()
@@ -215,7 +215,7 @@ def _spans(run: Run, doc_id: bytes) -> list[Report]:
 
 def steps_of(run: Run, sequences: set[int]) -> list[int]:
     """The training steps that read any of these sequences, from 1."""
-    if "pretrain" not in run.artifacts or not sequences:
+    if "pretrain" not in run.stages or not sequences:
         return []
     train, rows = run.config.pretrain.train, run.packed["train"].rows
     wanted = pa.array(sorted(sequences))

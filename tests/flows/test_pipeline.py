@@ -242,9 +242,3 @@ def test_the_site_opens_on_every_run(smoke):
     again = smoke.json("run", "smoke")["run"]  # makes nothing: a line under the first
     *_, first, repeats = pages.read(smoke.store / "site" / "index.html").tables[0]
     assert smoke.first in first[0] and again in repeats[0] and len(repeats) == 1
-
-
-def test_replay_is_green(smoke):
-    verdict = smoke.json("replay", smoke.first)
-    assert verdict["green"]
-    assert [row["verdict"] for row in verdict["stages"]] == ["equal"] * len(verdict["stages"])

@@ -24,10 +24,8 @@ def test_scores_of_other_labels_do_not_agree(session, tmp_path):
 
 
 def verdict(before, now):
-    runs = [
-        SimpleNamespace(artifacts={"x": each}, record={"platform": ""}) for each in (before, now)
-    ]
-    return _judge("x", before, *runs)["verdict"]
+    run = SimpleNamespace(record={"platform": ""})
+    return _judge("x", before, now, run, run)["verdict"]
 
 
 def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_is(

@@ -87,6 +87,15 @@ def test_a_store_that_gives_no_answer_says_so():
             ask()
 
 
+def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path):
+    store = Store(tmp_path)
+    store.put("a/b", b"x")
+    assert (store.get("a/b"), store.get("a"), store.get("c/d")) == (b"x", None, None)
+    for key in ("a/b/c", "x" * 300):
+        with pytest.raises(HallmarkError, match=r"cannot be used: .* run again"):
+            store.get(key)
+
+
 def test_the_secret_is_made_once_and_is_private(tmp_path):
     store = Store(tmp_path)
     assert store.secret == Store(tmp_path).secret
