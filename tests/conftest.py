@@ -10,10 +10,15 @@ import pytest
 from filelock import FileLock
 
 import model  # noqa: F401  what it sets of threads counts only before torch is loaded
+
+# isort: split
+import torch
+
 from model.training.machine import keep_memory
 from tasks.contract.mappers import FORKS, PRELOADED
 
 keep_memory()  # thousands of tests ask for what the one before gave back: a twentieth of their time
+torch.set_num_threads(1)  # two of each of three processes wait for two cores: a tenth of the time
 FORKS.set_forkserver_preload([*PRELOADED, "tests.preloaded"])
 
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

@@ -17,7 +17,5 @@ from tasks.measures.languages import _identifier
 _classes()
 _identifier()
 
-threads = torch.get_num_threads()
 torch.set_num_threads(1)  # threads do not survive a fork
 CEILING = matmul_ceiling(torch.device("cpu"), torch.float32)
-torch.set_num_threads(threads)

@@ -9,6 +9,10 @@ import time
 
 import httpx
 import pytest
+from prefect.context import refresh_global_settings_context
+
+from flows.pipeline import audit
+from tasks.contract import UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +97,6 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
             url = f"{server}/deployments/{registered[name]['id']}/create_flow_run"
             return created(url, {"parameters": registered[name]["parameters"] | given}, serve)
 
-        refused = begun("on-demand", checkpoint="latest@0", only=["taste"])
         runs = {
             "smoke": begun("smoke"),
             "on-demand": begun("on-demand", checkpoint="latest@0", only=["bias"]),
@@ -107,19 +110,23 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
             made = api.get(f"{server}/flow_runs/{run}").json()["name"]
             assert made in (smoke.store / "site" / "index.html").read_text()
-
-        def failed():
-            state = api.get(f"{server}/flow_runs/{refused}").json()["state"]
-            return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
-
-        state = wait_for("the refusal", failed, serve)
-        assert state["type"] == "FAILED" and "there is no audit 'taste'" in state["message"]
         query = {"flow_runs": {"id": {"any_": [runs["smoke"]]}}}
         tasks = api.post(f"{server}/task_runs/filter", json=query).json()
         assert {task["state"]["name"] for task in tasks} == {"Cached"}
     finally:
         serve.terminate()
         serve.wait(timeout=60)
+
+
+def test_an_audit_that_there_is_not_fails_with_its_sentence(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    refresh_global_settings_context()
+    state = audit(checkpoint="latest@0", only=["taste"], return_state=True)
+    told = api.get(f"{server}/flow_runs/{state.state_details.flow_run_id}").json()["state"]
+    assert told["type"] == "FAILED" and "there is no audit 'taste'" in told["message"]
+    with pytest.raises(UsageError, match="choose from capability, "):
+        state.result()
 
 
 def test_serve_says_what_to_do_when_no_server_answers(smoke, monkeypatch):
