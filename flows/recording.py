@@ -271,14 +271,17 @@ def _entry(event: Event, artifact: Artifact) -> Record:
 
 
 def this_machine() -> str:
-    """System, processor and usable cores: what decides the last bits of floating-point results."""
+    """System, processor and usable cores, of which OMP_NUM_THREADS may allow fewer: what decides
+    the last bits of floating-point results."""
     model = platform.processor()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
         model = ", ".join(sorted(names)) or model
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.platform()}, {model}, {usable} cores"
+    asked = os.environ.get("OMP_NUM_THREADS")
+    threads = f", threads: {asked}" if asked else ""
+    return f"{platform.platform()}, {model}, {usable} cores{threads}"
 
 
 def _now() -> str:

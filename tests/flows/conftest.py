@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 from filelock import FileLock
 from prefect import Flow
 from prefect.context import refresh_global_settings_context
@@ -40,6 +41,8 @@ class Hallmark:
             env.setdefault("PREFECT_API_URL", self.server)
         flow = arguments[0] in ("run", "audit", "replay") and code != 2
         if flow and "--dry-run" not in arguments and not self.server:
+            # As what is trained in this process: the last bits hang on the number of threads.
+            env.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
             done = subprocess.run(
                 [sys.executable, "-m", "flows.cli", *arguments],
                 env=env, capture_output=True, text=True, timeout=280,

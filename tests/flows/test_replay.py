@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.commands.replay import _agree, _judge
+from flows.recording import this_machine
 from tests.flows.conftest import Hallmark
 from tests.reports.tuned import card_of, tune
 
@@ -36,6 +37,15 @@ def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_i
     assert verdict(before, now) == "other inputs"
     changed = replace(before, manifest={**before.manifest, "content": "0"})
     assert verdict(before, changed) == "differs"
+
+
+def test_a_run_with_another_number_of_threads_counts_as_one_of_another_machine(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    machines = [this_machine()]
+    for threads in ("1", "2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        machines.append(this_machine())
+    assert len({*machines}) == 3
 
 
 def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(
