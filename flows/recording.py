@@ -271,16 +271,18 @@ def _entry(event: Event, artifact: Artifact) -> Record:
 
 
 def this_machine() -> str:
-    """System, processor and usable cores, of which OMP_NUM_THREADS may allow fewer: what decides
-    the last bits of floating-point results."""
+    """System, processor and usable cores, and threads where the environment allows fewer: what
+    decides the last bits of floating-point results."""
     model = platform.processor()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
         model = ", ".join(sorted(names)) or model
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    asked = os.environ.get("OMP_NUM_THREADS")
-    threads = f", threads: {asked}" if asked else ""
+    # OpenMP's may name a number for each level of nesting, of which the first counts here.
+    asked = (os.environ.get(f"{name}_NUM_THREADS", "").partition(",")[0] for name in ("OMP", "MKL"))
+    fewer = [n for n in map(int, filter(str.isdecimal, asked)) if 0 < n < (usable or 1)]
+    threads = f", threads: {min(fewer)}" if fewer else ""
     return f"{platform.platform()}, {model}, {usable} cores{threads}"
 
 

@@ -34,7 +34,8 @@ class Objects:
         scheme = re.match(r"([a-z][a-z0-9+.-]*)://", uri)
         try:
             if scheme is None or scheme[1] == "file":
-                self.root = Path(uri.removeprefix("file://")).absolute()
+                # Links are followed once, here: obstore and the system would do so each their way.
+                self.root = Path(os.path.realpath(uri.removeprefix("file://")))
                 if not create and not self.root.is_dir():
                     what = "is no folder" if self.root.exists() else "does not exist"
                     raise UsageError(

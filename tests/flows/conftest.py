@@ -42,7 +42,7 @@ class Hallmark:
         flow = arguments[0] in ("run", "audit", "replay") and code != 2
         if flow and "--dry-run" not in arguments and not self.server:
             # As what is trained in this process: the last bits hang on the number of threads.
-            env.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+            env["OMP_NUM_THREADS"] = str(torch.get_num_threads())
             done = subprocess.run(
                 [sys.executable, "-m", "flows.cli", *arguments],
                 env=env, capture_output=True, text=True, timeout=280,

@@ -39,13 +39,19 @@ def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_i
     assert verdict(before, changed) == "differs"
 
 
-def test_a_run_with_another_number_of_threads_counts_as_one_of_another_machine(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    machines = [this_machine()]
-    for threads in ("1", "2"):
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        machines.append(this_machine())
-    assert len({*machines}) == 3
+def test_a_run_with_fewer_threads_counts_as_one_of_another_machine(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4))
+
+    def machine(**threads):
+        for name in ("OMP", "MKL"):
+            monkeypatch.setenv(f"{name}_NUM_THREADS", threads.get(name, ""))
+        return this_machine()
+
+    every = machine()
+    for same in ({"OMP": "4"}, {"OMP": "4,1"}, {"OMP": "64"}, {"OMP": "0"}, {"MKL": "all"}):
+        assert machine(**same) == every
+    assert machine(OMP="1") == machine(OMP="01") == machine(OMP="4", MKL="1")
+    assert len({every, machine(OMP="1"), machine(OMP="2,1")}) == 3
 
 
 def test_a_run_reads_its_relative_paths_again_from_the_folder_it_was_started_in(

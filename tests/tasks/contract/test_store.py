@@ -87,6 +87,20 @@ def test_a_store_that_gives_no_answer_says_so():
             ask()
 
 
+def test_a_store_behind_links_is_one_place_for_all_that_read_and_write_it(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    store = Store(tmp_path / "link" / ".." / "store")
+    store.put("k/v", b"x")
+    assert (tmp_path / "a" / "store" / "k" / "v").read_bytes() == store.get("k/v") == b"x"
+    (tmp_path / "now").symlink_to(tmp_path / "a" / "store")
+    store = Store(tmp_path / "now")
+    (tmp_path / "now").unlink()
+    (tmp_path / "now").symlink_to(tmp_path / "a" / "b")
+    store.put("k/w", b"y")
+    assert (store.get("k/v"), store.get("k/w"), store.below("k")) == (b"x", b"y", ["k/v", "k/w"])
+
+
 def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path):
     store = Store(tmp_path)
     store.put("a/b", b"x")
