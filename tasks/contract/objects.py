@@ -1,4 +1,5 @@
-"""Objects by key, in a local folder or an object store; ``obstore`` serves both alike."""
+"""Objects by key, in a local folder or an object store; ``obstore`` serves both, but that small
+objects of a folder are read as its files."""
 
 from __future__ import annotations
 
@@ -71,9 +72,9 @@ class Objects:
             for code in (errno.ENOSPC, errno.EDQUOT):
                 if f"(os error {code})" in str(error):
                     raise OSError(code, os.strerror(code), self.uri) from error
-            raise self._useless(error) from error
+            raise self._unusable(error) from error
 
-    def _useless(self, error: Exception) -> HallmarkError:
+    def _unusable(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
             f"address, its permissions, the credentials and the network, then run again: it "
@@ -81,13 +82,13 @@ class Objects:
         )
 
     def get(self, key: str) -> bytes | None:
-        if self.root is not None:  # a thousand manifests: obstore's threads take five times as long
+        if self.root is not None:  # thousands of manifests: obstore's threads take twice as long
             try:
                 return (self.root / key).read_bytes()
             except (FileNotFoundError, IsADirectoryError):
                 return None
             except OSError as error:
-                raise self._useless(error) from error
+                raise self._unusable(error) from error
         try:
             with self.asking():
                 return bytes(obstore.get(self._objects, key).bytes())

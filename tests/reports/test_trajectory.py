@@ -342,9 +342,8 @@ def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
 
 def test_a_damaged_audit_is_said_and_hides_nothing_else(session, show, tmp_path):
     each = three()
-    for step, values in zip(STEPS, WHOLE, strict=True):
-        config = FoundConfig(audit="extraction", told=(("", values),))
-        each[step]["audit_extraction"] = found(config)
+    for left, values in zip(each.values(), WHOLE, strict=True):
+        left["audit_extraction"] = found(FoundConfig(audit="extraction", told=(("", values),)))
     show(each)
     path = each[100]["audit_bias"]["values"].parts[0].path
     path.rename(tmp_path / "aside")
