@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -65,6 +67,7 @@ HAS_ONEDNN = (
     torch.backends.mkldnn.is_available()
     and "AVX512" in torch.backends.cpu.get_cpu_capability()
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
 
 
@@ -100,8 +103,35 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return HAS_ONEDNN and x.device.type == "cpu" and fp32 and x.dim() > 1 and sized
 
 
+#: By where it lies and its shape, each weight, and as oneDNN's products read it fastest. The weight
+#: is kept for its place: no other comes to lie there.
+Packed = dict[tuple[int, torch.Size], tuple[Tensor, Tensor]]
+_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
+
+
+@contextmanager
+def packing(packed: Packed) -> Iterator[None]:
+    """Within, oneDNN lays each weight out for its products once, for the number of rows of the
+    first, and keeps it in ``packed``, which serves as long as no weight changes.
+
+    It takes as much memory again as the weights, and the time of some ten products; a step of
+    decoding then took 0.94 of its time with 5 million parameters, 0.95 with 124.
+    """
+    token = _packed.set(packed)
+    try:
+        yield
+    finally:
+        _packed.reset(token)
+
+
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product as torch's compiler makes it of constant weights."""
+    packed = _packed.get()
+    if packed is not None and weight.is_contiguous():
+        key, rows = (weight.data_ptr(), weight.shape), x.numel() // x.shape[-1]
+        if key not in packed:
+            packed[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+        weight = packed[key][1]
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result
 

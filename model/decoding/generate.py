@@ -154,7 +154,7 @@ class _Rows:
         rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
         starts = self._starts(self.prompt_lengths)
         logits, cache = self._read_prompts()
-        step = make_step(self.model, self.compiled)
+        step = make_step(self.model, self.compiled, self.max_new - 1)
         never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
         for t in range(self.max_new):
             chosen, log_probs = self._choose(logits, rows, t, choice, stop, never)
@@ -170,7 +170,7 @@ class _Rows:
             if going.mean() <= WORTH_MOVING:
                 rows = rows[going]
                 cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
-                step = make_step(self.model, self.compiled)
+                step = make_step(self.model, self.compiled, self.max_new - t - 1)
             logits = self._advance(rows, starts, cache, step)
 
     def _choose(

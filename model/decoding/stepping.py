@@ -7,10 +7,12 @@ a graph launches them all at once. On the CPU compiling fuses what attention doe
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from model import kernels
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, read
@@ -20,6 +22,9 @@ Step = Callable[[Tensor, Tensor, Cache], Tensor]
 
 #: A graph looks at a number of slots that is a multiple of this: one graph for many steps.
 GRAPH_SLOTS = 256
+
+#: From this many steps on weights are laid out for them (``kernels.packing``).
+WORTH_PACKING = 16
 
 
 def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
@@ -31,16 +36,20 @@ def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache
     return model.logits(hidden[:, 0]).float()
 
 
-def make_step(model: Transformer, compiled: bool) -> Step:
-    """How to step on this model's device; for one cache, whose rows stay as they are."""
+def make_step(model: Transformer, compiled: bool, steps: int) -> Step:
+    """How to make so many steps on this model's device, for one cache, whose rows stay as they are,
+    and with weights that stay as they are."""
     sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
     if model.embedding.weight.is_cuda and not sharded:
         return GraphedStep(model)
     run = torch.compile(next_logits, dynamic=True) if compiled else next_logits
+    packed: kernels.Packed = {}
+    packs = steps >= WORTH_PACKING and not sharded  # parts lie where others lay before
 
     def step(ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         try:
-            logits: Tensor = run(model, ids, positions, cache)
+            with kernels.packing(packed) if packs else nullcontext():
+                logits: Tensor = run(model, ids, positions, cache)
         except Exception as error:  # of the compiler's own kinds
             if "InvalidCxxCompiler" not in str(error):
                 raise

@@ -165,3 +165,46 @@ def test_where_no_gradient_is_asked_for_the_product_is_the_same_to_the_bit():
         asked = linear(x, weight, bias)
     assert learning.requires_grad and not asked.requires_grad
     assert torch.equal(asked, learning)
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", [1, 2, 16, 64, 1000])
+@pytest.mark.parametrize("laid_out_for", [16, 64])
+def test_weights_laid_out_once_serve_any_number_of_rows(rows, laid_out_for):
+    """Also parts of a weight, of which two begin at the same place."""
+    weight, bias, packed = drawn(8192, 256, seed=1), drawn(8192), {}
+    with torch.inference_mode(), kernels.packing(packed):
+        for part in (weight, weight[:4096], weight[4096:]):
+            for x in (drawn(laid_out_for, 256), drawn(rows, 256, seed=2)):
+                found = linear(x, part, bias[: len(part)])
+                torch.testing.assert_close(found, F.linear(x, part, bias[: len(part)]),
+                                           rtol=1e-4, atol=1e-4)  # fmt: skip
+    assert len(packed) == 3
+
+
+@needs_onednn
+def test_weights_are_laid_out_within_alone_and_each_once():
+    x, weights, packed = drawn(64, 256), [drawn(512, 256, seed=seed) for seed in (1, 2)], {}
+    with torch.inference_mode():
+        linear(x, weights[0])
+        assert not packed
+        with kernels.packing(packed):
+            for _ in range(3):
+                for weight in weights:
+                    linear(x, weight)
+        kept = [pair[0] for pair in packed.values()]
+        assert len(kept) == 2 and all(map(torch.equal, kept, weights))
+        weights[0].mul_(2)  # what was laid out is of before
+        expected = x @ weights[0].t()
+        torch.testing.assert_close(linear(x, weights[0]), expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_onednn
+def test_a_weight_that_was_made_for_one_product_is_not_taken_for_the_next():
+    """The next would lie where it lay."""
+    x = drawn(64, 256)
+    with torch.inference_mode(), kernels.packing({}):
+        for seed in range(1, 6):
+            weight = drawn(512, 256, seed=seed)
+            torch.testing.assert_close(linear(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4)
+            del weight

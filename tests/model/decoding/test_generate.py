@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from model import kernels
+from model.decoding import stepping
 from model.decoding.choice import (
     Choice,
     draw,
@@ -18,6 +20,7 @@ from model.decoding.choice import (
     uniform,
 )
 from model.decoding.generate import generate
+from model.kernels import HAS_ONEDNN
 from tests.model.oracles import logits, naive_generate, tiny
 
 VARIANTS = [
@@ -315,3 +318,31 @@ def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
 def test_prompts_are_lists_of_ids(prompt):
     with pytest.raises(ValueError, match="Prompt 0 is no list of token ids"):
         generate(tiny(), [prompt], max_new_tokens=2)
+
+
+def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call(monkeypatch):
+    """Rows stop on the way, so that steps of fewer follow; between two calls weights change."""
+    made, model = [], tiny(d_model=64, n_heads=4, context=64)
+    lay_out = kernels.packing
+    monkeypatch.setattr(kernels, "packing", lambda packed: made.append(packed) or lay_out(packed))
+    prompts = [[1 + i % 59, 2, 3 + i % 7] for i in range(96)]
+    few = stepping.WORTH_PACKING
+    for _ in range(2):
+        texts = []
+        for worth in (few, 1000):
+            monkeypatch.setattr(stepping, "WORTH_PACKING", worth)
+            texts.append(generate(model, prompts, max_new_tokens=40, stop=range(4), seed=3))
+        for (one,), (other,) in zip(*texts, strict=True):
+            assert one.ids == other.ids
+            np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-4, atol=1e-5)
+        assert len({len(one.ids) for (one,) in texts[0]}) > 5
+        with torch.no_grad():
+            model.decoder.blocks[0].feed_forward.up.weight.mul_(-1)
+    stores = {id(packed): packed for packed in made}.values()
+    assert len(stores) > 2 and any(stores) == HAS_ONEDNN
+
+
+def test_for_a_few_steps_no_weight_is_laid_out(monkeypatch):
+    monkeypatch.setattr(kernels, "packing", None)
+    model = tiny(d_model=64, n_heads=4, context=64)
+    generate(model, [[1, 2]] * 96, max_new_tokens=stepping.WORTH_PACKING, stop=())
