@@ -66,7 +66,8 @@ def differences(
     Differences are compared over their standard errors (Janssen 1997): p counts those of relabelled
     groups that are as large, and the interval holds those that are not refused. Without strata each
     block counts once, with the mean of its values: a group is of few people, and were each value
-    to count, of one with most of them.
+    to count, of one with most of them. Such a mean varies the less the more values it is of, so
+    what changes hands are means over the standard deviations that they are expected to have.
     """
     given = _Given.of(values, groups, blocks, strata, unit)
     made = dict(given.none)
@@ -75,23 +76,19 @@ def differences(
     array, own, block = given.values, given.own, given.block
     sums: _Strata | _Blocks
     if given.stratum is None:
-        sums = _Blocks.of(array, block)
+        sums = _Blocks.of(array, block, own)
     else:
         centred = np.bincount(block, array - array.mean()).astype(np.float64)
-        sums = _Strata(np.bincount(block), centred, given.stratum)
-    found: list[list[Float64]] = [[] for _ in given.names]
-    for dealt in given.relabelled(permutations, seed):
-        for code, rows in enumerate(found):
-            rows.append(sums.difference(dealt == code))
+        sums = _Strata(np.bincount(block), centred, given.stratum, own)
+    found = sums.differences(np.arange(len(own))[None])[:, 0]  # (2, groups)
+    dealt = np.concatenate(
+        [sums.differences(taken) for taken in given.relabelled(permutations, seed)], axis=1
+    )  # (2, permutations, groups)
     independent = len(own) if given.stratum is None else int(given.stratum.max()) + 1
     missing = sum(each.missing for each in given.none.values())
     for code, name in enumerate(given.names):
-        member = own == code
         base = replace(made[name], n=len(array), clusters=independent, missing=missing, null=0.0)
-        made[name] = _difference(
-            base, sums.difference(member[None])[:, 0], np.concatenate(found[code], axis=1),
-            sums.harder(member), level, given.how,
-        )  # fmt: skip
+        made[name] = _difference(base, found[:, code], dealt[..., code], level, given.how)
     return made
 
 
@@ -118,7 +115,8 @@ def distances(
     gaps, rows = np.diff(array[order]), given.block[order]
     found = [wasserstein(array, codes == code) for code in range(len(given.names))]
     areas: list[Float64] = [np.empty(0) for _ in found]
-    for dealt in given.relabelled(permutations, seed):
+    for taken in given.relabelled(permutations, seed):
+        dealt = _dealt(taken, given.own)
         for code, distance in enumerate(found):
             beyond = int((areas[code] >= _least(distance)).sum())
             if len(areas[code]) < ENOUGH or beyond < CLEAR * len(areas[code]):
@@ -172,26 +170,29 @@ class _Given:
         return cls(array[known], [*dict.fromkeys(labels)], codes, block, codes[first], stratum,
                    none, f"relabellings of {len(first)} {unit}{within}")  # fmt: skip
 
-    def relabelled(self, permutations: int, seed: int) -> Iterator[NDArray[np.int32]]:
-        """The codes of blocks, (rows, blocks), shuffled, within their strata where there are
-        some."""
+    def relabelled(self, permutations: int, seed: int) -> Iterator[Int64]:
+        """For the place of each block the block that comes to stand there, (rows, blocks): all
+        shuffled, within their strata where there are some."""
         rng = np.random.default_rng(seed)
         strata = np.zeros(len(self.own), np.int64) if self.stratum is None else self.stratum
-        sorted_codes = self.own[np.argsort(strata, kind="stable")]
+        places = np.argsort(strata, kind="stable")
         step = max(1, min(ENOUGH, HELD // len(self.values)))
         for start in range(0, permutations, step):
             rows = min(step, permutations - start)
-            order = np.argsort(strata + rng.random((rows, len(strata))), axis=1)
-            made = np.empty((rows, len(strata)), np.int32)
-            np.put_along_axis(made, order, np.broadcast_to(sorted_codes, made.shape), axis=1)
-            yield made
+            taken = np.empty((rows, len(strata)), np.int64)
+            taken[:, places] = np.argsort(strata + rng.random((rows, len(strata))), axis=1)
+            yield taken
 
 
-def _difference(
-    base: Estimate, own: Float64, dealt: Float64, harder: float, level: float, how: str
-) -> Estimate:
-    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n);
-    ``harder``: how much more the difference varies than theirs."""
+def _dealt(taken: Int64, own: Int64) -> Int64:
+    """The codes of blocks, (rows, blocks), each that of the place to which it came."""
+    made = np.empty_like(taken)
+    np.put_along_axis(made, taken, np.broadcast_to(own, taken.shape), axis=1)
+    return made
+
+
+def _difference(base: Estimate, own: Float64, dealt: Float64, level: float, how: str) -> Estimate:
+    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n)."""
     value, error = map(float, own)
     made = replace(base, value=value)
     if np.isnan(error):
@@ -215,7 +216,7 @@ def _difference(
     return replace(
         made, low=low, high=high, p=min(1.0, 2 * min(map(_share, tails))),
         method=f"{dealt.shape[1]:,} {how}",
-        smallest=float(max(up, down)) * harder if found else np.nan,
+        smallest=float(max(up, down)) if found else np.nan,
     )  # fmt: skip
 
 
@@ -232,14 +233,15 @@ def _least(found: float) -> float:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Of blocks: the mean of each one's values, about that of all, and how much it is expected to
-    vary, both (blocks,)."""
+    """Of blocks: the mean of each one's values, about that of all, the standard deviation that it
+    is expected to have, and the group, all (blocks,)."""
 
     means: Float64
-    varies: Float64
+    spreads: Float64
+    own: Int64
 
     @classmethod
-    def of(cls, values: Float64, block: Int64) -> _Blocks:
+    def of(cls, values: Float64, block: Int64, own: Int64) -> _Blocks:
         """A mean varies as blocks do, and the less the more values it is of: the components of
         variance by the analysis of it (Searle 1992, section 3.6)."""
         counts = np.bincount(block)
@@ -248,43 +250,42 @@ class _Blocks:
         within = float(((values - means[block]) ** 2).sum()) / max(1, n - many)
         among = float((counts * (means - values.mean()) ** 2).sum()) - (many - 1) * within
         shared = max(0.0, among / (n - float((counts**2).sum()) / n)) if many > 1 else 0.0
-        return cls(means - means.mean(), shared + within / counts)
+        spreads = np.sqrt(shared + within / counts)
+        return cls(means - means.mean(), np.where(spreads > 0, spreads, 1.0), own)
 
-    def difference(self, member: NDArray[np.bool_]) -> Float64:
-        """Of each row of ``member``, (rows, blocks), the mean of those blocks less that of the
-        others, and its standard error (Welch 1947): (2, rows), NaN where a side has a single
-        one."""
-        inside = member.astype(np.float64)
-        size = inside.sum(1)
-        sizes = np.stack([size, member.shape[1] - size])  # (2, rows)
-        sums, squares = inside @ self.means, inside @ self.means**2
-        means = np.stack([sums, self.means.sum() - sums]) / sizes
-        whole = (self.means**2).sum()
-        spread = np.stack([squares, whole - squares]) - sizes * means**2
+    def differences(self, taken: Int64) -> Float64:
+        """Of each group the mean of its blocks less that of the others, and its standard error
+        (Welch 1947): (2, rows, groups), NaN where a side has a single one. ``taken`` (rows, blocks)
+        are the blocks that stand at each one's place, and vary as is expected there."""
+        means = (self.means / self.spreads)[taken] * self.spreads
+        inside = (self.own[:, None] == np.arange(self.own.max() + 1)).astype(np.float64)
+        size = inside.sum(0)
+        sizes = np.stack([size, len(inside) - size])[:, None]  # (2, 1, groups)
+        sums, squares = means @ inside, means**2 @ inside  # (rows, groups)
+        whole = (means**2).sum(1, keepdims=True)
+        each = np.stack([sums, means.sum(1, keepdims=True) - sums]) / sizes
+        spread = np.stack([squares, whole - squares]) - sizes * each**2
         spread[spread < 1e-12 * whole] = 0  # what rounding leaves of equal means
         with np.errstate(divide="ignore", invalid="ignore"):
             errors = np.where(sizes > 1, spread / (sizes - 1) / sizes, np.nan)
-        return np.stack([means[0] - means[1], np.sqrt(errors.sum(0))])
-
-    def harder(self, member: NDArray[np.bool_]) -> float:
-        """How much more the difference of these, (blocks,), from the others is expected to vary
-        than that of as many by lot."""
-        own = (
-            self.varies[member].mean() / member.sum()
-            + self.varies[~member].mean() / (~member).sum()
-        )
-        by_lot = self.varies.mean() * (1 / member.sum() + 1 / (~member).sum())
-        return float((own / by_lot) ** 0.5) if by_lot else 1.0
+        return np.stack([each[0] - each[1], np.sqrt(errors.sum(0))])
 
 
 @dataclass(frozen=True)
 class _Strata:
-    """Of blocks: how many values each has, their sum about a common mean, and the stratum that each
-    is in, all (blocks,)."""
+    """Of blocks: how many values each has, their sum about a common mean, and the stratum and the
+    group that each is in, all (blocks,)."""
 
     counts: Int64
     sums: Float64
     strata: Int64
+    own: Int64
+
+    def differences(self, taken: Int64) -> Float64:
+        """Of all groups, (2, rows, groups), where blocks have the labels of the places to which
+        they came."""
+        dealt = _dealt(taken, self.own)
+        return np.stack([self.difference(dealt == code) for code in range(self.own.max() + 1)], 2)
 
     def difference(self, member: NDArray[np.bool_]) -> Float64:
         """Of each row of ``member``, (rows, blocks), how much the mean of those blocks is above
@@ -306,10 +307,6 @@ class _Strata:
         value = apart.mean(1)
         error = np.sqrt(((apart - value[:, None]) ** 2).sum(1)) / both.sum()
         return np.stack([value, error if both.sum() > 1 else np.full(len(value), np.nan)])
-
-    def harder(self, member: NDArray[np.bool_]) -> float:
-        """Relabelled as these are, within strata, differences vary alike."""
-        return 1.0
 
 
 def _numbered(names: Sequence[Any]) -> Int64:
