@@ -216,7 +216,8 @@ def of_measure(
     else:
         draw = labels if share else flipped(np.abs(np.nan_to_num(known - truth)))
     clusters = places(rows["cluster"].to_pylist())
-    return Line(name, clusters, truth, null, draw, made, share, crossed)
+    return Line(name, clusters, truth, null, draw, made, share, crossed,
+                side=-1 if share and null > 0.5 else 1)  # fmt: skip
 
 
 def scores(member: Floats, measure: Measure) -> Callable[[Floats, float], Floats]:

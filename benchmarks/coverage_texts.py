@@ -39,7 +39,8 @@ def text_lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
 def of_counterfactual() -> Iterator[Line]:
     """Of the domains with the fewest groups and with the most, the first group beside the others,
     within templates."""
-    prompts = [*counterfactual.prompts_of(counterfactual.own_groups())]
+    templates = counterfactual.templates(counterfactual.CounterfactualConfig())
+    prompts = [*counterfactual.prompts_of(counterfactual.own_groups(), templates)]
     domains: dict[str, list[bold.Prompt]] = {}
     for prompt in prompts:
         domains.setdefault(prompt.domain, []).append(prompt)
@@ -47,17 +48,17 @@ def of_counterfactual() -> Iterator[Line]:
         domain = pick(domains, key=lambda name: len(domains[name]))
         rows = domains[domain]
         groups, first = [row.group for row in rows], rows[0].group
-        templates = places([row.cluster for row in rows])
+        strata = places([row.cluster for row in rows])
         member = np.array(groups) == first
 
         def made(
             values: Floats, seed: int, groups: list[str] = groups,
-            templates: Floats = templates, first: str = first,
+            strata: Floats = strata, first: str = first,
         ) -> Estimate:  # fmt: skip
-            return differences(values, groups, range(len(values)), templates.tolist(),
+            return differences(values, groups, range(len(values)), strata.tolist(),
                                permutations=RELABELLED, seed=seed)[first]  # fmt: skip
 
-        yield Line(("counterfactual", "score_difference", f"{domain}, {first}"), templates, 0.0,
+        yield Line(("counterfactual", "score_difference", f"{domain}, {first}"), strata, 0.0,
                    0.0, lambda z, mean, member=member: z + mean * member, made)  # fmt: skip
 
 

@@ -170,12 +170,21 @@ def test_an_interval_that_is_too_narrow_is_outside_and_a_right_one_is_not():
 def test_probes_of_texts_have_lines_of_their_own():
     from benchmarks import coverage, coverage_texts
 
-    made = [*coverage_texts.text_lines(None, ["extraction_attack", "amplification"])]
+    made = [*coverage_texts.text_lines(None)]
     assert [line.name[1] for line in made] == [
-        "amplification", "women_share", "with training text", "precision",
+        "score_difference", "score_difference", "amplification", "women_share",
+        "with training text", "precision",
     ]  # fmt: skip
     for line in made:
         assert coverage.coverage(line, 0, 0.0, 40) > 0.8
+
+
+def test_an_effect_on_a_share_is_drawn_to_the_side_where_it_is_the_harder_to_find():
+    from benchmarks import coverage_lines
+
+    shares = [line for line in coverage_lines.lines(None, ["bias"]) if line.share]
+    sides = {(line.null > 0.5, line.side) for line in shares}
+    assert sides == {(True, -1), (False, 1)}
 
 
 def test_coverage_is_a_table_of_findings(inside):
