@@ -8,6 +8,7 @@ how far chance goes where Student's t does not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -199,7 +200,9 @@ def _difference(base: Estimate, own: Float64, dealt: Float64, level: float, how:
         return replace(made, method="no interval: a single one of a side tells no spread")
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
-        low, high = np.quantile(ratios, ((1 - level) / 2, (1 + level) / 2))
+        # So many of a side are beyond at the furthest ends that p does not refuse.
+        beyond = max(1, math.ceil((1 - level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
+        low, high = np.sort(ratios)[[beyond - 1, -beyond]]
     if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([low, high]).all():
         return replace(made, method="no interval: there is no spread")
     ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all

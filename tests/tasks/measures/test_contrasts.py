@@ -127,6 +127,19 @@ def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them(
     assert (other.low, other.high) == pytest.approx((-row.high, -row.low), abs=0.1)
 
 
+@pytest.mark.parametrize("relabelled", [99, 199, 999])
+def test_an_interval_leaves_out_its_null_where_p_refuses_it(relabelled):
+    """By how much the group is moved p and the interval decide alike, in whichever direction."""
+    rng = np.random.default_rng(relabelled)
+    groups, refused = np.where(np.arange(24) < 8, "a", "b"), 0
+    for seed in range(300):
+        moved = rng.normal(size=24) + rng.choice([-1, 1]) * (groups == "a")
+        row = differences(moved, groups, range(24), permutations=relabelled, seed=seed)["a"]
+        assert (row.p < 0.05) == (row.low > 0 or row.high < 0)
+        refused += row.p < 0.05
+    assert 100 < refused < 250
+
+
 def test_what_stands_in_large_blocks_does_not_count_for_more():
     values, blocks = [0.0] + [9.0] * 9 + [2.0, 4.0], [0] + [1] * 9 + [2, 3]
     found = differences(values, [*"a" * 10, *"bb"], blocks, permutations=99)["a"]
