@@ -260,18 +260,27 @@ class _Blocks:
         """Of each group the mean of its blocks less that of the others, and its standard error
         (Welch 1947): (2, rows, groups), NaN where a side has a single one. ``taken`` (rows, blocks)
         are the blocks that stand at each one's place, and vary as is expected there."""
-        means = (self.means / self.spreads)[taken] * self.spreads
-        inside = (self.own[:, None] == np.arange(self.own.max() + 1)).astype(np.float64)
-        size = inside.sum(0)
-        sizes = np.stack([size, len(inside) - size])[:, None]  # (2, 1, groups)
-        sums, squares = means @ inside, means**2 @ inside  # (rows, groups)
-        whole = (means**2).sum(1, keepdims=True)
-        each = np.stack([sums, means.sum(1, keepdims=True) - sums]) / sizes
-        spread = np.stack([squares, whole - squares]) - sizes * each**2
-        spread[spread < 1e-12 * whole] = 0  # what rounding leaves of equal means
-        with np.errstate(divide="ignore", invalid="ignore"):
-            errors = np.where(sizes > 1, spread / (sizes - 1) / sizes, np.nan)
-        return np.stack([each[0] - each[1], np.sqrt(errors.sum(0))])
+        size, order = np.bincount(self.own), np.argsort(self.own, kind="stable")
+        starts = np.cumsum(size) - size
+        means = ((self.means / self.spreads)[taken] * self.spreads)[:, order]
+        whole = (means**2).sum(1)
+        # Of each group, (rows, groups). Squares are of what is off its own mean: those of all less
+        # the mean's would round what is far from 0 in another way for each order of the same.
+        mean = np.add.reduceat(means, starts, axis=1) / size
+        off = np.add.reduceat((means - np.repeat(mean, size, axis=1)) ** 2, starts, axis=1)
+        made = np.empty((2, *mean.shape))
+        for code, count in enumerate(size):
+            rest = np.arange(len(size)) != code
+            others = (mean[:, rest] @ size[rest]) / size[rest].sum()
+            apart = (mean[:, rest] - others[:, None]) ** 2 @ size[rest]
+            sides = [(off[:, code], count), (off[:, rest].sum(1) + apart, size[rest].sum())]
+            errors = [
+                np.where(spread < 1e-12 * whole, 0, spread) / (many - 1) / many
+                if many > 1 else np.full(len(whole), np.nan)
+                for spread, many in sides
+            ]  # fmt: skip
+            made[:, :, code] = mean[:, code] - others, np.sqrt(errors[0] + errors[1])
+        return made
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,15 @@ def test_an_interval_leaves_out_its_null_where_p_refuses_it(relabelled):
     assert 100 < refused < 250
 
 
+@pytest.mark.parametrize("apart", [1, 60, 1000, 1e5])
+def test_what_lies_far_apart_is_no_rarer_for_it(apart):
+    """Of three and three that do not overlap two of the twenty ways to part them are as far."""
+    for seed in range(20):
+        values = np.random.default_rng(seed).random(6) + apart * np.array([0, 0, 0, 1, 1, 1])
+        row = differences(values, [*"aaabbb"], range(6), permutations=999, seed=seed)["b"]
+        assert 0.05 < row.p < 0.15 and np.isnan(row.smallest)
+
+
 def test_what_stands_in_large_blocks_does_not_count_for_more():
     values, blocks = [0.0] + [9.0] * 9 + [2.0, 4.0], [0] + [1] * 9 + [2, 3]
     found = differences(values, [*"a" * 10, *"bb"], blocks, permutations=99)["a"]
