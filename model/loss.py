@@ -46,18 +46,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
             # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
             products = torch.empty(min(rows, len(x)), len(w), dtype=matmul_dtype, device=x.device)
+            chances = torch.empty_like(products, dtype=torch.float32)
             exact = matmul_dtype == torch.float32
+            wide = products if exact else torch.empty_like(chances)
             for start in range(0, len(x), rows):
                 part = slice(start, start + rows)
                 y, scale = targets[part].unsqueeze(1), weights[part].unsqueeze(1)
                 n = len(y)
-                logits = kernels.mm(x[part], w, products[:n]).float()  # (n, V)
+                logits = kernels.mm(x[part], w, products[:n])  # (n, V)
+                logits = logits if exact else wide[:n].copy_(logits)
                 if bias is not None:
                     logits += bias.detach()
                 if words < len(w):
                     logits[:, words:] = -torch.inf  # padding of the vocabulary: chance 0
                 chosen, largest = logits.gather(1, y), logits.amax(1, keepdim=True)
-                p = logits.softmax(1)
+                p = torch.softmax(logits, 1, out=chances[:n])
                 # log Z from the likeliest word's p, which cannot underflow: no second exponential.
                 log_z = largest - p.amax(1, keepdim=True).log()
                 total += ((log_z - chosen + z_loss * log_z.square()) * scale).sum()
