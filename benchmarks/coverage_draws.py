@@ -78,5 +78,9 @@ def of_estimate(clusters: Floats | None, **options: Any) -> Made:
 
 def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: float) -> Line:
     made = of_estimate(clusters, share=True, null=null)
-    return Line(name, clusters, truth, null, labels, made, share=True,
-                side=-1 if null > 0.5 else 1)  # fmt: skip
+    return Line(name, clusters, truth, null, labels, made, share=True, side=harder_side(null))
+
+
+def harder_side(null: float) -> int:
+    """Of a share: towards one half it varies more."""
+    return -1 if null > 0.5 else 1

@@ -20,6 +20,7 @@ from benchmarks.coverage_draws import (
     Floats,
     Line,
     flipped,
+    harder_side,
     labels,
     of_estimate,
     of_share,
@@ -217,7 +218,7 @@ def of_measure(
         draw = labels if share else flipped(np.abs(np.nan_to_num(known - truth)))
     clusters = places(rows["cluster"].to_pylist())
     return Line(name, clusters, truth, null, draw, made, share, crossed,
-                side=-1 if share and null > 0.5 else 1)  # fmt: skip
+                side=harder_side(null) if share else 1)  # fmt: skip
 
 
 def scores(member: Floats, measure: Measure) -> Callable[[Floats, float], Floats]:

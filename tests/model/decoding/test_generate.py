@@ -342,7 +342,12 @@ def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call
     assert len(stores) > 2 and any(stores) == HAS_ONEDNN
 
 
-def test_for_a_few_steps_no_weight_is_laid_out(monkeypatch):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_no_weight_is_laid_out_for_a_few_steps_or_where_parts_are_gathered(monkeypatch, sharded):
+    """What is gathered for a step lies where something else lay in the one before."""
     monkeypatch.setattr(kernels, "packing", None)
     model = tiny(d_model=64, n_heads=4, context=64)
-    generate(model, [[1, 2]] * 96, max_new_tokens=stepping.WORTH_PACKING, stop=())
+    if sharded:
+        model.unshard = None
+    steps = stepping.WORTH_PACKING * (2 if sharded else 1)
+    generate(model, [[1, 2]] * 96, max_new_tokens=steps, stop=())
