@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.attention import Attention
 from model.batch import Batch
-from model.config import ModelConfig, Objective
+from model.config import OBJECTIVES, ModelConfig, Objective
 from model.kernels import Linear
 from model.loss import linear_cross_entropy, token_cross_entropy
 from model.masks import Mask, MaskSpec
@@ -164,8 +164,8 @@ class Transformer(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = linear_cross_entropy
-        #: What it is trained for, where that is known: a prefix LM reads prompts both ways.
-        self.objective: Objective | None = "causal" if config.architecture == "decoder" else None
+        named = (name for name, trained in OBJECTIVES.items() if trained == config.architecture)
+        self.objective: Objective | None = next(named)  # a prefix LM's prompts are read both ways
         self.pairs = False  # trained on pairs, it answers a source and goes on with no text
         initialise(self)
 

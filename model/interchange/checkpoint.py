@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 MODEL_TYPE = "hallmark"
 FORMAT = 1
+#: Architectures of several objectives: what to add to a checkpoint that names none.
+UNSAID = {
+    "decoder": ("causal", "prefix", "a prefix LM"),
+    "encoder_decoder": ("span_corruption", "seq2seq", "one that was trained on pairs"),
+}
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
 
@@ -74,15 +79,16 @@ def read_config(folder: str | Path) -> ModelConfig:
 
 def read_objective(folder: str | Path, architecture: Architecture) -> Objective | None:
     """What a checkpoint says that its model was trained for. Raises CheckpointError where it names
-    none of the architecture's, and where a decoder's does not say: one cannot see whether it reads
-    a prompt in one direction or in both."""
+    none of the architecture's, and where it names none of several: one cannot see whether a decoder
+    reads a prompt in one direction or in both, and what an encoder-decoder makes of a source."""
     path, values = _read(folder)
     found = values.get("objective")
     known = [name for name, trained in OBJECTIVES.items() if trained == architecture]
-    if found is None and architecture == "decoder":
+    if found is None and architecture in UNSAID:
+        first, other, kind = UNSAID[architecture]
         raise CheckpointError(
             f"{path} does not say what the model was trained for, as older checkpoints do not: add "
-            f'"objective": "causal" to it, or "objective": "prefix" for a prefix LM.'
+            f'"objective": "{first}" to it, or "objective": "{other}" for {kind}.'
         )
     if found is not None and found not in known:
         raise CheckpointError(

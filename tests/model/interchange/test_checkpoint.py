@@ -57,6 +57,27 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
     assert same == {"config.json": True, "tokenizer.json": True, "model.safetensors": False}
 
 
+@pytest.mark.parametrize(
+    ("architecture", "asked"),
+    [("decoder", ("causal", "prefix")), ("encoder_decoder", ("span_corruption", "seq2seq"))],
+)
+def test_what_an_older_checkpoint_was_trained_for_is_asked_and_not_guessed(
+    tmp_path, architecture, asked
+):
+    save(tiny(architecture=architecture), tmp_path / "c",
+         tokenizer=write_tokenizer(tmp_path / "tok.json", 61))  # fmt: skip
+    path = tmp_path / "c" / "config.json"
+    config = json.loads(path.read_text())
+    assert config.pop("objective") == asked[0]
+    for name in asked:
+        path.write_text(json.dumps(config | {"objective": name}))
+        assert load(tmp_path / "c").objective == name
+    path.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="does not say what") as error:
+        load(tmp_path / "c")
+    assert all(f'"objective": "{name}"' in str(error.value) for name in asked)
+
+
 @pytest.mark.parametrize(("objective", "older"), [("prefix", False), ("seq2seq", True)])
 def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective, older):
     """Of older ones the objective seq2seq alone does."""
@@ -99,6 +120,7 @@ def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
 def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(tmp_path):
     model = tiny(architecture="encoder")
     save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    damage_config(objective=None)(tmp_path / "c")
     assert load(tmp_path / "c").objective is None
 
 
