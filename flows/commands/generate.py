@@ -44,6 +44,7 @@ def generate(
     top_p: float = 0.9,
     min_p: float = 0.05,
     repetition_penalty: float = 1.3,
+    first_temperature: float = 10.0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     masked: Annotated[bool, Parameter(negative="")] = False,
     store: InStore = None,
@@ -77,6 +78,8 @@ def generate(
         How likely a token must be, as a share of the likeliest, for min-p to draw it.
     repetition_penalty
         What greedy decoding with a penalty divides the scores of tokens by that were there before.
+    first_temperature
+        Of the first token under a falling temperature, which reaches 1 at the twenty-first.
     precision
         What the model computes in: auto is bf16 on a GPU that has it, fp32 on the CPU.
     masked
@@ -94,7 +97,9 @@ def generate(
     from model.decoding.methods import Methods
 
     try:
-        methods = Methods(width, temperature, top_k, top_p, min_p, repetition_penalty)
+        methods = Methods(
+            width, temperature, top_k, top_p, min_p, repetition_penalty, first_temperature
+        )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".")) from error
     show(generate_of(subject, prompt, tokens, methods, seed, precision, masked), json_, render)

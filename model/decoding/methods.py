@@ -26,6 +26,7 @@ class Methods:
     top_p: float = 0.9
     min_p: float = 0.05
     repetition_penalty: float = 1.3
+    first_temperature: float = 10.0
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -43,6 +44,7 @@ class Methods:
             },
             "sampling": {"temperature": 1.0},
             "temperature": {"temperature": self.temperature},
+            "falling temperature": {"first_temperature": self.first_temperature},
             "top-k": {"top_k": self.top_k},
             "nucleus": {"top_p": self.top_p},
             "min-p": {"min_p": self.min_p},

@@ -12,13 +12,15 @@ def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
     """Top-1, a nucleus of nothing, min-p 1, a beam of one: each is greedy decoding."""
     model, prompt = tiny(), [0, 5, 9]
     least = Methods(width=1, temperature=1e-4, top_k=1, top_p=1e-6, min_p=1.0,
-                    repetition_penalty=1.0)  # fmt: skip
+                    repetition_penalty=1.0, first_temperature=1e-4)  # fmt: skip
     settings = {"max_new_tokens": 10, "stop": (), "forbid": ()}
     made = by_every_method(model, prompt, methods=least, **settings)
     ids, scores = naive_generate(model, prompt, 10, lambda log_p, _: int(log_p.argmax()))
-    assert [one.method for one in made][:2] == ["greedy", "beam search"] and len(made) == 8
+    assert [one.method for one in made][:2] == ["greedy", "beam search"] and len(made) == 9
     for one in made:
-        if one.method != "sampling":
+        if one.method == "falling temperature":  # to 1: at first alone it is greedy
+            assert one.ids[:1] == ids[:1]
+        elif one.method != "sampling":
             assert one.ids == ids and not one.stopped
             np.testing.assert_allclose(one.log_probs, scores, atol=1e-4)
 
@@ -26,11 +28,11 @@ def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
 def test_methods_draw_with_the_same_numbers():
     """Filters that keep everything leave the texts of plain sampling."""
     model = tiny()
-    all_kept = Methods(temperature=1.0, top_k=61, top_p=1.0, min_p=0.0)
+    all_kept = Methods(temperature=1.0, top_k=61, top_p=1.0, min_p=0.0, first_temperature=1.0)
     made = by_every_method(model, [0, 5], max_new_tokens=12, methods=all_kept, seed=3)
     texts = {one.method: one.ids for one in made}
     assert texts["sampling"] == texts["temperature"] == texts["top-k"] == texts["nucleus"]
-    assert texts["sampling"] == texts["min-p"] != texts["greedy"]
+    assert texts["sampling"] == texts["min-p"] == texts["falling temperature"] != texts["greedy"]
 
 
 def test_beams_are_ranked_by_the_mean():
@@ -57,6 +59,7 @@ def test_texts_end_at_the_end_symbol():
         ({"top_p": 0.0}, "top_p"),
         ({"min_p": 2.0}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"first_temperature": 0.0}, "falling|decaying|first_temperature"),
     ],
 )
 def test_settings_out_of_range_are_named(setting, words):
