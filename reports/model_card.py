@@ -33,7 +33,7 @@ from reports.sections.analyses import analyses, unscored
 from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
-from reports.sections.coverage import coverage, step_of
+from reports.sections.coverage import coverage, read_until, step_of
 from reports.sections.findings import Findings, natural, title, words
 from reports.sections.inside import inside
 from reports.sections.rates import RATES, Rates, unmeasured
@@ -83,9 +83,10 @@ class Card:
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        blocks = standing(self.findings, self.policy, self._failed(), self.read(),
-                          self.masker.whole)  # fmt: skip
-        blocks += self.findings.outdone()
+        further = [("What it had read", self.read())]
+        if outdone := self.findings.outdone():
+            further.insert(0, ("Beside simpler models", outdone))
+        blocks = standing(self.findings, self.policy, self._failed(), further, self.masker.whole)
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
         elif not self.corpus:
@@ -105,18 +106,14 @@ class Card:
 
     def read(self) -> Parts:
         """How much of which text the model has read."""
-        parts: list[Inline] = []
+        step = step_of(self.pretrained, self.checkpoint.content)
+        if step is not None:
+            return read_until(self.book, step)
         if known := self.corpus_figures:
-            documents = known.sum("sources", "documents", "documents", "documents read",
+            documents = known.sum("sources", "documents", "documents", "documents for training",
                                   split="train")  # fmt: skip
-            parts += ["A corpus of ", documents, " for training"]
-        if self.pretrained and step_of(self.pretrained, self.checkpoint.content) is not None:
-            tokens = self.book.figure(
-                "tokens-read", "tokens read", "tokens", ("pretrain", "checkpoints"),
-                {"content": self.checkpoint.content}, aggregate="max", column="tokens",
-            )  # fmt: skip
-            parts += ["; " if parts else "", tokens, " were read"]
-        return [*parts, "."] if parts else ["Not known: it came without its corpus."]
+            return ["A corpus of ", documents, "; how much of it is not known."]
+        return ["Not known: it came without its corpus."]
 
     def _failed(self) -> dict[str, str]:
         """Why, by audit, masked."""
@@ -245,7 +242,7 @@ class Card:
         )  # fmt: skip
         step = step_of(self.pretrained, self.checkpoint.content)
         if self.pretrained is not None and step is not None:
-            section.add(*coverage(self.book, self.pretrained, step, self.config.lines_shown))
+            section.add(coverage(self.book, self.pretrained, step, self.config.lines_shown))
         if "leave_out" in self.corpus:
             gone = self.book.figure(
                 "left-out", "documents left out of training", "documents", ("leave_out", "ledger"),

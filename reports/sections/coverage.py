@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Block, Grid, Inline, Paragraph
+from reports.page.document import Grid, Inline, Parts
 from reports.page.figures import Aggregate, Book, Figure
 from tasks.contract import Artifact
 
@@ -19,39 +19,43 @@ def step_of(pretrained: Artifact | None, audited: str) -> int | None:
     return max((row["step"] for row in rows if row["content"] == audited), default=None)
 
 
-def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> list[Block]:
-    """Documents touched and read whole, and epochs: of all, and by source."""
-
-    def figure(
-        column: str, unit: str, label: str, aggregate: Aggregate = "sum", **where: Any
-    ) -> Figure:
-        name = "-".join(["read", column.replace("/", "-"), *map(str, where.values())])
-        conditions = {"step": step, **where}
-        return book.figure(
-            name, label, unit, COVERAGE, conditions, aggregate=aggregate, column=column
+def read_until(book: Book, step: int) -> Parts:
+    """What training had read at ``step``: tokens, epochs, and documents touched and read whole."""
+    documents = _figure(book, "documents", "documents", "documents packed for training", step)
+    touched = _figure(book, "touched", "documents", "documents of which any was read", step)
+    tokens, packed, epochs, whole = (
+        _figure(book, column, unit, label, step)
+        for column, unit, label in (
+            ("tokens", "tokens", "tokens of documents read"),
+            ("packed", "tokens", "tokens packed for training"),
+            ("tokens/packed", "epochs", "tokens read over tokens packed"),
+            ("whole", "documents", "documents of which all was read"),
         )
-
-    documents = figure("documents", "documents", "documents packed for training")
-    touched = figure("touched", "documents", "documents of which any was read")
+    )
     unread = touched.value != documents.value
-    told = Paragraph(
-        [
-            "Until this checkpoint, at step ", f"{step:,}", ", training read ",
-            figure("tokens", "tokens", "tokens of documents read"), " of ",
-            figure("packed", "tokens", "tokens packed for training"), ", each as often as it was "
-            "read: ", figure("tokens/packed", "epochs", "tokens read over tokens packed", "ratio"),
-            ". Of ", documents, " it touched ", touched, " and read ",
-            figure("whole", "documents", "documents of which all was read"), " whole.",
-            *([" The model has learnt nothing from those it did not touch."] if unread else []),
-        ]
-    )  # fmt: skip
+    return [
+        "Until step ", f"{step:,}", ", ", tokens, " of ", packed, " packed, each as often as it "
+        "was read: ", epochs, ". Of ", documents, " it touched ", touched, " and read ", whole,
+        " whole.",
+        *([" It has learnt nothing from those it did not touch."] if unread else []),
+    ]  # fmt: skip
+
+
+def _figure(book: Book, column: str, unit: str, label: str, step: int, **where: Any) -> Figure:
+    name = "-".join(["read", column.replace("/", "-"), *map(str, where.values())])
+    aggregate: Aggregate = "ratio" if "/" in column else "sum"
+    conditions = {"step": step, **where}
+    return book.figure(name, label, unit, COVERAGE, conditions, aggregate=aggregate, column=column)
+
+
+def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> Grid:
+    """Documents touched and read whole, and epochs, by source."""
     rows = pretrained["coverage"].read(["step", "source", "packed"]).to_pylist()
     sources = sorted((-row["packed"], row["source"]) for row in rows if row["step"] == step)
     lines: list[list[Inline]] = []
     for _, source in sources[:lines_shown]:
         cells = [
-            figure(column, unit, f"{label}, {source}", "ratio" if "/" in column else "sum",
-                   source=source)
+            _figure(book, column, unit, f"{label}, {source}", step, source=source)
             for column, unit, label in (
                 ("documents", "documents", "documents packed for training"),
                 ("touched", "documents", "documents of which any was read"),
@@ -59,10 +63,10 @@ def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> l
                 ("tokens", "tokens", "tokens read"),
                 ("tokens/packed", "epochs", "tokens read over tokens packed"),
             )
-        ]  # fmt: skip
+        ]
         lines.append([source, *cells])
     note = "By document, with its first and last step: the table seen."
     if len(sources) > lines_shown:
         note = f"The {lines_shown} largest of {len(sources):,} sources. {note}"
     columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]
-    return [told, Grid("What was read", columns, lines, frozenset(range(1, 6)), note)]
+    return Grid("What was read", columns, lines, frozenset(range(1, 6)), note)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.page.document import Block, Callout, Grid, Inline, Paragraph
+from reports.page.document import Block, Grid, Inline, Paragraph, Parts
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.tags import tags_of
@@ -70,9 +70,9 @@ class Findings:
             if row["metric"] == metric and bool(row["control"]) == control
         ]
 
-    def outdone(self) -> list[Callout]:
+    def outdone(self) -> Parts:
         """In words: the baselines to which held-out text costs less than to the model, and those
-        that are not told apart from it."""
+        that are not told apart from it; nothing where there are none."""
         less: list[Inline] = []
         alike: list[Inline] = []
         for row, figure in self.of("capability", "bits_per_byte_difference"):
@@ -87,8 +87,8 @@ class Findings:
             "smaller: "
         )
         unsure = "By what held-out text costs, this model is not told apart from "
-        made = [Callout("bad", [said, *less, "."])] if less else []
-        return made + ([Callout("note", [unsure, *alike, "."])] if alike else [])
+        made: list[Inline] = [said, *less, "."] if less else []
+        return [*made, " " if made else "", unsure, *alike, "."] if alike else made
 
     def controls(self) -> Grid:
         rows: list[list[Inline]] = []

@@ -24,12 +24,12 @@ def standing(
     findings: Findings,
     policy: Artifact | None,
     failed: Mapping[str, str],
-    read: Parts,
+    further: Sequence[tuple[str, Parts]],
     visible: Callable[[str], str],
 ) -> list[Block]:
     """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
-    the examination could not be made; ``read``: what the model has read; ``visible``: names of
-    files as they may be shown."""
+    the examination could not be made; ``further``: what else stands there, by name; ``visible``:
+    names of files as they may be shown."""
     controls = [(name, row) for name, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
     broken = _failed(controls, ("instrument", "scorer", "baseline"))
@@ -67,7 +67,7 @@ def standing(
                 ("Against the policy", _judged(rules, fails, findings)),
                 ("Not audited", [" ".join(silent) or "Nothing that can be audited was left out."]),
                 ("Audited", [_audited(findings, visible)]),
-                ("What it had read", read),
+                *further,
             ]
         ),
     ]

@@ -58,7 +58,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     verdicts = policy(audits, PolicyConfig(rules=rules)) if rules else None
     book = Book({f"audit_{name}": artifact for name, artifact in audits.items()})
     callout, facts, *rest = standing(
-        Findings(book, audits), verdicts, why or {}, ["Nobody knows."], str
+        Findings(book, audits), verdicts, why or {}, [("What it had read", ["Nobody knows."])], str
     )
     said = {term: "".join(p if isinstance(p, str) else p.short for p in parts)
             for term, parts in facts.pairs}  # fmt: skip
