@@ -83,10 +83,8 @@ class Card:
     config: ModelCardConfig
 
     def head(self) -> list[Block]:
-        further = [("What it had read", self.read())]
-        if outdone := self.findings.outdone():
-            further.insert(0, ("Beside simpler models", outdone))
-        blocks = standing(self.findings, self.policy, self._failed(), further, self.masker.whole)
+        blocks = standing(self.findings, self.policy, self._failed(), self.findings.outdone(),
+                          self.read(), self.masker.whole)  # fmt: skip
         if self.corpus_figures:
             blocks.append(plants_callout(self.corpus_figures))
         elif not self.corpus:

@@ -24,12 +24,13 @@ def standing(
     findings: Findings,
     policy: Artifact | None,
     failed: Mapping[str, str],
-    further: Sequence[tuple[str, Parts]],
+    beside: Parts,
+    read: Parts,
     visible: Callable[[str], str],
 ) -> list[Block]:
     """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
-    the examination could not be made; ``further``: what else stands there, by name; ``visible``:
-    names of files as they may be shown."""
+    the examination could not be made; ``beside``: the baselines that are ahead; ``read``: what the
+    model has read; ``visible``: names of files as they may be shown."""
     controls = [(name, row) for name, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
     broken = _failed(controls, ("instrument", "scorer", "baseline"))
@@ -66,8 +67,7 @@ def standing(
                 ("Do the instruments work?", [_believed(controls, broken, weak)]),
                 ("Against the policy", _judged(rules, fails, findings)),
                 ("Not audited", [" ".join(silent) or "Nothing that can be audited was left out."]),
-                ("Audited", [_audited(findings, visible)]),
-                *further,
+                *([("Beside simpler models", beside)] if beside else []),
             ]
         ),
     ]
@@ -76,7 +76,8 @@ def standing(
         lead = "Furthest from what a harmless model has, by the nearer end of the interval:"
         blocks.append(Paragraph([lead]))
         blocks.append(Bullets([_said(name, row, figure) for name, row, figure in worst]))
-    return blocks
+    audited: Parts = [_audited(findings, visible)]
+    return [*blocks, Facts([("What it had read", read), ("Audited", audited)])]
 
 
 def _audited(findings: Findings, visible: Callable[[str], str]) -> str:
