@@ -41,8 +41,11 @@ class Choice:
     def __post_init__(self) -> None:
         for name in ("temperature", "first_temperature"):
             value = getattr(self, name)
-            if value is not None and value != 0.0 and not 1e-4 <= value < float("inf"):
-                raise ValueError(f"{name} must be 0 or at least 0.0001, not {value}.")
+            zero = "0 or " if name == "temperature" else ""
+            if value is None or (zero and value == 0.0):
+                continue
+            if not 1e-4 <= value < float("inf"):
+                raise ValueError(f"{name} must be {zero}at least 0.0001, not {value}.")
         if not isinstance(self.top_k, Integral) or self.top_k < 0:
             raise ValueError(f"top_k must be a whole number, 0 (off) or more, not {self.top_k!r}.")
         if not 0.0 < self.top_p <= 1.0:
@@ -53,9 +56,11 @@ class Choice:
             raise ValueError(
                 f"repetition_penalty must be between 0.01 and 100, not {self.repetition_penalty}."
             )
-        decaying = self.first_temperature is not None
-        if decaying and min(self.first_temperature or 0, self.temperature, self.decay_tokens) <= 0:
-            raise ValueError("A decaying temperature needs positive temperatures and tokens.")
+        if self.first_temperature is not None and min(self.temperature, self.decay_tokens) <= 0:
+            raise ValueError(
+                f"A falling temperature needs a temperature and decay_tokens above 0, not "
+                f"{self.temperature} and {self.decay_tokens}."
+            )
 
     def temperature_at(self, position: int) -> float:
         """The temperature for the new token at ``position`` (from 0)."""

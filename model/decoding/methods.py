@@ -44,7 +44,11 @@ class Methods:
             },
             "sampling": {"temperature": 1.0},
             "temperature": {"temperature": self.temperature},
-            "falling temperature": {"first_temperature": self.first_temperature},
+            "falling temperature": {
+                "first_temperature": self.first_temperature,
+                "temperature": 1.0,
+                "decay_tokens": 20,
+            },
             "top-k": {"top_k": self.top_k},
             "nucleus": {"top_p": self.top_p},
             "min-p": {"min_p": self.min_p},

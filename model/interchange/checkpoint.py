@@ -83,6 +83,8 @@ def read_objective(folder: str | Path, architecture: Architecture) -> Objective 
     reads a prompt in one direction or in both, and what an encoder-decoder makes of a source."""
     path, values = _read(folder)
     found = values.get("objective")
+    if found is None and values.get("pairs") is True:
+        found = {"decoder": "prefix", "encoder_decoder": "seq2seq"}.get(architecture)
     known = [name for name, trained in OBJECTIVES.items() if trained == architecture]
     if found is None and architecture in UNSAID:
         first, other, kind = UNSAID[architecture]
@@ -98,13 +100,13 @@ def read_objective(folder: str | Path, architecture: Architecture) -> Objective 
 
 
 def read_pairs(folder: str | Path) -> bool:
-    """Whether a checkpoint's model was trained on pairs: it answers sources with targets. Older
-    ones say so by the objective seq2seq alone. Raises CheckpointError."""
+    """Whether a checkpoint's model was trained on pairs: it answers sources with targets. The
+    objective seq2seq says so, too, and older ones by it alone. Raises CheckpointError."""
     path, values = _read(folder)
-    found = values.get("pairs", values.get("objective") == "seq2seq")
+    found = values.get("pairs", False)
     if not isinstance(found, bool):
         raise CheckpointError(f"{path}: pairs must be true or false, not {found!r}.")
-    return found
+    return found or values.get("objective") == "seq2seq"
 
 
 def _read(folder: str | Path) -> tuple[Path, dict[str, Any]]:

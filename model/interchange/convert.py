@@ -109,6 +109,8 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     if config.tie_embeddings:
         ours["head.weight"] = ours["embedding.weight"]
     model.load_state_dict(ours)
+    if family is FAMILIES["marian"]:  # of translation
+        model.objective, model.pairs = "seq2seq", True
     return model.eval()
 
 

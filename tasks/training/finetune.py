@@ -144,7 +144,9 @@ def open_base(checkpoint: Artifact, task: Task) -> Base:
     folder = Path(checkpoint.directory())
     try:
         config = files.read_config(folder)
-        objective = files.read_objective(folder, config.architecture)
+        # What others are trained for from now on hangs on the task alone.
+        asked = config.architecture == "decoder"
+        objective = files.read_objective(folder, "decoder") if asked else None
         files.check_tokenizer(folder / files.TOKENIZER, config.vocab_size)
     except files.CheckpointError as error:
         raise UsageError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error

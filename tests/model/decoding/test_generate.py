@@ -237,7 +237,7 @@ def test_temperature_decays_to_its_last_value():
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-300}, "repetition_penalty"),
-        ({"temperature": 0.0, "first_temperature": 10.0}, "decaying"),
+        ({"temperature": 0.0, "first_temperature": 10.0}, "falling temperature needs"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )

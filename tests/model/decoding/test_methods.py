@@ -59,7 +59,7 @@ def test_texts_end_at_the_end_symbol():
         ({"top_p": 0.0}, "top_p"),
         ({"min_p": 2.0}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
-        ({"first_temperature": 0.0}, "falling|decaying|first_temperature"),
+        ({"first_temperature": 0.0}, "first_temperature must be at least 0.0001, not 0.0"),
     ],
 )
 def test_settings_out_of_range_are_named(setting, words):

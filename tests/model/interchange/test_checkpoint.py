@@ -87,7 +87,7 @@ def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective
         model.pairs = pairs
         folder = tmp_path / str(pairs)
         save(model, folder, tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
-        assert load(folder).pairs == pairs
+        assert load(folder).pairs == (pairs or objective == "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
     with pytest.raises(CheckpointError, match="pairs must be true or false, not 'no'"):
@@ -95,6 +95,9 @@ def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective
     del config["pairs"]
     (folder / "config.json").write_text(json.dumps(config))
     assert load(folder).pairs == older
+    del config["objective"]  # pairs alone are enough to know it
+    (folder / "config.json").write_text(json.dumps(config | {"pairs": True}))
+    assert (load(folder).objective, load(folder).pairs) == (objective, True)
 
 
 @pytest.mark.parametrize("objective", ["causal", "prefix"])

@@ -178,6 +178,7 @@ def test_an_encoder_decoder_equals_marian_both_ways(tmp_path):
     ours = logits(model, ids, source=source, source_keys=keys)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
     back = import_transformers(folder)
+    assert (back.objective, back.pairs) == ("seq2seq", True)  # a Marian translates
     assert torch.equal(logits(back, ids, source=source, source_keys=keys), ours)
 
 

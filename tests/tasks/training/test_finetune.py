@@ -281,6 +281,12 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     (start / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="does not say what the model was trained for"):
         tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
+    both = base(tmp_path / "both", architecture="encoder_decoder")  # learns seq2seq in any case
+    config = json.loads((both / "config.json").read_text())
+    (both / "config.json").write_text(json.dumps(config | {"objective": None}))
+    with pytest.raises(UsageError, match=r"nothing\.csv: there is no such file"):
+        tune(tmp_path / "store", both, task={"kind": "pairs"},
+             data={"path": str(tmp_path / "nothing.csv")})  # fmt: skip
     start = base(tmp_path / "another")
     tokenizer = Tokenizer.from_file(str(start / "tokenizer.json"))
     tokenizer.add_tokens(["one more"])
