@@ -106,11 +106,11 @@ class Card:
         """How much of which text the model has read."""
         step = step_of(self.pretrained, self.checkpoint.content)
         if step is not None:
-            return read_until(self.book, step)
+            return read_until(self.book, step, continued_from(self.pretrained))
         if known := self.corpus_figures:
             documents = known.sum("sources", "documents", "documents", "documents for training",
                                   split="train")  # fmt: skip
-            return ["A corpus of ", documents, "; how much of it is not known."]
+            return ["A corpus of ", documents, "; how much of each was not kept."]
         return ["Not known: it came without its corpus."]
 
     def _failed(self) -> dict[str, str]:

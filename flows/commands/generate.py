@@ -69,7 +69,7 @@ def generate(
     width
         Hypotheses of beam search, ranked by their log-probability per token.
     temperature
-        Of sampling at a temperature of its own; the other methods draw at 1.
+        Of sampling at a temperature of its own; but for the falling one the others draw at 1.
     top_k
         How many of the likeliest tokens top-k draws from.
     top_p

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Grid, Inline, Parts
+from reports.page.document import Code, Grid, Inline, Parts
 from reports.page.figures import Aggregate, Book, Figure
+from reports.sections.training import EARLIER
 from tasks.contract import Artifact
 
 COVERAGE = ("pretrain", "coverage")
@@ -19,8 +20,9 @@ def step_of(pretrained: Artifact | None, audited: str) -> int | None:
     return max((row["step"] for row in rows if row["content"] == audited), default=None)
 
 
-def read_until(book: Book, step: int) -> Parts:
-    """What training had read at ``step``: tokens, epochs, and documents touched and read whole."""
+def read_until(book: Book, step: int, start: str | None) -> Parts:
+    """What training had read at ``step``: tokens, epochs, and documents touched and read whole.
+    ``start``: the name of the checkpoint that it continued from."""
     documents = _figure(book, "documents", "documents", "documents packed for training", step)
     touched = _figure(book, "touched", "documents", "documents of which any was read", step)
     tokens, packed, epochs, whole = (
@@ -32,12 +34,16 @@ def read_until(book: Book, step: int) -> Parts:
             ("whole", "documents", "documents of which all was read"),
         )
     )
-    unread = touched.value != documents.value
+    more: Parts = []
+    if start is not None:
+        more = [" Training continued from ", Code(start), f". {EARLIER}"]
+    elif touched.value != documents.value:
+        more = [" It has learnt nothing from those it did not touch."]
     return [
-        "Until step ", f"{step:,}", ", ", tokens, " of ", packed, " packed, each as often as it "
-        "was read: ", epochs, ". Of ", documents, " it touched ", touched, " and read ", whole,
-        " whole.",
-        *([" It has learnt nothing from those it did not touch."] if unread else []),
+        "Until step ", f"{step:,}", " it read ", tokens, " of ", packed,
+        " packed, each as often as it was read: ", epochs,
+        ". Of ", documents, " it touched ", touched, " and read ", whole, " whole.",
+        *more,
     ]  # fmt: skip
 
 

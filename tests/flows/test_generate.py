@@ -24,7 +24,7 @@ METHODS = {
     "greedy, repetition penalised": {"temperature": 0.0, "repetition_penalty": 1.3},
     "sampling": {},
     "temperature": {"temperature": 0.7},
-    "falling temperature": {"first_temperature": 10.0},
+    "falling temperature": {"first_temperature": 10.0, "temperature": 1.0, "decay_tokens": 20},
     "top-k": {"top_k": 40},
     "nucleus": {"top_p": 0.9},
     "min-p": {"min_p": 0.05},

@@ -99,9 +99,9 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     said = words(page)
     assert "trained on" not in said.lower()
     assert (
-        "Until step 250, 42,500 tokens of 61,000 tokens packed, each as often as it was read: "
-        "0.6967 epochs. Of 304 documents it touched 204 documents and read 154 documents whole. "
-        "It has learnt nothing from those it did not touch."
+        "Until step 250 it read 42,500 tokens of 61,000 tokens packed, each as often as it was "
+        "read: 0.6967 epochs. Of 304 documents it touched 204 documents and read 154 documents "
+        "whole. It has learnt nothing from those it did not touch."
     ) in said.split("Model details")[0]  # on the first screen
     assert tables(page, "source", "documents", "touched") == [
         [
@@ -115,7 +115,7 @@ def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session
     log = artifacts.trained(None, artifacts.TrainedConfig(content="another"))
     page = card_of(made, log, corpus={**made.corpus, "profile": made.profile})
     assert "Until step" not in words(page)
-    assert "; how much of it is not known." in words(page)
+    assert "; how much of each was not kept." in words(page)
 
 
 def test_of_many_sources_the_largest_are_shown(session, made):
@@ -243,3 +243,8 @@ def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_p
     assert text.count("What the earlier checkpoint was trained on is not described") == 2
     assert "It is that of the checkpoint that training continued from;" in text
     assert "untrained" not in text and "Continued from" not in words(card_of(made, made.pretrained))
+    left = artifacts.TrainedConfig(content=made.checkpoint.content)
+    head = words(card_of(made, artifacts.trained(start, left), corpus=corpus))
+    head = head.split("Model details")[0]
+    assert f"Training continued from {start.name}." in head
+    assert "It has learnt nothing" not in head  # the earlier one may have read them
