@@ -23,11 +23,12 @@ pyarrow, safetensors and tokenizers, and nothing of the other packages.
 import os
 
 # Threads that wait for each other spin a moment, then sleep. Waking one takes as long as many an
-# operation of a step of decoding, which took an eighth longer at a tenth of these rounds. Beside
-# two busy processes nothing takes longer for them; at the 300,000 of the library a training step
-# took ten times as long there. It counts only if set before torch loads its OpenMP library.
+# operation of a step of decoding: with half of these rounds it took a twelfth longer, with twice as
+# many it takes a twelfth less. But two trainings side by side would then lose a quarter of their
+# speed, where they lose a tenth now, and at the 300,000 of the library nine tenths. It counts only
+# if set before torch loads its OpenMP library.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 # Without this, MKL schedules dynamically and the last bits of a matrix product may differ from run
 # to run on one and the same machine: conditional numerical reproducibility fixes the schedule, and
