@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from benchmarks import toy_language
+from benchmarks.finetuning import draw_cross_attention
 from model.decoding.mode import computing
 from model.interchange import checkpoint
 from tasks.contract import ROOT, HallmarkError, UsageError
@@ -145,6 +146,17 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
     model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
     assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
     assert model.pairs
+    if architecture == "encoder_decoder":
+        picture = tmp_path / "attention.svg"
+        draw_cross_attention(tmp_path / "store", made, picture)
+        drawn = picture.read_text()  # matplotlib leaves what it draws as comments, too
+        assert drawn.count("<image") == 2 and "<!-- layer 2, mean of 4 heads -->" in drawn
+        first = made["predictions"].read().to_pylist()[0]
+        with path.open(newline="") as file:
+            asked = [*csv.DictReader(file)][first["row"] - 1]["source"]
+        said = "".join(re.findall("<!-- (.*?) -->", drawn))  # piece by piece
+        assert "".join(asked.split()) in said
+        assert "".join(first["predicted"].split()) + "(end)" in said
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
