@@ -95,16 +95,28 @@ def rated_by_people(config: Seen, work: Work) -> None:
 
 class Ends(StageConfig):
     ends: tuple[float, float] | None
+    beside: bool = False
 
 
 @stage(tables={"values": PARTS, "findings": FINDINGS})
 def compared_with_gzip(config: Ends, work: Work) -> None:
     work.table("values").write({"sample": [0], "part": ["text"]})
     low, high = config.ends or (None, None)
-    row = finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
-                  unit="bits", method="paired", tags={"less": "gzip"}, table="values",
-                  where={"part": "text"})  # fmt: skip
-    work.table("findings").write(findings_table([row]))
+    found = {"gzip": (low, high)} | ({"bigram": (0.001, 0.003)} if config.beside else {})
+    rows = [finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
+                    unit="bits", method="paired", tags={"less": name}, table="values",
+                    where={"part": "text"}) for name, (low, high) in found.items()]  # fmt: skip
+    work.table("findings").write(findings_table(rows))
+
+
+def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
+    audits = {"capability": compared_with_gzip(Ends(ends=(-0.21, 0.22), beside=True))}
+    card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
+    said = pages.read(card.directory() / "model_card.html").text
+    ahead = (
+        "smaller: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, n = 40). "
+    )
+    assert ahead + "By what held-out text costs, this model is not told apart from gzip" in said
 
 
 @pytest.mark.parametrize(
