@@ -28,7 +28,7 @@ from benchmarks.train import RATE, autocast
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
-from model.objectives import causal, mlm
+from model.objectives import causal, mlm, random_prefix
 from model.tokens import END_OF_TEXT
 from model.training.optimise import make_optimizers
 
@@ -71,8 +71,10 @@ def pairs(
     rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(4)]
     for row in rows:
         row[:, :: config.context // 4] = END_OF_TEXT
-    masked = [mlm(row, i, mask=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
-    everywhere = [replace(one, predicted=None) for one in masked]
+    everywhere = [mlm(row, i, mask=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
+    masked = [one.sparse() for one in everywhere]
+    both_ways = [random_prefix(row, i) for i, row in enumerate(rows)]
+    behind = [one.sparse() for one in both_ways]
     apart, plain = ([causal(row, document_mask=mask) for row in rows] for mask in (True, False))
     encoder = replace(config, architecture="encoder")
     odd = replace(config, vocab_size=config.vocab_size - 47)
@@ -80,6 +82,7 @@ def pairs(
     even = replace(odd, vocab_multiple=64)
     sides: dict[str, Any] = {
         "masked LM, logits": ((encoder, masked), (encoder, everywhere)),
+        "prefix LM, logits": ((config, behind), (config, both_ways)),
         "documents, blocks": ((config, apart), (config, apart, True)),
         "documents or none": ((config, plain), (config, apart)),
         "padded vocabulary": ((even, odd_rows), (odd, odd_rows)),

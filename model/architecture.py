@@ -196,7 +196,8 @@ class Transformer(nn.Module):
         found = token_cross_entropy(asked, *output, answers, self.config.outputs)
         if batch.predicted is None:
             return found
-        return found.new_zeros(targets.shape).scatter_(1, batch.predicted, found)
+        everywhere = found.new_zeros(targets.numel()).scatter_(0, batch.predicted, found)
+        return everywhere.view(targets.shape)
 
     def states(self, batch: Batch) -> Tensor:
         """States of the last layer, (B, T, d)."""
@@ -291,11 +292,8 @@ def initialise(model: Transformer) -> None:
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    for stack in (model.encoder, model.decoder):
-        if stack is None:
-            continue
-        writers = [
-            w for n, w in stack.named_parameters() if n.endswith(("out.weight", "down.weight"))
-        ]
+    for stack in filter(None, (model.encoder, model.decoder)):
+        named = stack.named_parameters()
+        writers = [w for n, w in named if n.endswith(("out.weight", "down.weight"))]
         for weight in writers:
             nn.init.normal_(weight, std=0.02 / math.sqrt(len(writers)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ class Batch:
 
     ids: what the decoder reads, or an encoder-only model.
     targets: what to predict at each position. weights: float, 0 where nothing is predicted.
-    predicted: (B, K) places, no two of a row alike, outside which all weights are 0; None: all.
+    predicted: (N,) places among all B x T outside which weights are 0, none twice; None: all.
     segments: which document a token belongs to, where attention must not cross documents.
     token_types: which sentence of several a token is of (BERT's segments), 0 if not given.
     positions: of the tokens in their sequence, 0 ... T-1 if not given.
@@ -47,18 +48,27 @@ class Batch:
         return self.targets, self.weights
 
     def where_predicted(self, x: Tensor) -> Tensor:
-        """x (B, T, ...) at the places ``predicted``, (B, K, ...); where that is None x itself."""
-        if self.predicted is None:
-            return x
-        first = x.shape[1] * torch.arange(len(x), device=x.device).unsqueeze(1)  # of each row
-        places = (first + self.predicted).flatten()
-        return x.flatten(0, 1).index_select(0, places).unflatten(0, self.predicted.shape)
+        """x (B, T, ...) at the places ``predicted``, (N, ...); where that is None x itself."""
+        return x if self.predicted is None else x.flatten(0, 1).index_select(0, self.predicted)
+
+    def sparse(self) -> Batch:
+        """The same with ``predicted``: where weights are not 0, and as many other places as make it
+        some sixteenths of all, so that a training has few shapes. None where that is all."""
+        idle = self.answers()[1].flatten() == 0
+        step = -(-len(idle) // 16)
+        count = -(-int((~idle).sum()) // step) * step
+        places = idle.argsort(stable=True)[:count] if count < len(idle) else None
+        return replace(self, predicted=places)
 
     def split(self, parts: int) -> list[Batch]:
-        """Equal micro-batches, in order."""
-        chunks = {k: v.chunk(parts) for k, v in vars(self).items() if v is not None}
-        return [Batch(**{k: v[i] for k, v in chunks.items()}) for i in range(parts)]
+        """Equal micro-batches, in order, ``sparse``."""
+        rows = replace(self, predicted=None)
+        chunks = {k: v.chunk(parts) for k, v in vars(rows).items() if v is not None}
+        return [Batch(**{k: v[i] for k, v in chunks.items()}).sparse() for i in range(parts)]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same of what ``change`` makes of its tensors."""
+        return Batch(**{k: change(v) for k, v in vars(self).items() if v is not None})
 
     def to(self, device: torch.device) -> Batch:
-        given = {k: v for k, v in vars(self).items() if v is not None}
-        return Batch(**{k: v.to(device, non_blocking=True) for k, v in given.items()})
+        return self.map(lambda x: x.to(device, non_blocking=True))

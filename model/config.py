@@ -159,9 +159,8 @@ class ModelConfig:
     @property
     def embedding_scale(self) -> float:
         """What token embeddings are multiplied by."""
-        scaled = self.scale_embeddings
-        if scaled is None:
-            scaled = self.positions == "sinusoidal"
+        asked = self.scale_embeddings
+        scaled = self.positions == "sinusoidal" if asked is None else asked
         return math.sqrt(self.d_model) if scaled else 1.0
 
     @property
@@ -265,9 +264,7 @@ class TrainConfig:
                 "adamw."
             )
         if self.document_mask and self.objective != "causal":
-            raise ValueError(
-                f"document_mask goes with the causal objective, not with {self.objective}."
-            )
+            raise ValueError(f"document_mask is for the causal objective, not {self.objective}.")
         if self.warmup > self.steps:
             raise ValueError(
                 f"warmup {self.warmup} is longer than the training, {self.steps} steps: set warmup "

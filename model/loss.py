@@ -39,11 +39,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), dtype=torch.float32, device=hidden.device)
             grad_x = torch.empty_like(x if gradient else x[:0])
             grad_w = torch.zeros_like(w if gradient else w[:0], dtype=torch.float32)
-            grad_b = (
-                torch.zeros_like(bias, dtype=torch.float32)
-                if gradient and bias is not None
-                else None
-            )
+            grad_b: Tensor | None = None
+            if gradient and bias is not None:
+                grad_b = torch.zeros_like(bias, dtype=torch.float32)
             # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
             products = torch.empty(min(rows, len(x)), len(w), dtype=matmul_dtype, device=x.device)
             chances = torch.empty_like(products, dtype=torch.float32)

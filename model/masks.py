@@ -43,11 +43,6 @@ class MaskSpec:
         rest = (self.prefix, self.keys, self.segments, self.query_positions)
         return self.causal and all(part is None for part in rest)
 
-    @property
-    def _of_keys(self) -> Tensor:
-        assert self.segments is not None
-        return self.segments if self.key_segments is None else self.key_segments
-
     def lower(self, x: Tensor, memory: Tensor, blocks: bool) -> Mask:
         """The mask of the tokens x (B, Tq, d) over ``memory`` (B, Tk, d), as is fastest on their
         device; ``blocks``: whether FlexAttention could take it."""
@@ -78,7 +73,8 @@ class MaskSpec:
             visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
             mask = visible if mask is None else mask & visible
         if self.segments is not None:
-            same = self.segments.unsqueeze(-1) == self._of_keys.unsqueeze(1)  # (B, Tq, Tk)
+            of_keys = self.segments if self.key_segments is None else self.key_segments
+            same = self.segments.unsqueeze(-1) == of_keys.unsqueeze(1)  # (B, Tq, Tk)
             mask = same if mask is None else mask & same
         return None if mask is None else mask.unsqueeze(1)
 
@@ -87,14 +83,16 @@ class MaskSpec:
         nobody may attend to. Making them takes a dense mask for a moment."""
         from torch.nn.attention.flex_attention import create_block_mask
 
+        of_keys = self.segments if self.key_segments is None else self.key_segments
+
         def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
             allowed = key <= query if self.causal else key >= 0
             if self.prefix is not None:
                 allowed = allowed | (key < self.prefix[b])
             if self.keys is not None:
                 allowed = allowed & self.keys[b, key]
-            if self.segments is not None:
-                allowed = allowed & (self.segments[b, query] == self._of_keys[b, key])
+            if self.segments is not None and of_keys is not None:
+                allowed = allowed & (self.segments[b, query] == of_keys[b, key])
             return allowed
 
         return create_block_mask(visible, batch, None, queries, keys, device=str(device))

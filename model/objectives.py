@@ -69,8 +69,7 @@ def prefix(rows: Rows, lengths: NDArray[np.int64]) -> Batch:
 
 def random_prefix(rows: Rows, key: int) -> Batch:
     """Prefix LM with a length drawn for each row, uniform over 1 ... T-1."""
-    lengths = generator(key).integers(1, max(2, rows.shape[1]), len(rows))
-    return prefix(rows, lengths)
+    return prefix(rows, generator(key).integers(1, max(2, rows.shape[1]), len(rows)))
 
 
 def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
@@ -85,10 +84,8 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     rows = rows.copy()
     rows[:, 0] = END_OF_TEXT
     chances = np.where(np.arange(rows.shape[1]), random.random(rows.shape), 1.0)  # not the begin
-    # As many places for each row, so that shapes are static, and whatever stands there.
-    predicted = chances.argsort(1)[:, : max(1, round(rate * rows.shape[1]))]  # (B, K)
-    chosen = np.zeros(rows.shape, bool)
-    np.put_along_axis(chosen, predicted, True, 1)
+    last = max(1, round(rate * rows.shape[1])) - 1  # of as many places in each row
+    chosen = chances <= np.partition(chances, last, axis=1)[:, last, None]
     chosen &= (rows >= FIRST_TEXT) & (rows != mask)
     fate = random.random(rows.shape)
     others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
@@ -98,8 +95,7 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     segments, positions = documents(targets == END_OF_TEXT)
     return Batch(
         torch.from_numpy(ids), targets=targets, weights=torch.from_numpy(chosen).float(),
-        predicted=torch.from_numpy(predicted), segments=segments, positions=positions,
-        keys=targets != PAD,
+        segments=segments, positions=positions, keys=targets != PAD,
     )  # fmt: skip
 
 
@@ -145,10 +141,12 @@ def seq2seq(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
 
     Start and end are both <|endoftext|>, as at the two ends of a packed document. Each side is
     padded to its longest sequence; empty sources get one start symbol, so that there is a key.
+    ValueError where a source is without its target, or a target without its source.
     """
-    batch = packed_pairs([[pair] for pair in zip(sources, targets, strict=True)])
-    batch = replace(batch, segments=None, positions=None)
-    return replace(batch, source_segments=None, source_positions=None)
+    if len(sources) != len(targets):
+        raise ValueError(f"There are {len(sources)} sources and {len(targets)} targets, no pairs.")
+    made = packed_pairs([[pair] for pair in zip(sources, targets, strict=True)])
+    return replace(made, segments=None, positions=None, source_segments=None, source_positions=None)
 
 
 def packed_pairs(
@@ -181,7 +179,7 @@ def make_objective(
     if name == "causal":
         return lambda rows, key: causal(rows, document_mask=document_mask)
     if document_mask:
-        raise ValueError(f"document_mask goes with the causal objective, not with {name}.")
+        raise ValueError(f"document_mask is for the causal objective, not {name}.")
     if name == "prefix":
         return random_prefix
     if name == "mlm":

@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from model.batch import Batch
 from model.draws import combine
 from model.training.data import PackedRows, batch_sequences
@@ -53,15 +55,10 @@ class Recipe:
         total = batch.answers()[1].sum().clamp(min=1).item()
         parts = batch.split(self.accumulation * self.processes)
         mine = parts[self.rank * self.accumulation :][: self.accumulation]
-        if self.pinned:
-            mine = [_pinned(part) for part in mine]
+        if self.pinned:  # a GPU copies from such memory while it computes
+            mine = [part.map(Tensor.pin_memory) for part in mine]
         tokens, seen = self.rows.tokens(index), self.rows.read(self.seed, step, self.size)
-        return Prepared(mine, total, tokens, seen, self.flops(batch))
-
-
-def _pinned(batch: Batch) -> Batch:
-    """In memory from which a GPU copies while it computes."""
-    return Batch(**{k: v.pin_memory() for k, v in vars(batch).items() if v is not None})
+        return Prepared(mine, total, tokens, seen, sum(map(self.flops, parts)))
 
 
 class Ahead:

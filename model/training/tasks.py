@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -26,9 +25,7 @@ def pairs(examples: Sequence[Example], architecture: str) -> Batch:
     rows = [[*p, *t, END_OF_TEXT] for p, t in zip(prompts, targets, strict=True)]
     ids, _ = padded(rows, torch.device("cpu"))
     given = np.array([len(prompt) for prompt in prompts])
-    # Nothing is predicted before the shortest prompt's last token.
-    predicted = torch.arange(int(given.min()) - 1, ids.shape[1]).expand(len(rows), -1)
-    return replace(prefix(ids.numpy(), given), predicted=predicted)
+    return prefix(ids.numpy(), given)
 
 
 def labelled(examples: Sequence[Example], config: ModelConfig, both_ways: bool) -> Batch:

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.batch import Batch
-from model.objectives import causal, corrupt, make_objective, mlm, prefix, seq2seq, span_corruption
+from model.objectives import (
+    causal,
+    corrupt,
+    make_objective,
+    mlm,
+    prefix,
+    random_prefix,
+    seq2seq,
+    span_corruption,
+)
 from model.tokens import END_OF_TEXT, PAD
 from tests.model.oracles import tiny, toy_rows
 
@@ -125,6 +134,12 @@ def test_spans_are_cut_as_in_the_textbook():
     source, target = corrupt(sentence, [(2, 7), (8, 11)], ids("<x> <y>"))
     assert words(source) == "I took <x> to <y> his walk ."
     assert words(target) == "<x> my dog , Fido , <y> the park for"
+
+
+@pytest.mark.parametrize(("sources", "targets"), [([[5], [6]], [[7]]), ([], [[7]])])
+def test_a_source_without_its_target_is_no_pair(sources, targets):
+    with pytest.raises(ValueError, match=f"{len(sources)} sources and 1 targets, no pairs"):
+        seq2seq(sources, targets)
 
 
 def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
@@ -304,22 +319,54 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     assert (batch.keys.numpy() == (rows != PAD)).all()
 
 
-def test_all_that_masked_lm_predicts_is_among_the_places_it_names():
+def test_masked_lm_predicts_as_many_tokens_of_each_row():
     rows = toy_rows(6, 32, 40).astype(np.int64)
     rows[-1, 4:] = PAD
     batch = mlm(rows, 2, mask=60, vocab_size=61)
-    assert batch.predicted.shape == (6, 5)  # 15 % of 32
-    assert all(len(set(places)) == 5 for places in batch.predicted.tolist())
-    assert (
-        batch.where_predicted(batch.weights).sum()
-        == batch.weights.sum()
-        == (batch.weights > 0).sum()
-    )
+    chosen = batch.weights.sum(1).tolist()
+    assert max(chosen) <= 5  # 15 % of 32, less those that fall on begin-of-text or padding
+    assert min(chosen[:-1]) > 0
     assert mlm(np.full((1, 8), PAD + 1), 2, mask=60, vocab_size=61).weights.sum() == 1
-    assert (batch.predicted > 0).all() and (batch.weights.sum(1)[:-1] > 0).all()
-    assert torch.equal(
-        batch.where_predicted(batch.ids), torch.gather(batch.ids, 1, batch.predicted)
-    )
+
+
+TEXT = np.random.default_rng(0).integers(PAD + 1, 60, (8, 32))
+SHORT = np.where(np.arange(32) < 20, TEXT, PAD)
+
+
+@pytest.mark.parametrize(
+    ("batch", "most"),
+    [
+        (mlm(TEXT, 2, mask=60, vocab_size=61), 3 / 16),
+        (random_prefix(TEXT, 2), 10 / 16),  # about half
+        (causal(SHORT), 10 / 16),
+        (seq2seq(TEXT.tolist(), [row[: 4 * i].tolist() for i, row in enumerate(TEXT)]), 10 / 16),
+    ],
+)
+def test_logits_are_computed_for_what_is_predicted_and_little_else(batch, most):
+    sparse = batch.sparse()
+    places, weights = sparse.predicted, batch.weights.flatten()
+    assert len(set(places.tolist())) == len(places)  # none twice
+    assert sparse.where_predicted(batch.weights).count_nonzero() == weights.count_nonzero()
+    assert torch.equal(sparse.where_predicted(batch.weights), weights[places])
+    assert torch.equal(sparse.where_predicted(batch.targets), batch.targets.flatten()[places])
+    assert len(places) % -(-len(weights) // 16) == 0 and len(places) <= most * len(weights)
+    parts = sparse.split(4)  # each names places of its own
+    assert sum(part.where_predicted(part.weights).sum() for part in parts) == weights.sum()
+    assert all(part.predicted.max() < part.weights.numel() for part in parts)
+
+
+def test_a_batch_of_which_all_is_predicted_names_no_places():
+    assert causal(TEXT).sparse().predicted is None
+
+
+def test_of_a_batch_of_which_nothing_is_predicted_no_logits_are_computed():
+    batch = causal(np.full((2, 16), PAD)).sparse()
+    model = tiny()
+    assert batch.predicted.shape == (0,)
+    loss = model.loss(batch)
+    loss.backward()
+    assert loss == 0 and not model.head.weight.grad.any()
+    assert torch.equal(model.token_losses(batch), torch.zeros(2, 16))
 
 
 def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():

@@ -105,12 +105,12 @@ def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     objective = "mlm" if architecture == "encoder" else "causal"
     examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
     job = write_job(
-        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=250,
-        batch_size=16, checkpoint_every=250,
+        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=400,
+        batch_size=16, checkpoint_every=400,
     )  # fmt: skip
     code, events = run(job)
     assert code == 0, events
-    model = load(tmp_path / "work" / "checkpoints" / "step-00000250")
+    model = load(tmp_path / "work" / "checkpoints" / "step-00000400")
     test = labelled_texts(50, 3)
     given = np.concatenate([p.argmax(1) for p in label_log_probs(model, test)])
     gold = np.concatenate([[a for a in e.answers if a != UNASKED] for e in test])
