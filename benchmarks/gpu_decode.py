@@ -3,9 +3,10 @@
     python -m benchmarks.gpu_decode [--size 124M] [--prompts 64] [--tokens 128] [--repetitions 5]
 
 Greedy, prompts of mixed length, both with their cache, in turns, in fp32, where texts must be
-equal; then Hallmark in bf16, whose texts part where two words are about as likely. The memory that
-decoding cannot do without, the weights and the filled part of the cache once for every token, is
-set against a large copy measured in the same run (and the maker's data sheet).
+equal, Hallmark also without graphs of steps; then Hallmark in bf16, whose texts part where two
+words are about as likely. Last the texts are scored, in fp32 and in bf16. The memory that decoding
+cannot do without, the weights and the filled part of the cache once for every token, is set against
+a large copy measured in the same run (and the maker's data sheet).
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Callable
+from functools import partial
+from unittest.mock import patch
 
 from benchmarks import gpu
 
 # isort: split
 import numpy as np
+import torch
 
 from benchmarks.decode import exported, hallmark, hugging_face, make_model
-from model.config import ModelConfig
+from model.architecture import Transformer
+from model.config import ModelConfig, Precision
+from model.decoding import generate
 from model.decoding.mode import computing
+from model.decoding.score import token_log_probs
+from model.decoding.stepping import next_logits
 
 Texts = list[list[int]]
 
@@ -31,6 +39,24 @@ def bytes_needed(config: ModelConfig, parameters: int, lengths: list[int], token
     weights = parameters - config.context * config.d_model  # of positions only rows are read
     slots = sum(tokens * length + tokens * (tokens - 1) // 2 for length in lengths)
     return 4 * (tokens * weights + slots * 2 * config.n_layers * config.kv_heads * config.head_dim)
+
+
+def scoring(net: Transformer, texts: Texts, repetitions: int, device: torch.device) -> None:
+    """Scores the texts in both precisions, in turns, and prints how fast."""
+    seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
+
+    def score(precision: Precision) -> None:
+        with computing(net, precision):
+            token_log_probs(net, texts)
+
+    for turn in range(repetitions + 1):
+        for precision, taken in seconds.items():
+            took = gpu.timed(partial(score, precision), device)
+            if turn:  # the first warms up
+                taken.append(took)
+    for precision, taken in seconds.items():
+        speed = sum(map(len, texts)) / statistics.median(taken)
+        print(f"scoring, {precision} {speed:9,.0f} tokens/s")
 
 
 def main() -> None:
@@ -55,6 +81,11 @@ def main() -> None:
         with computing(net, "bf16"):
             return hallmark(net, prompts, options.tokens, False)
 
+    def launched_one_by_one(prompts: Texts) -> Texts:
+        with patch.object(generate, "make_step", lambda net, *_: partial(next_logits, net)):
+            return hallmark(net, prompts, options.tokens, False)
+
+    sides["hallmark, no graphs"] = launched_one_by_one
     sides["hallmark, bf16"] = in_bf16
     random = np.random.default_rng(0)
     prompts = [
@@ -81,12 +112,13 @@ def main() -> None:
         share = f"{needed / middle / bandwidth:.1%} of the bandwidth"
         share += f", {needed / middle / sheet[1]:.1%} of the data sheet's" if sheet else ""
         share = "" if name.endswith("bf16") else f", {share}"  # the bytes are those of fp32
-        print(f"{name:<14} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
+        print(f"{name:<20} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
               f"{new / min(values):,.0f}){share}; {equal} of {options.prompts} texts "
               "equal")  # fmt: skip
     if "transformers" in seconds:
         ratio = statistics.median(seconds["transformers"]) / statistics.median(seconds["hallmark"])
         print(f"hallmark is {ratio:.2f} times as fast")
+    scoring(net, texts["hallmark"], options.repetitions, device)
 
 
 if __name__ == "__main__":

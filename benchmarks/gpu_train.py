@@ -2,11 +2,12 @@
 
     python -m benchmarks.gpu_train [--sizes 124M,350M,774M] [--contexts 1024,2048] [--tokens 65536]
 
-bf16 autocast, fused AdamW, one backward pass a step, no document mask; compiled, and the first of
-all sizes eager, too. The count of
-operations is that of the trainer (model/training/flops.py): matrix products, 6N + 12LdT a token,
-attention not halved for causality; MFU is against the bf16 matrix product of 8192 x 8192 measured
-in the same run, and beside it against the maker's data sheet. Medians of steps after the first.
+bf16 autocast, fused AdamW, one backward pass a step, no document mask, compiled for static shapes;
+the first of all sizes also with one of these off at a time: eager, in fp32, and compiled with
+lengths that may vary. The count of operations is that of the trainer (model/training/flops.py):
+matrix products, 6N + 12LdT a token, attention not halved for causality; MFU is against the bf16
+matrix product of 8192 x 8192 measured in the same run, and beside it against the maker's data
+sheet. Medians of steps after the first. A rehearsal compiles nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +27,26 @@ from model.objectives import causal
 from model.training.flops import training_flops
 from model.training.machine import matmul_ceiling
 
+#: How a step is run: its precision, whether it is compiled, and whether for lengths that vary.
+BEST = "all on"
+HOW: dict[str, tuple[str, bool, bool]] = {
+    BEST: ("bf16", True, False),
+    "eager": ("bf16", False, False),
+    "fp32": ("fp32", True, False),
+    "lengths vary": ("bf16", True, True),
+}
+
 
 def steps_of(
-    config: ModelConfig, batch: int, steps: int, device: torch.device, compiled: bool
+    config: ModelConfig, batch: int, steps: int, device: torch.device, how: str, compiles: bool
 ) -> tuple[Transformer, list[float], float]:
     """The model, seconds of each step after two to warm up, and the last loss."""
     torch.manual_seed(0)
     with torch.device(device):
         net = Transformer(config)
-    step = ours(net, "bf16", compiled)
+    torch.compiler.reset()  # a function is compiled anew for so many models and no more
+    precision, compiled, vary = HOW[how]
+    step = ours(net, precision, compiled and compiles, vary)
     random = np.random.default_rng(0)
     rows = [random.integers(2, config.vocab_size, (batch, config.context)) for _ in range(4)]
     losses: list[float] = []
@@ -62,18 +74,19 @@ def main() -> None:
     ceiling = matmul_ceiling(device, torch.bfloat16)
     sheet = gpu.data_sheet(device)
     print(f"{gpu.headline(device)}; bf16 ceiling measured {ceiling / 1e12:.0f} TFLOP/s")
-    print("| parameters | context | batch | compiled | tokens/s | MFU | of data sheet | GiB | "
+    print("| parameters | context | batch | how | tokens/s | MFU | of data sheet | GiB | "
           "last loss |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|")
-    todo = [(size, context, True) for size in sizes for context in contexts]
-    todo.insert(0, (*todo[0][:2], False))  # the same without, beside it
-    for number, (size, context, compiled) in enumerate(todo):
+    todo = [(size, context, BEST) for size in sizes for context in contexts]
+    todo[1:1] = [(*todo[0][:2], how) for how in HOW if how != BEST]  # beside it
+    for number, (size, context, how) in enumerate(todo):
         if gpu.late(options, ", ".join(f"{one[0]} at {one[1]}" for one in todo[number:])):
             break
         config = ModelConfig(**sizes[size], context=context)  # type: ignore[arg-type]
         batch = options.tokens // context
-        compiled = compiled and not options.rehearse
-        net, seconds, loss = steps_of(config, batch, options.steps, device, compiled)
+        net, seconds, loss = steps_of(
+            config, batch, options.steps, device, how, not options.rehearse
+        )
         speed = batch * context / statistics.median(seconds)
         read = causal(np.zeros((batch, context), np.int64))
         flops = training_flops(net, read) / statistics.median(seconds)
@@ -81,7 +94,7 @@ def main() -> None:
         of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
         print(
             f"| {net.parameter_count()['total']:,} | {context} | {batch} | "
-            f"{'yes' if compiled else 'no'} | {speed:,.0f} | {flops / ceiling:.1%} | {of_sheet} | "
+            f"{how} | {speed:,.0f} | {flops / ceiling:.1%} | {of_sheet} | "
             f"{memory:.1f} | {loss:.3f} |",
             flush=True,
         )

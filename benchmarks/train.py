@@ -71,10 +71,11 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def ours(net: Transformer, precision: str, compiled: bool) -> Step:
+def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None = None) -> Step:
+    """``dynamic``: as torch.compile takes it; the trainer compiles packed rows with False."""
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
-    loss_of = torch.compile(net.loss) if compiled else net.loss
+    loss_of = torch.compile(net.loss, dynamic=dynamic) if compiled else net.loss
 
     def step(rows: np.ndarray, rate: float) -> float:
         batch = causal(rows)

@@ -33,11 +33,7 @@ class Attention(nn.Module):
         self.kernel: Callable[..., Tensor] = kernels.attention
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Mask,
-        rotation: Rotation | None = None,
-        memory: Tensor | None = None,
+        self, x: Tensor, mask: Mask, rotation: Rotation | None = None, memory: Tensor | None = None
     ) -> Tensor:
         """x (B, Tq, d) to (B, Tq, d); memory is (B, Tk, d)."""
         if memory is None:

@@ -180,8 +180,7 @@ class TrainConfig:
     ``steps`` are the optimizer's, and ``optimizer`` is which. ``schedule`` is how the learning rate
     goes from warm-up to the end. ``beta1`` and ``beta2`` are AdamW's (Loshchilov & Hutter 2019),
     and ``clip`` is the norm that a gradient is cut to. ``seed`` decides weights, order of the rows,
-    masks and dropout. ``device`` auto is a GPU where there is one. ``validate_every`` is the steps
-    between validations.
+    masks and dropout. ``device`` auto is a GPU where there is one; ``validate_every`` is in steps.
 
     ``batch_size`` counts the sequences of one optimizer step; ``accumulation`` splits them into
     equal micro-batches and changes memory, not the mathematics. ``warmup`` is in steps.
@@ -209,7 +208,7 @@ class TrainConfig:
     than ``spike`` times (at least 1; 0: never) its running mean; ``divergence`` says whether
     training then stops, or skips the step. Checkpoints are left every ``checkpoint_every`` steps
     and, ``log_spaced``, at 1, 2, 4, 8, … With each a state is saved, from which a killed training
-    goes on, and another one every ``state_every`` steps (0: none); the last two are kept.
+    goes on, and another one every ``state_every`` steps (0: none); ``keep_states`` of them stay.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -237,6 +236,7 @@ class TrainConfig:
     checkpoint_every: Steps = 100
     log_spaced: bool = False
     state_every: NoneOrMany = 0
+    keep_states: Few = 2
     validate_every: Steps = 100
     validation_sequences: NoneOrMany = 256
     document_mask: bool = False
@@ -298,7 +298,7 @@ def span_count(length: int) -> int:
 CHANGE_NO_BATCH = frozenset(
     ("accumulation", "recompute", "compile", "device", "threads", "processes", "parallel",
      "checkpoint_every", "log_spaced", "state_every", "validate_every", "validation_sequences",
-     "samples", "sample_tokens")
+     "samples", "sample_tokens", "keep_states")
 )  # fmt: skip
 
 #: Settings by which the rate of a step may depend on how many are still to come; see

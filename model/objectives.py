@@ -1,13 +1,14 @@
 """Objectives: pure functions from packed tokens to one frozen Batch.
 
-The trainer never asks which. Draws hang on a ``key`` and on a document's place in the rows, not on
-what else stands there: the same rows and key give the same batch.
+The trainer never asks which. Draws hang on a ``key``, on the row's number, counted from ``first``,
+and on a document's place in it, not on other rows: a batch may be made in parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,12 +68,16 @@ def prefix(rows: Rows, lengths: NDArray[np.int64]) -> Batch:
     return replace(batch, weights=weights, prefix=given)
 
 
-def random_prefix(rows: Rows, key: int) -> Batch:
+def random_prefix(rows: Rows, key: int, first: int = 0) -> Batch:
     """Prefix LM with a length drawn for each row, uniform over 1 ... T-1."""
-    return prefix(rows, generator(key).integers(1, max(2, rows.shape[1]), len(rows)))
+    end = max(2, rows.shape[1])
+    lengths = [generator(key, first + i).integers(1, end) for i in range(len(rows))]
+    return prefix(rows, np.array(lengths))
 
 
-def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15) -> Batch:
+def mlm(
+    rows: Rows, key: int, first: int = 0, *, mask: int, vocab_size: int, rate: float = 0.15
+) -> Batch:
     """Masked LM (Devlin et al. 2019): predict 15 % of each row's places, chosen at random.
 
     Of the chosen 80 % become the ``mask`` token, 10 % a random token, 10 % stay. Begin-of-text and
@@ -80,15 +85,15 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     document, and positions count from there, as in texts that the model is asked about later. These
     begin with begin-of-text, as does every row: it replaces a token of one that goes on a document.
     """
-    random = generator(key)
-    rows = rows.copy()
+    rows, width = rows.copy(), rows.shape[1]
     rows[:, 0] = END_OF_TEXT
-    chances = np.where(np.arange(rows.shape[1]), random.random(rows.shape), 1.0)  # not the begin
-    last = max(1, round(rate * rows.shape[1])) - 1  # of as many places in each row
+    draws = [generator(key, first + i).random((3, width)) for i in range(len(rows))]
+    chances, fate, words = np.stack(draws, 1)  # (B, T) each
+    chances[:, 0] = 1.0  # not the begin
+    last = max(1, round(rate * width)) - 1  # of as many places in each row
     chosen = chances <= np.partition(chances, last, axis=1)[:, last, None]
     chosen &= (rows >= FIRST_TEXT) & (rows != mask)
-    fate = random.random(rows.shape)
-    others = random.integers(FIRST_TEXT, vocab_size, rows.shape)
+    others = FIRST_TEXT + (words * (vocab_size - FIRST_TEXT)).astype(np.int64)
     ids = np.where(chosen & (fate < 0.8), mask, rows)
     ids = np.where(chosen & (fate >= 0.8) & (fate < 0.9), others, ids)
     targets = torch.from_numpy(rows)
@@ -99,7 +104,7 @@ def mlm(rows: Rows, key: int, *, mask: int, vocab_size: int, rate: float = 0.15)
     )  # fmt: skip
 
 
-def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
+def span_corruption(rows: Rows, key: int, first: int = 0, *, sentinels: Sequence[int]) -> Batch:
     """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
@@ -111,7 +116,7 @@ def span_corruption(rows: Rows, key: int, *, sentinels: Sequence[int]) -> Batch:
     for i, row in enumerate(rows):
         begins = [0, *np.flatnonzero(row == END_OF_TEXT)]
         texts = [text[text >= FIRST_TEXT].tolist() for text in np.split(row, begins[1:])]
-        pairs.append([corrupt(text, _spans(len(text), generator(key, i, begin)), sentinels)
+        pairs.append([corrupt(text, _spans(len(text), generator(key, first + i, begin)), sentinels)
                       for begin, text in zip(begins, texts, strict=True) if text]
                      or [([], [])])  # fmt: skip
     # So that a training has few shapes: sources as long as a row, targets some eighths of it.
@@ -170,14 +175,14 @@ def packed_pairs(
 def make_objective(
     name: Objective, *, document_mask: bool, context: int, vocab_size: int,
     token_id: Callable[[str], int | None],
-) -> Callable[[Rows, int], Batch]:  # fmt: skip
-    """The function (rows, key) -> Batch that a config names, for rows of ``context`` tokens.
+) -> Callable[[Rows, int, int], Batch]:  # fmt: skip
+    """The function (rows, key, first) -> Batch that a config names, for rows of ``context`` tokens.
 
     ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
     and so on, one for each span of a row; ValueError where the tokenizer lacks them.
     """
     if name == "causal":
-        return lambda rows, key: causal(rows, document_mask=document_mask)
+        return lambda rows, key, first: causal(rows, document_mask=document_mask)
     if document_mask:
         raise ValueError(f"document_mask is for the causal objective, not {name}.")
     if name == "prefix":
@@ -186,7 +191,7 @@ def make_objective(
         mask = token_id("<|mask|>")
         if mask is None:
             raise ValueError("Masked LM needs a tokenizer made for it, and this has no <|mask|>.")
-        return lambda rows, key: mlm(rows, key, mask=mask, vocab_size=vocab_size)
+        return partial(mlm, mask=mask, vocab_size=vocab_size)
     if name == "seq2seq":
         raise ValueError("The objective seq2seq learns from pairs, not from packed text.")
     needed = span_count(context)
@@ -199,7 +204,7 @@ def make_objective(
             f"<|sentinel_0|> and so on, and it has {len(sentinels)}; {span_count(most)} are enough "
             f"for a context of {most}."
         )
-    return lambda rows, key: span_corruption(rows, key, sentinels=sentinels)
+    return partial(span_corruption, sentinels=sentinels)
 
 
 def _spans(length: int, random: np.random.Generator) -> list[tuple[int, int]]:

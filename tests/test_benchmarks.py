@@ -54,8 +54,10 @@ def test_without_a_gpu_they_say_so(name, monkeypatch):
 def test_training_speed_is_a_table():
     done = bench("gpu_train", "--rehearse")
     assert done.returncode == 0, done.stderr
-    row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
-    assert row[1:4] == ["64", "4", "no"] and float(row[5].rstrip("%")) > 0
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:]]
+    assert [row[3] for row in rows] == ["all on", "eager", "fp32", "lengths vary"]
+    assert all(row[1:3] == ["64", "4"] and float(row[5].rstrip("%")) > 0 for row in rows)
+    assert len({row[-1] for row in rows if row[3] != "fp32"}) == 1  # the same last loss
 
 
 def test_what_the_minutes_leave_undone_is_said():
@@ -69,10 +71,11 @@ def test_what_is_spared_changes_no_loss():
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:]]
     assert [row[0] for row in rows] == [
-        "masked LM, logits", "documents, blocks", "documents or none", "padded vocabulary",
+        "masked LM, logits", "prefix LM, logits", "documents, blocks",
+        "documents or none", "padded vocabulary",
     ]  # fmt: skip
     losses = {row[0]: [float(loss) for loss in row[4].split(", ")] for row in rows}
-    for name in ("masked LM, logits", "documents, blocks"):
+    for name in ("masked LM, logits", "prefix LM, logits", "documents, blocks"):
         assert losses[name][0] == pytest.approx(losses[name][1], abs=0.02)
 
 
@@ -89,7 +92,11 @@ def test_what_training_waits_for_is_switched_on_one_at_a_time():
 def test_decoding_gives_equal_texts():
     done = bench("gpu_decode", "--rehearse", "--prompts", "6")
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"(\d+) of 6 texts equal", done.stdout)[:2] == ["6", "6"]
+    assert re.findall(r"(\d+) of 6 texts equal", done.stdout)[:3] == ["6", "6", "6"]
+    assert all(
+        float(speed.replace(",", "")) > 0
+        for speed in re.findall(r"scoring, \S+ +([\d,]+)", done.stdout)
+    )
 
 
 def test_the_real_run_leaves_its_log_and_says_where_the_loss_was_lowest(tmp_path):

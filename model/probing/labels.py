@@ -26,7 +26,7 @@ def label_log_probs(
     device = model.embedding.weight.device
     results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]
     for chosen in by_length([len(example.ids) for example in examples], batch_tokens):
-        batch = make([examples[i] for i in chosen], 0).to(device)
+        batch = make([examples[i] for i in chosen], 0, 0).to(device)
         asked = batch.answers()[1] > 0  # (B, T)
         log_p = model.logits(model(batch)[asked]).float().log_softmax(-1)  # (asked, labels)
         ends = asked.sum(1).cumsum(0)[:-1].tolist()

@@ -19,13 +19,13 @@ from model.training.examples import ExampleRows
 class Prepared:
     """The batch of a step, as one process computes it.
 
-    parts: its own micro-batches, pinned where they go to a GPU. Of the whole batch, total: the sum
-    of its weights; tokens: positions of its rows; seen: those of all steps to this one; flops: of
-    the step.
+    parts: its own micro-batches, pinned where they go to a GPU; weight: the sum of their weights.
+    Of the whole batch, tokens: positions of its rows; seen: those of all steps to this one; flops:
+    of the step, if every process computes as much.
     """
 
     parts: list[Batch]
-    total: float
+    weight: float
     tokens: int
     seen: int
     flops: int
@@ -35,12 +35,11 @@ class Prepared:
 class Recipe:
     """How the batch of a step is made: a pure function of the step.
 
-    The whole batch is drawn in every process, for its draws and its weights' sum are one; only the
-    own share of ``accumulation`` micro-batches is kept, pinned and moved.
+    Each process reads and makes its own share of the rows alone, ``accumulation`` micro-batches.
     """
 
     rows: PackedRows | ExampleRows
-    objective: Callable[[Any, int], Batch]
+    objective: Callable[[Any, int, int], Batch]
     seed: int
     size: int  # rows of a batch
     accumulation: int
@@ -51,14 +50,16 @@ class Recipe:
 
     def __call__(self, step: int) -> Prepared:
         index = batch_sequences(self.seed, step, self.size, len(self.rows))
-        batch = self.objective(self.rows.rows(index), int(combine(self.seed, step)[0]))
-        total = batch.answers()[1].sum().clamp(min=1).item()
-        parts = batch.split(self.accumulation * self.processes)
-        mine = parts[self.rank * self.accumulation :][: self.accumulation]
+        share = self.size // self.processes
+        first = self.rank * share
+        own = self.rows.rows(index[first : first + share])
+        batch = self.objective(own, int(combine(self.seed, step)[0]), first)
+        parts = batch.split(self.accumulation)
+        flops = self.processes * sum(map(self.flops, parts))
         if self.pinned:  # a GPU copies from such memory while it computes
-            mine = [part.map(Tensor.pin_memory) for part in mine]
+            parts = [part.map(Tensor.pin_memory) for part in parts]
         tokens, seen = self.rows.tokens(index), self.rows.read(self.seed, step, self.size)
-        return Prepared(mine, total, tokens, seen, sum(map(self.flops, parts)))
+        return Prepared(parts, batch.answers()[1].sum().item(), tokens, seen, flops)
 
 
 class Ahead:

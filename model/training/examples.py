@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def write_examples(path: Path, examples: Iterable[Example]) -> None:
 
 
 class ExampleRows:
-    """Examples, mapped from a file, with its digest; for the trainer what ``PackedRows`` is."""
+    """Examples, mapped from a file; for the trainer what ``PackedRows`` is."""
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
         """ValueError where the file holds no examples, or none that this model can learn from."""
@@ -103,8 +104,6 @@ class ExampleRows:
         if not len(table):
             raise ValueError(f"{path} holds no examples: there is nothing to learn from.")
         self._check(config)
-        with path.open("rb") as file:
-            self.digest = hashlib.file_digest(file, "sha256").hexdigest()
         pair = 0 if config.labels else 1
         self.lengths = self._ids.lengths + pair * self._answers.lengths  # (n,) tokens
         self._walked: tuple[object, Int64] = None, np.zeros(1, np.int64)
@@ -130,6 +129,12 @@ class ExampleRows:
                 f"{self.path}: example {row} has {read[row]} tokens and {asked[row]} answers, "
                 f"which a context of {config.context} does not hold."
             )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def __len__(self) -> int:
         return len(self.first)

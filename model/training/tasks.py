@@ -49,9 +49,9 @@ def labelled(examples: Sequence[Example], config: ModelConfig, both_ways: bool) 
 
 def make_task(
     config: ModelConfig, objective: Objective | None
-) -> Callable[[Sequence[Example], int], Batch]:
-    """The function (examples, key) -> Batch for a model: labels where it has some, else pairs. It
-    draws nothing, and the key does not count."""
+) -> Callable[[Sequence[Example], int, int], Batch]:
+    """The function (examples, key, first) -> Batch for a model: labels where it has some, else
+    pairs. It draws nothing, and neither number counts."""
     if config.labels:
-        return lambda examples, key: labelled(examples, config, objective == "prefix")
-    return lambda examples, key: pairs(examples, config.architecture)
+        return lambda examples, key, first: labelled(examples, config, objective == "prefix")
+    return lambda examples, key, first: pairs(examples, config.architecture)

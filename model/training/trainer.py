@@ -58,7 +58,7 @@ class Trainer:
         self.dtype = choose_precision(config.precision, self.device)
         self.words = checkpoint.check_tokenizer(self.tokenizer, job.model.vocab_size)
         check(job, world.size)
-        self.objective: Callable[[Any, int], Batch]
+        self.objective: Callable[[Any, int, int], Batch]
         if job.examples:
             self.objective = make_task(job.model, config.objective)
         else:
@@ -117,7 +117,7 @@ class Trainer:
         self.identity = {
             "model": to_dict(self.model_config),
             "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
-            "data": [rows.digest for rows in found.values()],
+            "data": [rows.digest for rows in found.values()] if self.world.first else None,
             "start": _digest(start) if start and self.world.first else None,
             "frozen": self.frozen,
         }
@@ -246,9 +246,11 @@ class Trainer:
         set_rate(self.optimizers, rate)
         self.model.train(not self.frozen)  # features are read as they will be, without dropout
         loss = torch.zeros((), device=self.device)
+        weight = torch.full((), made.weight, dtype=torch.float64, device=self.device)
+        total = self.world.sum_on_device(weight).clamp(min=1).float()
         for i, part in enumerate(made.parts):
             with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):
-                loss += self._backward(part.to(self.device), made.total)
+                loss += self._backward(part.to(self.device), total)
         norm = clip(self.model.parameters(), self.config.clip)
         read = Reading(self.world.sum_on_device(loss), norm)
         figures = Figures(step, rate, made.tokens, made.seen, made.flops, read)
@@ -297,7 +299,7 @@ class Trainer:
             )
         self._tell("skipped", step=step, message=f"{what}: the step is skipped")
 
-    def _backward(self, batch: Batch, total: float) -> torch.Tensor:
+    def _backward(self, batch: Batch, total: torch.Tensor) -> torch.Tensor:
         """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
         with self._autocast():
             loss: torch.Tensor = self.loss(batch) / total
@@ -333,7 +335,7 @@ class Trainer:
         batch = None
         if self.model.encoder is not None:
             rows = self.validator.rows if self.validator else self.train_rows
-            batch = self.objective(rows.rows(rows.spread(config.samples)), 0)
+            batch = self.objective(rows.rows(rows.spread(config.samples)), 0, 0)
         written = write_samples(
             model, self.words, count=config.samples, tokens=config.sample_tokens,
             seed=config.seed, batch=batch, precision=config.precision,

@@ -90,7 +90,7 @@ class Validator:
     def __init__(
         self,
         rows: PackedRows | ExampleRows,
-        objective: Callable[[Any, int], Batch],
+        objective: Callable[[Any, int, int], Batch],
         lengths: NDArray[np.int32],
         *,
         sequences: int,
@@ -123,7 +123,8 @@ class Validator:
         sums = np.zeros((len(self.groups) + 1, 3))  # nats, tokens, bytes; the last row is of all
         predicted = np.zeros(2)  # nats, tokens of everything predicted
         for index, real in self._turns():
-            batch = self.objective(self.rows.rows(index), int(index[0])).sparse()  # the same draws
+            # Its own key, and so the same draws each time.
+            batch = self.objective(self.rows.rows(index), int(index[0]), 0).sparse()
             targets, scale = batch.answers()
             weights = scale.double().numpy() * real
             nats = model.token_losses(batch.to(device)).double().cpu().numpy() * weights  # (B, T)

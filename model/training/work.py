@@ -24,8 +24,6 @@ from model.training.schedule import same_rates, settled
 FORMAT = 5
 STATES = "state"
 LEFT = ("checkpoints", "log", "validation", "samples")
-#: How many of the newest states are kept.
-NEWEST = 2
 
 Header = dict[str, Any]
 
@@ -110,9 +108,9 @@ def find_state(work: Path, identity: dict[str, Any], config: TrainConfig) -> int
 
 
 def remove_old_states(work: Path, config: TrainConfig) -> None:
-    """Keep the NEWEST, and the last before the rate decays: a longer training goes on from that."""
+    """Keep the newest, and the last before the rate decays: a longer training goes on from that."""
     for age, step in enumerate(states(work)):
-        if age >= NEWEST and not (config.schedule == "wsd" and step == settled(config)):
+        if age >= config.keep_states and not (config.schedule == "wsd" and step == settled(config)):
             shutil.rmtree(work / STATES / step_name(step))
 
 

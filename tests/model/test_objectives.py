@@ -61,7 +61,7 @@ def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
     rows[:, [0, 20, 40]] = END_OF_TEXT
     gone = rows.copy()
     gone[1, 20:40] = gone[2, :20] = gone[3] = PAD
-    before, after = (made(name, 64)(r, key) for r in (rows, gone))
+    before, after = (made(name, 64)(r, key, 0) for r in (rows, gone))
     same = gone != PAD
     assert not after.weights[torch.from_numpy(~same)].any()
     same[:, 0] |= name == "mlm"  # where rows begin anyhow
@@ -406,7 +406,7 @@ def test_a_batch_is_a_function_of_rows_and_key(name):
         token_id={"<|mask|>": 47, "<|sentinel_0|>": 48, "<|sentinel_1|>": 49}.get,
     )
     rows = toy_rows(8, 32, 40).astype(np.int64)
-    first, again, other = (objective(rows.copy(), key) for key in (3, 3, 4))
+    one, again, other = (objective(rows.copy(), key, 0) for key in (3, 3, 4))
 
     def same(a, b):
         return all(
@@ -414,8 +414,17 @@ def test_a_batch_is_a_function_of_rows_and_key(name):
             for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
         )
 
-    assert same(first, again)
-    assert same(first, other) == (name == "causal")
+    assert same(one, again)
+    assert same(one, other) == (name == "causal")
+    behind = objective(rows[5:].copy(), 3, 5)  # a batch made in parts; targets may be narrower
+    for name, tensor in vars(behind).items():
+        assert tensor is None or same_but_for_padding(tensor, getattr(one, name)[5:])
+
+
+def same_but_for_padding(a, b):
+    if a.ndim > 1:
+        a, b = a[:, : min(a.shape[1], b.shape[1])], b[:, : min(a.shape[1], b.shape[1])]
+    return torch.equal(a, b)
 
 
 def test_micro_batches_put_together_are_the_batch():

@@ -111,7 +111,7 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
     auto = transformers.AutoModelForSequenceClassification
     theirs = auto.from_pretrained(tmp_path / "theirs").eval()
     text, first = [0, 5, 6, 0, 8], 3
-    batch = make_task(config, "mlm")([Example(text, [1] + [UNASKED] * 4, first)], 0)
+    batch = make_task(config, "mlm")([Example(text, [1] + [UNASKED] * 4, first)], 0, 0)
     types = torch.tensor([[0, 0, 0, 1, 1]])
     expected = theirs(torch.tensor([text]), token_type_ids=types).logits
     ours = model.logits(model(batch))[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ def recipe(folder, **changes):
     path = folder / "rows.bin"
     path.write_bytes(toy_rows(30, 16, 61).tobytes())
 
-    def objective(rows, key):
-        return mlm(rows, key, mask=60, vocab_size=61)
+    def objective(rows, key, first):
+        return mlm(rows, key, first, mask=60, vocab_size=61)
 
     given = {"seed": 3, "size": 8, "accumulation": 1, "rank": 0, "processes": 1}
     return Recipe(
@@ -34,22 +35,37 @@ def test_a_batch_is_that_of_its_step(tmp_path):
     for step in (1, 2, 3, 4):
         made = ahead.of(step)
         index = batch_sequences(3, step, 8, 30)
-        expected = how.objective(how.rows.rows(index), int(combine(3, step)[0]))
+        expected = how.objective(how.rows.rows(index), int(combine(3, step)[0]), 0).sparse()
         (part,) = made.parts
         for name, tensor in vars(expected).items():
             assert tensor is None or torch.equal(getattr(part, name), tensor)
-        assert made.total == expected.weights.sum().item()
+        assert made.weight == expected.weights.sum().item()
         assert (made.tokens, made.flops) == (8 * 16, 8 * 16)
     ahead.close()
 
 
-def test_processes_share_a_batch_and_know_the_weights_of_all_of_it(tmp_path):
+def test_processes_make_the_rows_of_their_share_alone_and_together_the_batch(tmp_path):
     (whole,) = recipe(tmp_path)(5).parts
-    shares = [recipe(tmp_path, accumulation=2, rank=rank, processes=2)(5) for rank in (0, 1)]
+    read = []
+
+    def shared(rank):
+        how = recipe(tmp_path, accumulation=2, rank=rank, processes=2)
+
+        def objective(rows, key, first):
+            read.append((len(rows), first))
+            return how.objective(rows, key, first)
+
+        return replace(how, objective=objective)(5)
+
+    shares = [shared(rank) for rank in (0, 1)]
+    assert read == [(4, 0), (4, 4)]
     parts = [part for share in shares for part in share.parts]
     assert [len(part.ids) for part in parts] == [2, 2, 2, 2]
-    assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
-    assert {share.total for share in shares} == {whole.weights.sum().item()}
+    for name in ("ids", "targets", "weights"):
+        assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
+    assert sum(share.weight for share in shares) == whole.weights.sum().item()
+    assert [share.tokens for share in shares] == [8 * 16] * 2  # what is logged is of all
+    assert [share.flops for share in shares] == [8 * 16] * 2
 
 
 def test_one_step_is_made_ahead_and_none_behind_the_last():

@@ -52,7 +52,7 @@ def test_a_prefix_lm_sees_the_source_in_full_and_learns_the_target_and_its_end()
 @torch.no_grad()
 def test_an_encoder_decoder_reads_the_source_and_learns_the_target_and_its_end():
     model = tiny(architecture="encoder_decoder")
-    batch = make_task(model.config, "seq2seq")(PAIRS, 7)
+    batch = make_task(model.config, "seq2seq")(PAIRS, 7, 0)
     expected = 0.0
     for source, target, _ in PAIRS:
         alone = Batch(torch.tensor([[0, *target]]), source=torch.tensor([source]))
@@ -68,7 +68,7 @@ def test_the_labels_that_are_asked_for_are_those_that_are_learnt(architecture):
     stack = "encoder" if architecture == "encoder" else "decoder"
     model = tiny(architecture=stack, **LABELS)
     examples = [Example([0, 5, 6, 7], [UNASKED, 2, UNASKED, 0]), Example([0, 9], [1, UNASKED])]
-    batch = make_task(model.config, objective)(examples, 0)
+    batch = make_task(model.config, objective)(examples, 0, 0)
     expected = 0.0
     for ids, answers, _ in examples:
         prefix = torch.tensor([len(ids)]) if architecture == "prefix" else None

@@ -63,7 +63,7 @@ def test_a_transform_before_the_output_layer_counts():
 def test_a_frozen_body_has_no_backward_pass(transform):
     model = tiny(architecture="encoder", labels=("a", "b", "c"), tie_embeddings=False,
                  head_transform=transform)  # fmt: skip
-    batch = make_task(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0)
+    batch = make_task(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0)
     learning = training_flops(model, batch)
     assert learning == counted(model, batch)
     freeze_body(model)

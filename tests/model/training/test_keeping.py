@@ -124,6 +124,16 @@ def test_states_come_more_often_than_checkpoints_where_asked_for(inputs, tmp_pat
     assert log(work)["step"].to_pylist() == list(range(1, 21))
 
 
+def test_as_many_states_stay_as_are_asked_for(inputs, tmp_path):
+    """And a training goes on from a state of one that kept another number."""
+    work, settings = tmp_path / "work", {"checkpoint_every": 5, "schedule": "constant"}
+    assert run(write_job(inputs, work, steps=20, keep_states=3, **settings))[0] == 0
+    assert states(work) == [20, 15, 10]
+    code, events = run(write_job(inputs, work, steps=25, keep_states=1, **settings))
+    assert code == 0 and events[0]["resumed"] and events[0]["step"] == 20
+    assert states(work) == [25]
+
+
 @pytest.mark.parametrize("every", [1, 7])
 def test_where_training_stops_nothing_of_the_step_that_diverged_is_kept(inputs, tmp_path, every):
     """Though the step after it may have begun when that is seen."""

@@ -73,7 +73,7 @@ def expected(model, rows, spans, chosen, shift, batch_of):
 def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     model, spans = tiny(context=CONTEXT), spans_of(rows)
     validator = Validator(
-        rows, lambda r, key: causal(r), LENGTHS, sequences=5, shift=1,
+        rows, lambda r, key, first: causal(r), LENGTHS, sequences=5, shift=1,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
     measured = validator.measure(model)
@@ -101,15 +101,15 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
 def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
     model, spans = tiny(context=CONTEXT, architecture="encoder"), spans_of(rows)
 
-    def objective(index, key):
-        return mlm(index, key, mask=60, vocab_size=61, rate=0.5)
+    def objective(index, key, first):
+        return mlm(index, key, first, mask=60, vocab_size=61, rate=0.5)
 
     validator = Validator(
         rows, objective, LENGTHS, sequences=0, shift=0,
         groups=groups_file(tmp_path, spans), world=World(),
     )  # fmt: skip
     found = {(r["kind"], r["name"]): r for r in validator.measure(model).rows}
-    drawn = objective(rows.rows(np.arange(9)), 0).split(9)  # fewer than are drawn for together
+    drawn = objective(rows.rows(np.arange(9)), 0, 0).split(9)  # fewer than are drawn for together
     by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
     for key, (tokens, size, nats) in by_hand.items():
         assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
@@ -118,7 +118,7 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
 
 def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
     validator = Validator(
-        rows, lambda r, key: causal(r), LENGTHS, sequences=0, shift=None,
+        rows, lambda r, key, first: causal(r), LENGTHS, sequences=0, shift=None,
         groups=groups_file(tmp_path, spans_of(rows)), world=World(),
     )  # fmt: skip
     (found,) = validator.measure(tiny(context=16)).rows
