@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.architecture import Block, Transformer
 from model.attention import Attention
@@ -90,13 +90,19 @@ def prompt_lengths(model: Transformer, lengths: Sequence[int] | Tensor) -> Tenso
 def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:
     """As ``model(batch)``, (B, T, d), of tokens that go to the cache's slots and see the filled.
 
-    A source is read where the batch has one; the cache keeps what cross-attention needs of it.
+    A source is read where the batch has one; the cache keeps what cross-attention needs of it. Of a
+    model in shards every process reads the same; a block is gathered while it is its turn.
     """
     assert model.decoder is not None
     blocks = cast(list[Block], model.decoder.blocks)
+    _gather(model)  # what belongs to no block, until the next training step
     if batch.source is not None:
         states = model.encode(batch)
-        cache.memory = [block.cross.keys_values(states) for block in blocks]
+        cache.memory = []
+        for block in blocks:
+            _gather(block)
+            cache.memory.append(block.cross.keys_values(states))
+            _gather(block, whole=False)
         cache.memory_keys = batch.source_keys
     elif model.encoder is not None and not cache.memory:
         raise ValueError("An encoder-decoder needs a source.")
@@ -105,13 +111,23 @@ def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:
     keys = cache.memory_keys
     real = None if keys is None else keys[:, None, None]  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
+        _gather(block)
         attend = partial(_attend, block.attention, mask, rotation, cache, cache.layers[i])
         x = block.residual(x, block.attention_norm, attend)
         if cache.memory:
             attend = partial(_attend_memory, block.cross, real, *cache.memory[i])
             x = block.residual(x, block.cross_norm, attend)
         x = block.residual(x, block.feed_forward_norm, block.feed_forward)
+        _gather(block, whole=False)
     return model.transform(model.decoder.norm(x))  # type: ignore[no-any-return]
+
+
+def _gather(module: nn.Module, whole: bool = True) -> None:
+    """Gather the weights of a module that FSDP cuts into shards, or let them go. By itself it does
+    so around ``forward``, which is not called here."""
+    if hasattr(module, "unshard"):
+        change: Any = module.unshard if whole else module.reshard
+        change()
 
 
 def _attend(

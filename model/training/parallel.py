@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Parallel
-from model.interchange.unset import unset
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -126,25 +125,6 @@ class World:
             dist.gather(padded, pieces)
             return torch.cat(pieces)[: len(tensor)].cpu() if pieces else None
         return tensor.detach().to("cpu", copy=True).contiguous() if self.first else None
-
-    def gathered(self, model: Transformer) -> Transformer | None:
-        """A model for the first process alone, gathered where it is cut into shards; None in the
-        others. All must ask.
-
-        It stands on that process's device, beside its shard: what fits only in shards is trained
-        without samples.
-        """
-        if not any(True for _ in _sharded(model)):
-            return model if self.first else None
-        weights = {name: self.to_first(p) for name, p in model.named_parameters()}
-        if not self.first:
-            return None
-        copy = unset(model.config, model.embedding.weight.device)
-        if model.config.tie_embeddings:
-            weights["head.weight"] = weights["embedding.weight"]
-        copy.load_state_dict(weights)
-        copy.objective, copy.pairs = model.objective, model.pairs
-        return copy
 
     def stack(self, values: Tensor) -> list[Tensor]:
         """The tensor (on the CPU) of every process, by rank."""

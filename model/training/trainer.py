@@ -162,8 +162,9 @@ class Trainer:
                 stack.recompute = self.config.recompute
         self.parameters = model.parameter_count()["total"]
         kind, z_loss = self.config.parallel, self.config.z_loss
-        shards = kind == "fsdp" and self.world.size > 1
-        self.compiled = choose_compile(self.config.compile, self.device, shards or job.examples)
+        self.shards = kind == "fsdp" and self.world.size > 1
+        unmeasured = self.shards or job.examples
+        self.compiled = choose_compile(self.config.compile, self.device, unmeasured)
         # Packed rows have one shape, or a few; examples a length of their own in each batch.
         self.loss = self.world.wrap(self.model, kind, self.compiled, z_loss, not job.examples)
 
@@ -325,19 +326,18 @@ class Trainer:
         return measured.bits_per_token
 
     def _write_samples(self) -> None:
-        """Let the model write, in the first process; an encoder or a model of labels cannot."""
-        config = self.config
+        """Let the model write; an encoder or a model of labels cannot. Of shards all processes
+        write, the same, for each block is gathered when it is its turn; else the first alone."""
+        config, batch = self.config, None
         if not config.samples or self.model.decoder is None or self.model_config.labels:
             return
-        model = self.world.gathered(self.model)
-        if model is None:
+        if not (self.shards or self.world.first):
             return
-        batch = None
         if self.model.encoder is not None:
             rows = self.validator.rows if self.validator else self.train_rows
             batch = self.objective(rows.rows(rows.spread(config.samples)), 0, 0)
         written = write_samples(
-            model, self.words, count=config.samples, tokens=config.sample_tokens,
+            self.model, self.words, count=config.samples, tokens=config.sample_tokens,
             seed=config.seed, batch=batch, precision=config.precision,
         )  # fmt: skip
         self.tables["samples"] += [{"step": self.step, **row} for row in written]

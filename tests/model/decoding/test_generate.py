@@ -348,6 +348,6 @@ def test_no_weight_is_laid_out_for_a_few_steps_or_where_parts_are_gathered(monke
     monkeypatch.setattr(kernels, "packing", None)
     model = tiny(d_model=64, n_heads=4, context=64)
     if sharded:
-        model.unshard = None
+        model.unshard = lambda: None
     steps = stepping.WORTH_PACKING * (2 if sharded else 1)
     generate(model, [[1, 2]] * 96, max_new_tokens=steps, stop=())

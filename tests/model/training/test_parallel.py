@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow.dataset as ds
 import pytest
 from safetensors.torch import load_file
 
+from tests.model.oracles import write_tokenizer
 from tests.model.training.training import (
     assert_same_run,
     finish,
@@ -16,7 +19,10 @@ from tests.model.training.training import (
     write_job,
 )
 
-TRAIN = {"precision": "fp32", "accumulation": 2, "steps": 12, "warmup": 2, "checkpoint_every": 6}
+TRAIN = {
+    "precision": "fp32", "accumulation": 2, "steps": 12, "warmup": 2, "checkpoint_every": 6,
+    "validate_every": 5,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +50,45 @@ def test_two_processes_train_as_one(alone, inputs, tmp_path, kind):
     for name, tensor in weights(work).items():
         assert tensor.shape == expected[name].shape
         assert (tensor - expected[name]).abs().max() < 1e-4, name
+    assert_same_tables(work, alone)
+
+
+def assert_same_tables(work, alone):
     for name in ("validation", "samples"):
         one, other = (ds.dataset(w / name).to_table().to_pylist() for w in (work, alone))
         assert len(one) == len(other) > 0
         for row, like in zip(one, other, strict=True):
             bits = row.pop("bits_per_byte", 0), like.pop("bits_per_byte", 0)
             assert row == like and bits[0] == pytest.approx(bits[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective", "architecture"),
+    [
+        ("ddp", "mlm", "encoder"),
+        ("ddp", "prefix", "decoder"),
+        ("fsdp", "prefix", "decoder"),
+        ("fsdp", "span_corruption", "encoder_decoder"),
+    ],
+)
+def test_two_processes_draw_and_write_as_one(inputs, tmp_path, kind, objective, architecture):
+    """Each makes its own rows alone, and of shards both write the samples."""
+    folder = tmp_path / "inputs"
+    shutil.copytree(inputs, folder)
+    marks = ["<|mask|>", "<|sentinel_0|>", "<|sentinel_1|>"]
+    write_tokenizer(folder / "tokenizer.json", 43, marks)
+    model = {"vocab_size": 43, "architecture": architecture}
+    train = {**TRAIN, "objective": objective, "steps": 5, "validate_every": 2, "parallel": kind}
+    works = [tmp_path / f"{n}" for n in (1, 2)]
+    for processes, work in enumerate(works, 1):
+        job = write_job(folder, work, model=model, **train, processes=processes)
+        code, events = run(job)
+        assert code == 0, events
+    one, two = (log(work) for work in works)
+    assert two["loss"].to_pylist() == pytest.approx(one["loss"].to_pylist(), rel=1e-4)
+    assert two["tokens"].equals(one["tokens"])
+    if architecture != "encoder":  # which writes nothing
+        assert_same_tables(*works)
 
 
 def test_two_processes_stopped_and_resumed_leave_the_same_bytes(inputs, tmp_path):
