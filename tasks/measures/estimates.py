@@ -77,11 +77,12 @@ def estimate(
             over = f"over two-way clusters: {groups} {unit}, and {len(other[0])} more"
             made = replace(made, clusters=min(groups, len(other[0])))
     spread = float(known.var())
-    alike = min(_alike(*way, value, spread) for way in ways[:2])
-    freedom = max(1, round(alike - 1))
+    variance, alike = _two_way(
+        [_jackknifed(*way, value) for way in ways], [_alike(*way, value, spread) for way in ways]
+    )
+    freedom, error = max(1, round(alike - 1)), variance**0.5
     if freedom + 1 < made.clusters:
         over += f", which weigh as {freedom + 1}"
-    error = _two_way([_jackknifed(*way, value) for way in ways]) ** 0.5
     if share:
         return _share(made, error, freedom, over, known, level)
     if error < 1e-12 * max(1.0, abs(value)):
@@ -91,9 +92,10 @@ def estimate(
     if np.isnan(null) and len(ways) == 1 and freedom >= SKEWED:
         low, high = _unskewed(*ways[0], value, error, half / error)
         how = "Student's t, skewness taken out,"
-    signs = _two_way([float(((sums - null * counts) ** 2).sum()) / n**2 for sums, counts in ways])
+    signs = [float(((sums - null * counts) ** 2).sum()) / n**2 for sums, counts in ways]
+    expected = _two_way(signs, [1.0] * len(ways))[0] ** 0.5
     return replace(made, low=low, high=high, p=p, method=f"{how} {over}",
-                   smallest=float(reach(freedom, level, freedom + 1) * signs**0.5))  # fmt: skip
+                   smallest=float(reach(freedom, level, freedom + 1) * expected))  # fmt: skip
 
 
 def scaled(found: Estimate, by: float) -> Estimate:
@@ -137,13 +139,19 @@ def _jackknifed(sums: Float64, counts: Float64, mean: float) -> float:
     return float(((without - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
 
 
-def _two_way(variances: Sequence[float]) -> float:
-    """Of a mean the variance by its clusters; by two-way clusters that of either less that of both
-    together (Cameron, Gelbach & Miller 2011), at least the larger of the two."""
+def _two_way(variances: Sequence[float], alike: Sequence[float]) -> tuple[float, float]:
+    """The variance of a mean by its clusters, and how many would know it as well (see ``_alike``).
+
+    By two-way clusters that of either less that of both together (Cameron, Gelbach & Miller 2011),
+    but at least as if items shared nothing but both: that is known as well as so many more clusters
+    know it, and an interval by the few would be too wide.
+    """
     if len(variances) == 1:
-        return variances[0]
+        return variances[0], alike[0]
     first, second, both = variances
-    return max(first, second, first + second - both)
+    if first + second - both > both:
+        return first + second - both, min(alike[:2])
+    return both, alike[2]
 
 
 def _alike(sums: Float64, counts: Float64, mean: float, spread: float) -> float:

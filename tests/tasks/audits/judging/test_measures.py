@@ -186,7 +186,7 @@ def test_what_is_preferred_and_what_length_alone_prefers():
 
 
 def by_pairs(values, first, second):
-    """The variance of two-way clusters, pair by pair."""
+    """The variance of two-way clusters, pair by pair, and its degrees of freedom."""
     n, left = len(values), values - values.mean()
     both = [*zip(first, second, strict=True)]
     factor = [len({*names}) / (len({*names}) - 1) for names in (first, second, both)]
@@ -195,23 +195,31 @@ def by_pairs(values, first, second):
         for j in range(n):
             for way, names in enumerate((first, second, both)):
                 total[way] += factor[way] * left[i] * left[j] * (names[i] == names[j])
-    return max(total[0] + total[1] - total[2], *total[:2]) / n**2
+    first, second, both = total
+    if first + second - both > both:
+        return (first + second - both) / n**2, 5  # of 6 clusters, the fewer
+    return both / n**2, 53
 
 
 def test_two_way_clusters_by_pairs():
     """Of one size each, as a jackknife has them, too."""
     rng = np.random.default_rng(2)
     first, second = (np.arange(108) % 9).tolist(), (np.arange(108) // 18).tolist()
-    for values in (rng.normal(size=9)[first] + rng.normal(size=6)[second], rng.normal(size=108)):
+    seen = set()
+    shared = rng.normal(size=9)[first] + rng.normal(size=6)[second]
+    for values in (shared, *rng.normal(size=(4, 108))):
         found = estimate(values, first, crossed=second, null=0.3)
-        half = stats.t.ppf(0.975, 5) * by_pairs(values, first, second) ** 0.5
+        variance, freedom = by_pairs(values, first, second)
+        seen.add(freedom)
+        half = stats.t.ppf(0.975, freedom) * variance**0.5
         assert (found.low, found.high) == pytest.approx(
             (values.mean() - half, values.mean() + half)
         )
         assert found.clusters == 6 and "two-way clusters: 9 items, and 6 more" in found.method
-        t = (values.mean() - 0.3) / by_pairs(values, first, second) ** 0.5
-        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), 5))
+        t = (values.mean() - 0.3) / variance**0.5
+        assert found.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
         assert found.smallest > 0
+    assert seen == {5, 53}
     one = estimate(values, first, crossed=[0] * 108)
     assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
     schema = items_table(column("kind", pa.string(), "label", "its kind"), CROSSED)
@@ -237,6 +245,22 @@ def test_two_way_intervals_cover_what_they_say(share):
             found = estimate(values, first.tolist(), share=share, crossed=crossed)
             covered[name] += found.low <= null <= found.high
     assert 925 <= covered["both"] <= 972 and covered["one"] < 900
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_where_items_share_nothing_two_names_for_each_do_not_widen_the_interval(share):
+    """Beside that of items alone, of 300 worlds."""
+    rng = np.random.default_rng(8)
+    ratios = []
+    for _ in range(300):
+        first, second = rng.integers(0, 20, (2, 370))
+        values = rng.normal(size=370)
+        if share:
+            values = (values > 0).astype(float)
+        two = estimate(values, first.tolist(), share=share, crossed=second.tolist())
+        one = estimate(values, share=share)
+        ratios.append((two.high - two.low) / (one.high - one.low))
+    assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.14
 
 
 def test_a_control_with_a_known_law_must_lie_where_the_law_says():
