@@ -33,6 +33,7 @@ from model.tokens import END_OF_TEXT
 from model.training.optimise import make_optimizers
 
 Step = Callable[[int], float]
+BATCHES = 4
 CPU = {"d_model": 256, "n_layers": 4, "n_heads": 8, "vocab_size": 8192, "context": 256}
 
 
@@ -68,7 +69,7 @@ def pairs(
 ) -> dict[str, list[Callable[[], Step]]]:
     """What is measured, and how to make its training with and without what it spares."""
     random = np.random.default_rng(0)
-    rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(4)]
+    rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(BATCHES)]
     for row in rows:
         row[:, :: config.context // 4] = END_OF_TEXT
     everywhere = [mlm(row, i, mask=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
@@ -114,9 +115,10 @@ def main() -> None:
     for number, (name, makers) in enumerate(todo.items()):
         if gpu.late(options, ", ".join(list(todo)[number:])):
             break
+        torch.compiler.reset()  # a function is compiled anew for so many shapes and no more
         sides = [maker() for maker in makers]
         seconds: list[list[float]] = [[], []]
-        last = [[side(i) for i in range(2)][-1] for side in sides]
+        last = [[side(i) for i in range(BATCHES)][-1] for side in sides]  # each of its shapes
         for turn in range(options.turns):
             for which, side in enumerate(sides):
                 start = clock()

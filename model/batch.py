@@ -53,9 +53,9 @@ class Batch:
 
     def sparse(self) -> Batch:
         """The same with ``predicted``: where weights are not 0, and as many other places as make it
-        some sixteenths of all, so that a training has few shapes. None where that is all."""
+        some sixths of all, so that a training has few shapes. None where that is all."""
         idle = self.answers()[1].flatten() == 0
-        step = -(-len(idle) // 16)
+        step = -(-len(idle) // 6)
         count = -(-int((~idle).sum()) // step) * step
         places = idle.argsort(stable=True)[:count] if count < len(idle) else None
         return replace(self, predicted=places)

@@ -72,8 +72,9 @@ def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
     kind, dtype = weight.device.type, weight.dtype
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
+    how: Any = {"dtype": dtype, "device": weight.device}  # not as the weight, which may be a shard
     layers = [
-        LayerCache(weight.new_zeros(shape, dtype=dtype), weight.new_zeros(shape, dtype=dtype))
+        LayerCache(torch.zeros(shape, **how), torch.zeros(shape, **how))
         for _ in model.decoder.blocks
     ]
     return Cache(layers, 0, slice(0, 0))

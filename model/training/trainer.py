@@ -38,6 +38,8 @@ from model.training.texts import write_samples
 from model.training.validation import SHIFT, Validator
 from model.training.work import find_state, remove_newer
 
+#: Objectives that once drew for a batch at a time: states of then are of another training.
+ROW_DRAWS = ("mlm", "prefix")
 MOST_SKIPPED = 10  # steps in a row, and training stops all the same
 
 
@@ -84,7 +86,7 @@ class Trainer:
 
     def _settings(self) -> dict[str, Any]:
         """What a training may go on with others of, as it is here."""
-        apart = CHANGE_NO_BATCH | set(SCHEDULE)
+        apart = (CHANGE_NO_BATCH | set(SCHEDULE)) - {"keep_states"}
         found = {name: value for name, value in to_dict(self.config).items() if name in apart}
         found |= {"device": self.device.type, "processes": self.world.size}
         return found | {"precision": self.precision, "compile": self.compiled}
@@ -121,6 +123,8 @@ class Trainer:
             "start": _digest(start) if start and self.world.first else None,
             "frozen": self.frozen,
         }
+        if self.config.objective in ROW_DRAWS:
+            self.identity["draws"] = "by row"
         self.validator = None
         if "validation.bin" in found:
             labels = np.zeros(len(job.model.labels), np.int32)  # they spell nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from functools import partial
 
@@ -129,9 +130,24 @@ def test_as_many_states_stay_as_are_asked_for(inputs, tmp_path):
     work, settings = tmp_path / "work", {"checkpoint_every": 5, "schedule": "constant"}
     assert run(write_job(inputs, work, steps=20, keep_states=3, **settings))[0] == 0
     assert states(work) == [20, 15, 10]
-    code, events = run(write_job(inputs, work, steps=25, keep_states=1, **settings))
-    assert code == 0 and events[0]["resumed"] and events[0]["step"] == 20
-    assert states(work) == [25]
+    shutil.rmtree(work / "state" / "step-00000020")
+    code, events = run(write_job(inputs, work, steps=20, keep_states=1, **settings))
+    assert code == 0 and events[0]["resumed"] and events[0]["step"] == 15
+    assert states(work) == [20]
+    assert len(events[-1]["history"]) == 1  # no other settings as far as figures go
+
+
+def test_a_state_whose_steps_drew_otherwise_is_of_another_training(inputs, tmp_path):
+    """As of versions that drew prefixes and masks for a batch at a time."""
+    work = tmp_path / "work"
+    train = {"objective": "prefix", "schedule": "constant", "checkpoint_every": 20}
+    assert run(write_job(inputs, work, steps=20, **train))[0] == 0
+    for path in (work / "state").glob("*/state.json"):
+        header = json.loads(path.read_text())
+        del header["identity"]["draws"]
+        path.write_text(json.dumps(header))
+    code, events = run(write_job(inputs, work, steps=25, **train))
+    assert code == 1 and "with other draws settings" in events[-1]["message"]
 
 
 @pytest.mark.parametrize("every", [1, 7])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pyarrow.dataset as ds
@@ -125,3 +126,18 @@ def test_what_is_wrong_in_one_of_them_is_one_sentence(inputs, tmp_path):
     assert code == 1
     assert {e["event"] for e in events} == {"error"}
     assert "Muon needs whole matrices" in events[0]["message"]
+
+
+def test_shards_write_samples_where_nothing_is_validated(inputs, tmp_path):
+    """Validating gathers what belongs to no block, and samples come behind it."""
+    train = {**TRAIN, "steps": 3, "validate_every": 1, "checkpoint_every": 2, "parallel": "fsdp"}
+    works = [tmp_path / f"{processes}" for processes in (1, 2)]
+    for processes, work in enumerate(works, 1):
+        path = write_job(inputs, work, **train, processes=processes)
+        job = json.loads(path.read_text())
+        job["data"]["validation"] = None
+        path.write_text(json.dumps(job))
+        code, events = run(path)
+        assert code == 0, events
+    one, two = (ds.dataset(work / "samples").to_table().to_pylist() for work in works)
+    assert one == two and {row["step"] for row in two} == {1, 2, 3}
