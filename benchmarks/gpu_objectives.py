@@ -4,10 +4,10 @@
 
 Steps of AdamW under bf16 autocast, compiled on the GPU, GPT-2's sizes at 1,024 tokens; with --cpu
 5.3 M parameters at 256, eager. Of masked and prefix LM: logits for what is predicted, or for all.
-Of packed documents: blocks of FlexAttention, or a dense mask (on the CPU there is but the mask). Of a
-vocabulary that is no multiple of 64: tables padded to one, or not. Medians over turns, of wall time
-or, on the CPU, of processor time; the losses of the fourth step, the last before the clock starts,
-must agree where both compute the same.
+Of packed documents: blocks of FlexAttention, or a dense mask (on the CPU there is but the mask).
+Of a vocabulary that is no multiple of 64: tables padded to one, or not. Medians over turns, of wall
+time or, on the CPU, of processor time; the losses of the fourth step, the last before the clock
+starts, must agree where both compute the same.
 """
 
 from __future__ import annotations
