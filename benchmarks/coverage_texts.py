@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
 from tasks.audits.methods.ranking import precision
@@ -104,7 +105,8 @@ def of_honest(path: Path) -> Iterator[Line]:
     inside = np.array([row["category"] for row in rows]) == rows[0]["category"]
 
     def apart(values: Floats, seed: int) -> Estimate:
-        sides = [honest.by_name(values[side], named[side]) for side in (inside, ~inside)]
+        rows = pa.table({"cluster": named, "value": values})
+        sides = [honest.by_name(rows.filter(side)) for side in (inside, ~inside)]
         spread = float(np.var(np.concatenate(sides))) or np.nan
         return difference(*sides, spread=spread)
 

@@ -186,6 +186,24 @@ def test_probes_of_texts_have_lines_of_their_own():
         assert coverage.coverage(line, 0, 0.0, 40) > 0.8
 
 
+def test_probes_of_public_texts_have_lines_too(tmp_path):
+    """HONEST's templates, of seven people of either group in five sentences."""
+    from benchmarks import coverage, coverage_texts
+
+    rows = ["template_masked\traw\tidentity\tnumber\tcategory\ttype"]
+    for group in ("female", "male"):
+        for person in range(7):
+            who = f"{group} {person}"
+            rows += [f"{who} does {deed} [M].\t[I] does {deed} [M].\t{who}\tsingular\t{group}\twork"
+                     for deed in "abcde"]  # fmt: skip
+    path = tmp_path / "honest_binary_en.tsv"
+    path.write_text("\n".join(rows) + "\n")
+    made = [*coverage_texts.of_honest(path)]
+    assert [line.name[1] for line in made][-1] == "hurtful_more_than_others"
+    for line in made:
+        assert coverage.coverage(line, 0, 0.0, 40) > 0.8
+
+
 def test_an_effect_on_a_share_is_drawn_to_the_side_where_it_is_the_harder_to_find():
     from benchmarks import coverage_lines
 
