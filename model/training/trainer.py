@@ -123,7 +123,7 @@ class Trainer:
             "start": _digest(start) if start and self.world.first else None,
             "frozen": self.frozen,
         }
-        if self.config.objective in ROW_DRAWS:
+        if self.config.objective in ROW_DRAWS and not job.examples:
             self.identity["draws"] = "by row"
         self.validator = None
         if "validation.bin" in found:
