@@ -4,7 +4,7 @@
                                 [--no-compile]
 
 Greedy, fp32, prompts of mixed length, all with their cache: ``transformers``, Hallmark's steps
-eager, and compiled (compiling comes before the clock starts). They decode in turns; prints medians
+eager, and with attention compiled (before the clock starts). They decode in turns; prints medians
 of new tokens/s with ratios, and how many of the texts are equal (they must be, but for words whose
 scores agree to the last bits).
 """
@@ -104,7 +104,6 @@ def main() -> None:
     }
     if not options.no_compile:
         sides["compiled"] = lambda p, n: hallmark(net, p, n, True)
-        sides["compiled"](prompts, options.tokens)  # all that is compiled later, too
     for decode in sides.values():
         decode(prompts[:4], 4)
     speed: dict[str, list[float]] = {name: [] for name in sides}

@@ -76,7 +76,7 @@ class Block(nn.Module):
         if cross:
             self.cross_norm, self.cross = make_norm(config), Attention(config)
         self.feed_forward_norm, self.feed_forward = make_norm(config), FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(
         self,

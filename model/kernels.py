@@ -84,6 +84,9 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """What ``F.linear`` computes: x weight^T + bias, (..., m) of x (..., n) and weight (m, n)."""
+    packed = None if torch.compiler.is_compiling() else _packed.get()
+    if packed is not None and (kept := packed.get((weight.data_ptr(), weight.shape))):
+        return _multiply(x, kept[1], bias)
     if not _by_onednn(x, weight):
         return F.linear(x, weight, bias)
     apart = torch.compiler.is_compiling() or torch.is_grad_enabled()
@@ -128,12 +131,16 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product as torch's compiler makes it of constant weights."""
     packed = _packed.get()
     if packed is not None and weight.is_contiguous():
-        key, rows = (weight.data_ptr(), weight.shape), x.numel() // x.shape[-1]
-        if key not in packed:
-            packed[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        weight = packed[key][1]
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return result
+        rows = x.numel() // x.shape[-1]
+        laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+        packed[weight.data_ptr(), weight.shape] = weight, laid_out
+        weight = laid_out
+    return _multiply(x, weight, bias)
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+    return product(x, weight, bias, "none", [], "")
 
 
 @torch.library.custom_op("hallmark::linear", mutates_args=(), device_types="cpu")

@@ -1,13 +1,15 @@
-"""One token of every row through the model: eagerly, compiled, or as a CUDA graph.
+"""One token of every row through the model: eagerly, with a compiled kernel, or as a CUDA graph.
 
 A step of a decoder is small: on a GPU it takes longer to launch its kernels than to run them, and
-a graph launches them all at once. On the CPU compiling fuses what attention does to the cache.
+a graph launches them all at once. On the CPU most of the time that is no product goes into
+attention over the cache, which ``native`` makes in one pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from model import kernels
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, read
+from model.decoding.native import StepAttention, serves, step_attention
 
 #: (ids (n,), positions (n,), cache) -> logits (n, V) float32, which the next step may overwrite.
 Step = Callable[[Tensor, Tensor, Cache], Tensor]
@@ -27,12 +30,19 @@ GRAPH_SLOTS = 256
 WORTH_PACKING = 16
 
 
-def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
+def next_logits(
+    model: Transformer,
+    ids: Tensor,
+    positions: Tensor,
+    cache: Cache,
+    kernel: StepAttention | None = None,
+) -> Tensor:
     """Feed the token ids (n,) at ``positions`` (n,); logits (n, V) of the next ones.
 
     ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
     """
-    hidden = read(model, Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1)), cache)
+    batch = Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1))
+    hidden = read(model, batch, cache, kernel)
     return model.logits(hidden[:, 0]).float()
 
 
@@ -42,22 +52,15 @@ def make_step(model: Transformer, compiled: bool, steps: int) -> Step:
     sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
     if model.embedding.weight.is_cuda and not sharded:
         return GraphedStep(model)
-    run = torch.compile(next_logits, dynamic=True) if compiled else next_logits
+    fits = compiled and serves(model.embedding.weight)
+    kernel = step_attention(model.config.head_dim) if fits else None
+    run = partial(next_logits, model, kernel=kernel)
     packed: kernels.Packed = {}
     packs = steps >= WORTH_PACKING and not sharded  # parts lie where others lay before
 
     def step(ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        try:
-            with kernels.packing(packed) if packs else nullcontext():
-                logits: Tensor = run(model, ids, positions, cache)
-        except Exception as error:  # of the compiler's own kinds
-            if "InvalidCxxCompiler" not in str(error):
-                raise
-            raise RuntimeError(
-                "Compiled steps need a C++ compiler, and none was found: install g++, or leave "
-                "out compiled."
-            ) from error
-        return logits
+        with kernels.packing(packed) if packs else nullcontext():
+            return run(ids, positions, cache)
 
     return step
 

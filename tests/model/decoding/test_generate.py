@@ -261,22 +261,6 @@ def test_rows_that_stop_change_nothing_for_those_that_go_on():
             np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
-@pytest.mark.slow
-def test_compiled_steps_write_what_eager_steps_write():
-    from torch._dynamo.utils import counters
-
-    model = tiny(**VARIANTS[1])
-    settings = {"max_new_tokens": 24, "samples": 3, "seed": 4, "stop": (2, 3, 4)}
-    eager = generate(model, PROMPTS, **settings)
-    torch.compiler.reset()
-    counters.clear()
-    compiled = generate(model, PROMPTS, compiled=True, **settings)
-    assert counters["stats"]["unique_graphs"] == 1  # and not once more where the cache is full
-    for one, other in zip(chain.from_iterable(eager), chain.from_iterable(compiled), strict=True):
-        assert one.ids == other.ids and one.stopped == other.stopped
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
