@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,6 +120,8 @@ void attend(
 }
 """
 
+REMEDY = ": install gcc, or leave out compiled"
+
 #: (q (B, H, 1, D), k and v (B, Hkv, 1, D), keys and values (B, Hkv, capacity, D), slots (B,)) ->
 #: (B, H, 1, D): puts k and v at the slots, and attends.
 StepAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -166,26 +169,22 @@ def _heads_together(x: Tensor) -> Tensor:
 def _compiled(head_dim: int) -> Callable[..., None]:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
-        raise RuntimeError(
-            "Compiled steps need a C compiler, and none was found: install gcc, or leave out "
-            "compiled."
-        )
+        raise RuntimeError(f"Compiled steps need a C compiler, and none was found{REMEDY}.")
+    how = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
+    sizes = [f"-DSIZE={head_dim}", f"-DSCALE={head_dim**-0.5!r}f"]
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "attend.c", Path(folder) / "attend.so"
         source.write_text(SOURCE, encoding="utf-8")
-        how = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
-        sizes = [f"-DSIZE={head_dim}", f"-DSCALE={head_dim**-0.5!r}f"]
-        made = subprocess.run(
-            [compiler, *how, *sizes, str(source), "-o", str(library)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if made.returncode:
-            said = made.stderr.strip().splitlines() or ["it says nothing."]
+        call = [compiler, *how, *sizes, str(source), "-o", str(library)]
+        try:
+            subprocess.run(call, capture_output=True, text=True, check=True)
+            function: Any = ctypes.CDLL(str(library)).attend
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", "").strip() or str(error)
             raise RuntimeError(
-                f"Compiled steps need a C compiler with OpenMP, and {compiler} failed: install "
-                f"gcc, or leave out compiled. It says: {said[0]}"
-            )
-        function: Callable[..., None] = ctypes.CDLL(str(library)).attend
-    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 8  # type: ignore[attr-defined]
-    function.restype = None  # type: ignore[attr-defined]
-    return function
+                f"Compiled steps need a C compiler with OpenMP, and {compiler} failed{REMEDY}. It "
+                f"says: {said.splitlines()[0]}"
+            ) from error
+    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 8
+    function.restype = None
+    return function  # type: ignore[no-any-return]

@@ -132,7 +132,8 @@ def test_it_is_for_float32_on_the_cpu_and_otherwise_steps_are_plain(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("compiler", "word"), [("no-such-compiler", "none was found"), ("false", "failed")]
+    ("compiler", "word"),
+    [("no-such-compiler", "none was found"), ("false", "failed"), ("true", "failed")],
 )
 def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch, compiler, word):
     native.step_attention.cache_clear()
