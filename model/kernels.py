@@ -85,8 +85,10 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """What ``F.linear`` computes: x weight^T + bias, (..., m) of x (..., n) and weight (m, n)."""
     packed = None if torch.compiler.is_compiling() else _packed.get()
-    if packed is not None and (kept := packed.get((weight.data_ptr(), weight.shape))):
-        return _multiply(x, kept[1], bias)
+    if packed and not torch.is_grad_enabled() and _in_fp32(x, weight):  # first, for steps are short
+        kept = packed.get(_place(weight))
+        if kept is not None:
+            return _multiply(x, kept[1], bias)
     if not _by_onednn(x, weight):
         return F.linear(x, weight, bias)
     apart = torch.compiler.is_compiling() or torch.is_grad_enabled()
@@ -99,16 +101,20 @@ def mm(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     return linear(x, weight) if _by_onednn(x, weight) else torch.mm(x, weight.t(), out=out)
 
 
+def _in_fp32(x: Tensor, weight: Tensor) -> bool:
+    return x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
-    fp32 = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     # A compiled program is one for all sizes: a choice by size would be another for each choice.
     sized = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
-    return HAS_ONEDNN and x.device.type == "cpu" and fp32 and x.dim() > 1 and sized
+    return HAS_ONEDNN and x.device.type == "cpu" and _in_fp32(x, weight) and x.dim() > 1 and sized
 
 
-#: By where it lies and its shape, each weight, and as oneDNN's products read it fastest. The weight
-#: is kept for its place: no other comes to lie there.
-Packed = dict[tuple[int, torch.Size], tuple[Tensor, Tensor]]
+#: By where and how it lies, each weight, and as oneDNN's products read it fastest. The weight is
+#: kept for its place: no other comes to lie there.
+Place = tuple[int, torch.Size, tuple[int, ...]]
+Packed = dict[Place, tuple[Tensor, Tensor]]
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
@@ -127,13 +133,17 @@ def packing(packed: Packed) -> Iterator[None]:
         _packed.reset(token)
 
 
+def _place(weight: Tensor) -> Place:
+    return weight.data_ptr(), weight.shape, weight.stride()
+
+
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product as torch's compiler makes it of constant weights."""
     packed = _packed.get()
     if packed is not None and weight.is_contiguous():
         rows = x.numel() // x.shape[-1]
         laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        packed[weight.data_ptr(), weight.shape] = weight, laid_out
+        packed[_place(weight)] = weight, laid_out
         weight = laid_out
     return _multiply(x, weight, bias)
 

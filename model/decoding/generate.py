@@ -83,7 +83,7 @@ def generate(
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
-        RuntimeError: compiled, where no C compiler is found.
+        RuntimeError: compiled, where the kernel cannot be made.
     """
     choice = Choice(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens

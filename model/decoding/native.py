@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from model import kernels
+from model.architecture import Transformer
+from model.attention import Attention
+
+REMEDY = "name one that knows OpenMP in CC, as gcc does, or leave out compiled"
 
 #: A row's new token stands at its slot, and sees that slot and all before it. The softmax goes in
 #: blocks (Milakov, Gimelshein 2018): what was summed is scaled down to each new maximum. Heads go
@@ -97,16 +104,22 @@ static void attend_head(
 }
 
 /* q (rows, heads, SIZE), k and v (rows, kv_heads, SIZE), rows as far apart as their strides say;
-   keys and values (rows, kv_heads, capacity, SIZE); out (rows, heads, SIZE). */
-void attend(
+   keys and values (rows, kv_heads, capacity, SIZE); out (rows, heads, SIZE). Returns whether a slot
+   is none of the cache's; such a row is left alone. */
+int attend(
     const float *q, const float *k, const float *v, float *keys, float *values,
     const int64_t *slots, float *out, int64_t rows, int64_t heads, int64_t kv_heads,
     int64_t capacity, int64_t q_stride, int64_t k_stride, int64_t v_stride, int64_t threads)
 {
     const int64_t tasks = rows * kv_heads, share = heads / kv_heads, bytes = SIZE * sizeof(float);
-#pragma omp parallel for schedule(static, 1) num_threads((int)threads)
+    int outside = 0;
+#pragma omp parallel for schedule(static, 1) num_threads((int)threads) reduction(| : outside)
     for (int64_t task = 0; task < tasks; task++) {
         const int64_t row = task / kv_heads, head = task % kv_heads, slot = slots[row];
+        if (slot < 0 || slot >= capacity) {
+            outside = 1;
+            continue;
+        }
         float *own_keys = keys + task * capacity * SIZE;
         float *own_values = values + task * capacity * SIZE;
         memcpy(own_keys + slot * SIZE, k + row * k_stride + head * SIZE, bytes);
@@ -117,22 +130,25 @@ void attend(
                 q + row * q_stride + h * SIZE, own_keys, own_values, slot + 1, ahead,
                 out + (row * heads + h) * SIZE);
     }
+    return outside;
 }
 """
-
-REMEDY = ": install gcc, or leave out compiled"
 
 #: (q (B, H, 1, D), k and v (B, Hkv, 1, D), keys and values (B, Hkv, capacity, D), slots (B,)) ->
 #: (B, H, 1, D): puts k and v at the slots, and attends.
 StepAttention = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def serves(weight: Tensor) -> bool:
-    """Whether the kernel is made for a model with such weights, as it computes here and now."""
+def serves(model: Transformer) -> bool:
+    """Whether the kernel computes what the model does here and now: in float32, on the CPU, and by
+    no other kernel that was put in its place."""
+    weight = model.embedding.weight
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
+        and all(attention.kernel is kernels.attention for attention in attentions)
     )
 
 
@@ -141,7 +157,7 @@ def step_attention(head_dim: int) -> StepAttention:
     """The kernel for heads of this size; making it takes a fifth of a second.
 
     Raises:
-        RuntimeError: no C compiler, or one that knows no OpenMP.
+        RuntimeError: no C compiler, one that knows no OpenMP, or no place for what it makes.
     """
     function = _compiled(head_dim)
 
@@ -149,12 +165,17 @@ def step_attention(head_dim: int) -> StepAttention:
         q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor
     ) -> Tensor:
         rows, heads, _, size = q.shape
-        assert keys.is_contiguous() and values.is_contiguous()
-        q, k, v = map(_heads_together, (q, k, v))
+        q, k, v, slots = *map(_heads_together, (q, k, v)), slots.contiguous()
         out = q.new_empty(rows, heads, 1, size)
         tensors = (q, k, v, keys, values, slots, out)
+        if not (
+            keys.is_contiguous() and values.is_contiguous() and slots.dtype == torch.int64
+            and all(x.dtype == torch.float32 for x in (q, k, v, keys, values))
+        ):  # fmt: skip
+            raise ValueError("Compiled attention is of float32, with a cache in one piece.")
         sizes = (rows, heads, *keys.shape[1:3], q.stride(0), k.stride(0), v.stride(0))
-        function(*(x.data_ptr() for x in tensors), *sizes, torch.get_num_threads())
+        if function(*(x.data_ptr() for x in tensors), *sizes, torch.get_num_threads()):
+            raise IndexError(f"The cache has {keys.shape[2]} slots; slots are {slots.tolist()}.")
         return out
 
     return attend
@@ -166,25 +187,31 @@ def _heads_together(x: Tensor) -> Tensor:
     return x if together else x.contiguous()
 
 
-def _compiled(head_dim: int) -> Callable[..., None]:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise RuntimeError(f"Compiled steps need a C compiler, and none was found{REMEDY}.")
-    how = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
+def _compiled(head_dim: int) -> Callable[..., int]:
+    compiler, *options = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    how = [*options, "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
     sizes = [f"-DSIZE={head_dim}", f"-DSCALE={head_dim**-0.5!r}f"]
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "attend.c", Path(folder) / "attend.so"
-        source.write_text(SOURCE, encoding="utf-8")
-        call = [compiler, *how, *sizes, str(source), "-o", str(library)]
-        try:
-            subprocess.run(call, capture_output=True, text=True, check=True)
+    if shutil.which(compiler) is None:
+        raise RuntimeError(f"Compiled steps need a C compiler, and {compiler} is none: {REMEDY}.")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder) / "attend.c", Path(folder) / "attend.so"
+            source.write_text(SOURCE, encoding="utf-8")
+            call = [compiler, *how, *sizes, str(source), "-o", str(library)]
+            subprocess.run(call, capture_output=True, check=True)
             function: Any = ctypes.CDLL(str(library)).attend
-        except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "").strip() or str(error)
-            raise RuntimeError(
-                f"Compiled steps need a C compiler with OpenMP, and {compiler} failed{REMEDY}. It "
-                f"says: {said.splitlines()[0]}"
-            ) from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").splitlines()
+        first = next((line for line in said if "error" in line), "it says nothing")
+        raise RuntimeError(
+            f"Compiled steps need a C compiler with OpenMP, and {compiler} failed: {REMEDY}. "
+            f"({first})"
+        ) from error
+    except OSError as error:
+        raise RuntimeError(
+            f"The kernel of compiled steps could not be made or loaded: look at TMPDIR, or leave "
+            f"out compiled. ({error})"
+        ) from error
     function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 8
-    function.restype = None
+    function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]

@@ -52,7 +52,7 @@ def make_step(model: Transformer, compiled: bool, steps: int) -> Step:
     sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
     if model.embedding.weight.is_cuda and not sharded:
         return GraphedStep(model)
-    fits = compiled and serves(model.embedding.weight)
+    fits = compiled and steps > 0 and serves(model)
     kernel = step_attention(model.config.head_dim) if fits else None
     run = partial(next_logits, model, kernel=kernel)
     packed: kernels.Packed = {}

@@ -208,3 +208,16 @@ def test_a_weight_that_was_made_for_one_product_is_not_taken_for_the_next():
             weight = drawn(512, 256, seed=seed)
             torch.testing.assert_close(linear(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4)
             del weight
+
+
+@needs_onednn
+def test_what_lies_ready_is_taken_for_nothing_else():
+    """A square weight turned lies at the same place; gradients and bf16 are computed as ever."""
+    x, weight = drawn(4096, 64), drawn(64, 64, seed=1)
+    with kernels.packing({}):
+        with torch.no_grad():
+            for matrix in (weight, weight.t(), weight):
+                torch.testing.assert_close(linear(x, matrix), x @ matrix.t(), rtol=1e-4, atol=1e-4)
+        assert linear(x, weight.requires_grad_()).requires_grad
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert linear(x, weight).dtype == torch.bfloat16
