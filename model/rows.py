@@ -36,7 +36,7 @@ def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]
 
     ``name``: what the sentence calls the sequence.
     """
-    ids = np.array(sequence, ndmin=1)
+    ids = np.array(sequence)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise ValueError(f"{name} is no list of token ids: {str(sequence)[:100]}.")
     bad = ids[(ids < 0) | (ids >= vocab_size)]

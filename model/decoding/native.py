@@ -26,6 +26,9 @@ from model import kernels
 from model.architecture import Transformer
 from model.attention import Attention
 
+#: Numbers in a layer's keys up to which one thread reads them sooner than two are awake.
+FEW = 1 << 18
+
 REMEDY = "name one that knows OpenMP in CC, as gcc does, or leave out compiled"
 
 #: A row's new token stands at its slot, and sees that slot and all before it. The softmax goes in
@@ -174,7 +177,8 @@ def step_attention(head_dim: int) -> StepAttention:
         ):  # fmt: skip
             raise ValueError("Compiled attention is of float32, with a cache in one piece.")
         sizes = (rows, heads, *keys.shape[1:3], q.stride(0), k.stride(0), v.stride(0))
-        if function(*(x.data_ptr() for x in tensors), *sizes, torch.get_num_threads()):
+        threads = 1 if keys.numel() <= FEW else torch.get_num_threads()
+        if function(*(x.data_ptr() for x in tensors), *sizes, threads):
             raise IndexError(f"The cache has {keys.shape[2]} slots; slots are {slots.tolist()}.")
         return out
 

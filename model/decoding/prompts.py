@@ -28,9 +28,8 @@ def check_prompts(
             "with one source for each prompt."
         )
     for i, prompt in enumerate(prompts):
-        if not len(prompt):
+        if not len(check_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
             raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
-        check_ids(prompt, model.config.vocab_size, f"Prompt {i}")
     if sources is None:
         return
     context = model.config.context

@@ -9,7 +9,7 @@ how far chance goes where Student's t does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,13 +74,8 @@ def differences(
     made = dict(given.none)
     if len(given.names) < 2:
         return made
-    array, own, block = given.values, given.own, given.block
-    sums: _Strata | _Blocks
-    if given.stratum is None:
-        sums = _Blocks.of(array, block, own)
-    else:
-        centred = np.bincount(block, array - array.mean()).astype(np.float64)
-        sums = _Strata(np.bincount(block), centred, given.stratum, own)
+    array, own = given.values, given.own
+    sums = given.sums(array, own)
     found = sums.differences(np.arange(len(own))[None])[:, 0]  # (2, groups)
     dealt = np.concatenate(
         [sums.differences(taken) for taken in given.relabelled(permutations, seed)], axis=1
@@ -89,7 +84,14 @@ def differences(
     missing = sum(each.missing for each in given.none.values())
     for code, name in enumerate(given.names):
         base = replace(made[name], n=len(array), clusters=independent, missing=missing, null=0.0)
-        made[name] = _difference(base, found[:, code], dealt[..., code], level, given.how)
+
+        def shifted(by: float, code: int = code) -> Float64:
+            """As ``dealt``, of fewer, were the values of this group larger by so much."""
+            sums = given.sums(array + by * (given.codes == code), (own != code).astype(np.int64))
+            some = given.relabelled(min(permutations, ENOUGH), seed)
+            return np.concatenate([sums.differences(taken)[..., 0] for taken in some], axis=1)
+
+        made[name] = _difference(base, found[:, code], dealt[..., code], shifted, level, given.how)
     return made
 
 
@@ -171,6 +173,13 @@ class _Given:
         return cls(array[known], [*dict.fromkeys(labels)], codes, block, codes[first], stratum,
                    none, f"relabellings of {len(first)} {unit}{within}")  # fmt: skip
 
+    def sums(self, values: Float64, own: Int64) -> _Strata | _Blocks:
+        """What differences are made of, for blocks of the groups ``own``."""
+        if self.stratum is None:
+            return _Blocks.of(values, self.block, own)
+        centred = np.bincount(self.block, values - values.mean()).astype(np.float64)
+        return _Strata(np.bincount(self.block), centred, self.stratum, own)
+
     def relabelled(self, permutations: int, seed: int) -> Iterator[Int64]:
         """For the place of each block the block that comes to stand there, (rows, blocks): all
         shuffled, within their strata where there are some."""
@@ -192,35 +201,66 @@ def _dealt(taken: Int64, own: Int64) -> Int64:
     return made
 
 
-def _difference(base: Estimate, own: Float64, dealt: Float64, level: float, how: str) -> Estimate:
-    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n)."""
+def _difference(
+    base: Estimate,
+    own: Float64,
+    dealt: Float64,
+    shifted: Callable[[float], Float64],
+    level: float,
+    how: str,
+) -> Estimate:
+    """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n);
+    ``shifted``: the same, were the group's values larger by so much."""
     value, error = map(float, own)
     made = replace(base, value=value)
     if np.isnan(error):
         return replace(made, method="no interval: a single one of a side tells no spread")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
-        # So many of a side are beyond at the furthest ends that p does not refuse.
-        beyond = max(1, math.ceil((1 - level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
-        low, high = np.sort(ratios)[[beyond - 1, -beyond]]
-    if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([low, high]).all():
+    ratios = _ratios(dealt)
+    least, most = _furthest(ratios, level)
+    if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([least, most]).all():
         return replace(made, method="no interval: there is no spread")
     ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all
     tails = ratios >= _least(value / error), -ratios >= _least(-value / error)
-    # What must be added to a relabelled difference for it to be refused, to the harder side.
-    up, down = (np.quantile(away, POWER) for away in
-                (high * dealt[1] - dealt[0], dealt[0] - low * dealt[1]))  # fmt: skip
-    ends = value - float(high) * error, value - float(low) * error
     # What is found may be the furthest of few relabellings: then 0 is an end, but for rounding.
-    low, high = (0.0 if abs(end) < 1e-9 * abs(value) else end for end in ends)
+    low, high = (
+        0.0 if abs(end) < 1e-9 * abs(value) else end
+        for end in (value - most * error, value - least * error)
+    )
     # Of too few no p is ever as small, whatever the effect.
     furthest = _share(ratios >= _least(ratios.max())), _share(ratios <= -_least(-ratios.min()))
-    found = 2 * max(furthest) < 1 - level
+    smallest = np.nan
+    if 2 * max(furthest) < 1 - level:
+        turned = np.array([[-1], [1]])
+        up = _smallest(dealt, most, shifted, level)
+        down = _smallest(dealt * turned, -least, lambda by: shifted(-by) * turned, level)
+        smallest = max(up, down)  # to the harder side
     return replace(
         made, low=low, high=high, p=min(1.0, 2 * min(map(_share, tails))),
-        method=f"{dealt.shape[1]:,} {how}",
-        smallest=float(max(up, down)) if found else np.nan,
+        method=f"{dealt.shape[1]:,} {how}", smallest=smallest,
     )  # fmt: skip
+
+
+def _ratios(dealt: Float64) -> Float64:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
+
+
+def _furthest(ratios: Float64, level: float) -> tuple[float, float]:
+    """The ends that p does not refuse: so many of a side are beyond them."""
+    beyond = max(1, math.ceil((1 - level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
+    low, high = np.sort(ratios)[[beyond - 1, -beyond]]
+    return float(low), float(high)
+
+
+def _smallest(
+    dealt: Float64, high: float, shifted: Callable[[float], Float64], level: float
+) -> float:
+    """What must be added to a group for its difference to be refused as too large in four of five
+    relabellings. Where it was added relabelled groups have it too, here and there, which makes
+    their errors larger and their ratios smaller: the end to pass is then that of such groups."""
+    first = float(np.quantile(high * dealt[1] - dealt[0], POWER))
+    end = _furthest(_ratios(shifted(first)), level)[1]
+    return float(np.quantile(end * dealt[1] - dealt[0], POWER)) if np.isfinite(end) else first
 
 
 def _share(reached: NDArray[np.bool_]) -> float:

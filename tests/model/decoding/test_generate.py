@@ -298,7 +298,7 @@ def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
     assert chosen[0] == 7 and (logits.gather(1, chosen[:, None]).squeeze(1) == logits.amax(1)).all()
 
 
-@pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"], [2**70], [1, None]])
+@pytest.mark.parametrize("prompt", [[0.5, 3.9], [[1], [2]], ["a"], [2**70], [1, None], 5])
 def test_prompts_are_lists_of_ids(prompt):
     with pytest.raises(ValueError, match="Prompt 0 is no list of token ids"):
         generate(tiny(), [prompt], max_new_tokens=2)

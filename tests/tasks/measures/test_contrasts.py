@@ -178,6 +178,33 @@ def test_the_smallest_difference_is_found_four_times_in_five(few, skewed, side):
     assert 0.74 <= hits / reps <= 0.87
 
 
+def test_an_effect_must_pass_the_end_of_groups_that_have_it_here_and_there():
+    """Of three values beside 17, by all ways to choose three: where the effect is there, a choice
+    that holds one of them has a larger error, and fewer of all are far out."""
+    values = np.random.default_rng(1).normal(size=20)
+    chosen = np.array(list(combinations(range(20), 3)))
+    inside = np.zeros((len(chosen), 20), bool)
+    np.put_along_axis(inside, chosen, True, axis=1)
+
+    def dealt(values):
+        sides = [np.ma.array(np.tile(values, (len(inside), 1)), mask=mask)
+                 for mask in (~inside, inside)]  # fmt: skip
+        errors = [side.var(axis=1, ddof=1) / side.count(axis=1) for side in sides]
+        return np.array(sides[0].mean(axis=1) - sides[1].mean(axis=1)), np.array(sum(errors)) ** 0.5
+
+    def needed(side, by):
+        apart, error = dealt(side * (values + by * (np.arange(20) < 3)))
+        end = np.quantile(apart / error, 0.975)
+        apart, error = dealt(side * values)
+        return float(np.quantile(end * error - apart, 0.8))
+
+    plain = {side: needed(side, 0.0) for side in (1, -1)}
+    expected = max(needed(side, side * plain[side]) for side in (1, -1))
+    assert expected < 0.95 * max(plain.values())
+    found = differences(values, [*"aaa", *"b" * 17], range(20), permutations=19999)["a"]
+    assert found.smallest == pytest.approx(expected, rel=0.04)
+
+
 def test_pairs_are_compared_within_their_stratum():
     """As by all ways to swap the members of pairs."""
     rng = np.random.default_rng(3)
