@@ -141,10 +141,10 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product as torch's compiler makes it of constant weights."""
     packed = _packed.get()
     if packed is not None and weight.is_contiguous():
-        rows = x.numel() // x.shape[-1]
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        packed[_place(weight)] = weight, laid_out
-        weight = laid_out
+        place, rows = _place(weight), x.numel() // x.shape[-1]
+        if place not in packed:
+            packed[place] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+        weight = packed[place][1]
     return _multiply(x, weight, bias)
 
 
