@@ -62,7 +62,7 @@ def trained(side: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transf
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
-        clip(made.parameters(), config.clip)
+        clip(optimizers, config.clip)
         set_rate(optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps))
         for optimizer in optimizers:
             optimizer.step()

@@ -222,7 +222,7 @@ def learn(net: Transformer, rows: np.ndarray, steps: int, rate: float = 1e-2) ->
             group["lr"] = now
         batch = causal(np.ascontiguousarray(rows[chosen]))
         (net.loss(batch) / batch.answers()[1].sum().item()).backward()
-        clip(net.parameters(), 1.0)
+        clip(optimizers, 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

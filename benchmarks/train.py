@@ -34,7 +34,7 @@ from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.objectives import causal
-from model.training.machine import keep_memory, peak_memory
+from model.training.machine import compile_for, keep_memory, peak_memory
 from model.training.optimise import clip, make_optimizers
 
 SIDES = ("nanoGPT", "transformers", "hallmark")
@@ -75,16 +75,17 @@ def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None 
     """``dynamic``: as torch.compile takes it; the trainer compiles packed rows with False."""
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
-    loss_of = torch.compile(net.loss, dynamic=dynamic) if compiled else net.loss
+    device = net.embedding.weight.device
+    loss_of = compile_for(device, net.loss, dynamic) if compiled else net.loss
 
     def step(rows: np.ndarray, rate: float) -> float:
         batch = causal(rows)
         total = batch.answers()[1].sum().item()
-        batch = batch.to(net.embedding.weight.device)
+        batch = batch.to(device)
         with autocast(net, precision):
             loss = loss_of(batch) / total
         loss.backward()
-        clip(net.parameters(), CLIP)
+        clip([optimizer], CLIP)
         set_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -142,7 +142,7 @@ def fit_spans(
         scores = reader(*padded([sequences[i] for i in rows], device))  # (B, T, 2)
         loss = cross_entropy(scores, answers[rows])  # over T, for begin and end
         loss.backward()
-        clip(learnt, 1.0)
+        clip([optimizer], 1.0)
         optimizer.step()
         reader.zero_grad(set_to_none=True)
         losses.append(loss.item())

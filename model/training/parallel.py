@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Parallel
+from model.training.machine import compile_for
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -95,7 +96,8 @@ class World:
         if compiled:
             if not few_shapes:  # the loop over the loss's chunks would tie a graph to one length
                 model.cross_entropy = torch.compiler.disable(model.cross_entropy)
-            loss = torch.compile(loss, dynamic=False if few_shapes else None)  # type: ignore[assignment]
+            device = model.embedding.weight.device
+            loss = compile_for(device, loss, False if few_shapes else None)
         if self.size > 1 and kind == "ddp":
             loss = nn.parallel.DistributedDataParallel(loss)
         return loss

@@ -256,7 +256,7 @@ class Trainer:
         for i, part in enumerate(made.parts):
             with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):
                 loss += self._backward(part.to(self.device), total)
-        norm = clip(self.model.parameters(), self.config.clip)
+        norm = clip(self.optimizers, self.config.clip)
         read = Reading(self.world.sum_on_device(loss), norm)
         figures = Figures(step, rate, made.tokens, made.seen, made.flops, read)
         if self.config.divergence == "skip":

@@ -40,7 +40,9 @@ def graphs(monkeypatch):
         return graph.forward
 
     compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda m, **given: compile_(m, backend=backend, **given))
+    monkeypatch.setattr(
+        torch, "compile", lambda m, options=None, **given: compile_(m, backend=backend, **given)
+    )
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()
