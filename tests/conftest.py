@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 import model  # noqa: F401  what it sets of threads counts only before torch is loaded
 
@@ -21,6 +22,9 @@ keep_memory()  # thousands of tests ask for what the one before gave back: a twe
 torch.set_num_threads(1)  # two of each of three processes wait for two cores: a tenth of the time
 FORKS.set_forkserver_preload([*PRELOADED, "tests.preloaded"])
 
+settings.register_profile("untimed", deadline=None)  # beside others a draw may take long
+settings.load_profile("untimed")
+
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -29,6 +33,7 @@ EXPECTED_SKIPS = (
     "this machine has a CUDA device",
     "needs a CUDA device",
     "needs AVX-512 and oneDNN",
+    "needs AVX-512 and a C compiler",
     "shared data folder is absent",
 )
 

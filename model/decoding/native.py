@@ -10,14 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import shlex
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,39 +18,18 @@ from torch import Tensor
 from model import kernels
 from model.architecture import Transformer
 from model.attention import Attention
+from model.native import heads_of
 
 #: Numbers in a layer's keys up to which one thread reads them sooner than two are awake.
 FEW = 1 << 18
 
-REMEDY = "name one that knows OpenMP in CC, as gcc does, or leave out compiled"
+REMEDY = "name one that knows OpenMP in CC, as gcc does, look at TMPDIR, or leave out compiled"
 
 #: A row's new token stands at its slot, and sees that slot and all before it. The softmax goes in
 #: blocks (Milakov, Gimelshein 2018): what was summed is scaled down to each new maximum. Heads go
 #: to the threads by turns, for rows of like length stand together.
 SOURCE = r"""
-#include <stdint.h>
-#include <string.h>
-
 enum { BLOCK = 64, LINE = 16 };  /* slots; numbers in a line of the processor's cache */
-
-/* e^x of x <= 0, as Cephes: 2^n, put together bit by bit, times a polynomial of what is left. */
-static inline float exponential(float x)
-{
-    x = x < -87.0f ? -87.0f : x;
-    float shifted = x * 1.44269504f + 12582912.0f, power;  /* n stands in the last bits */
-    const float n = shifted - 12582912.0f, r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 127) << 23;
-    memcpy(&power, &bits, sizeof bits);
-    float sum = 1.9875691500e-4f;
-    sum = sum * r + 1.3981999507e-3f;
-    sum = sum * r + 8.3334519073e-3f;
-    sum = sum * r + 4.1665795894e-2f;
-    sum = sum * r + 1.6666665459e-1f;
-    sum = sum * r + 5.0000001201e-1f;
-    return (sum * r * r + r + 1.0f) * power;
-}
 
 static void attend_head(
     const float *query, const float *keys, const float *values, int64_t filled, int64_t ahead,
@@ -162,7 +134,12 @@ def step_attention(head_dim: int) -> StepAttention:
     Raises:
         RuntimeError: no C compiler, one that knows no OpenMP, or no place for what it makes.
     """
-    function = _compiled(head_dim)
+    try:
+        function: Callable[..., int] = heads_of(head_dim, SOURCE).attend
+    except RuntimeError as error:
+        raise RuntimeError(f"Compiled steps need a C compiler: {error}: {REMEDY}.") from error
+    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 8  # type: ignore[attr-defined]
+    function.restype = ctypes.c_int  # type: ignore[attr-defined]
 
     def attend(
         q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor
@@ -189,33 +166,3 @@ def _heads_together(x: Tensor) -> Tensor:
     """x (B, H, 1, D) with each row's heads one behind the other; rows may lie apart."""
     together = x.stride(1) == x.shape[3] and x.stride(3) == 1
     return x if together else x.contiguous()
-
-
-def _compiled(head_dim: int) -> Callable[..., int]:
-    compiler, *options = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    how = [*options, "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
-    sizes = [f"-DSIZE={head_dim}", f"-DSCALE={head_dim**-0.5!r}f"]
-    if shutil.which(compiler) is None:
-        raise RuntimeError(f"Compiled steps need a C compiler, and {compiler} is none: {REMEDY}.")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            source, library = Path(folder) / "attend.c", Path(folder) / "attend.so"
-            source.write_text(SOURCE, encoding="utf-8")
-            call = [compiler, *how, *sizes, str(source), "-o", str(library)]
-            subprocess.run(call, capture_output=True, check=True)
-            function: Any = ctypes.CDLL(str(library)).attend
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").splitlines()
-        first = next((line for line in said if "error" in line), "it says nothing")
-        raise RuntimeError(
-            f"Compiled steps need a C compiler with OpenMP, and {compiler} failed: {REMEDY}. "
-            f"({first})"
-        ) from error
-    except OSError as error:
-        raise RuntimeError(
-            f"The kernel of compiled steps could not be made or loaded: look at TMPDIR, or leave "
-            f"out compiled. ({error})"
-        ) from error
-    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 8
-    function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
