@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from model.native import heads_of
 
@@ -210,10 +211,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
     length, size = q.shape[2:]
     if not (
         FITS
-        and q.dtype == torch.float32
+        and q.dtype == k.dtype == v.dtype == torch.float32
         and torch.is_grad_enabled()
         and q.requires_grad
-        and q.shape == k.shape
+        and q.shape == k.shape == v.shape
         and length % BLOCK == 0
         and size in (16, 32, 64, 128)
         and _made(size) is not None
@@ -261,6 +262,7 @@ class _Causal(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
         q, k, v, y, sums = ctx.saved_tensors
         (g,) = (x if x.stride(3) == 1 else x.contiguous() for x in grad_outputs)

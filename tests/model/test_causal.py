@@ -98,6 +98,16 @@ def test_what_is_no_number_stays_in_its_head_and_row():
 
 
 @needs_kernel
+def test_a_gradient_of_its_gradient_is_refused_not_taken_for_nothing():
+    (q, k, v), g = drawn(1, 1, 64, 16)
+    leaf = q.clone().requires_grad_()
+    y = causal.attention(leaf, k, v)
+    (first,) = torch.autograd.grad(y, leaf, g.requires_grad_(), create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@needs_kernel
 def test_a_training_takes_it_and_what_it_is_not_for_goes_by_torchs(monkeypatch):
     asked = []
     made = causal._Causal.apply
@@ -110,6 +120,7 @@ def test_a_training_takes_it_and_what_it_is_not_for_goes_by_torchs(monkeypatch):
         (leaf.double(), k.double(), v.double()),
         (leaf[..., :24], k[..., :24], v[..., :24]),
         (leaf, k[:, :1], v[:, :1]),
+        (leaf, k, v[..., :16]),
     ]
     for given in others:
         expected = formula(*given)
