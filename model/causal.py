@@ -241,14 +241,14 @@ def _like(x: Tensor) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[2], x.shape[1], x.shape[3])).transpose(1, 2)
 
 
-def _call(function: Any, tensors: list[Tensor], sums: Tensor, turned: int, at: int) -> None:
-    """``sums`` stands before ``tensors[at]``; ``turned``: how many tensors each thread turns."""
+def _call(function: Any, tensors: list[Tensor], sums: Tensor, turned: int) -> None:
+    """``tensors``: q, k, v, y and then others; ``turned``: how many of them each thread turns."""
     rows, heads, length, size = tensors[0].shape
     threads = torch.get_num_threads()
     room = tensors[0].new_empty(threads * turned * length * size)
     given: list[Any] = [_Tensor(x.data_ptr(), *x.stride()[:3]) for x in tensors]
     given = [ctypes.byref(x) for x in given]
-    given.insert(at, sums.data_ptr())
+    given.insert(4, sums.data_ptr())  # behind y
     function(*given, room.data_ptr(), rows, heads, length, threads)
 
 
@@ -257,7 +257,7 @@ class _Causal(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
         y, sums = _like(q), q.new_empty(q.shape[:3])
-        _call(_made(q.shape[3]).forward, [q, k, v, y], sums, 1, 4)  # type: ignore[union-attr]
+        _call(_made(q.shape[3]).forward, [q, k, v, y], sums, 1)  # type: ignore[union-attr]
         ctx.save_for_backward(q, k, v, y, sums)
         return y
 
@@ -268,5 +268,5 @@ class _Causal(torch.autograd.Function):
         (g,) = (x if x.stride(3) == 1 else x.contiguous() for x in grad_outputs)
         grads = tuple(_like(x).zero_() for x in (q, k, v))
         function = _made(q.shape[3]).backward  # type: ignore[union-attr]
-        _call(function, [q, k, v, y, g, *grads], sums, 2, 4)
+        _call(function, [q, k, v, y, g, *grads], sums, 2)
         return grads
