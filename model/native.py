@@ -42,7 +42,10 @@ def heads_of(head_dim: int, source: str) -> ctypes.CDLL:
         RuntimeError: no C compiler, one that knows no OpenMP, or no place for what it makes; in a
             part of a sentence: what is missing, or what the compiler says.
     """
-    compiler, *options = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    try:
+        compiler, *options = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    except ValueError as error:
+        raise RuntimeError(f"CC cannot be read: {error}") from error
     how = [*options, "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
     sizes = [f"-DSIZE={head_dim}", f"-DSCALE={head_dim**-0.5!r}f"]
     if shutil.which(compiler) is None:
@@ -52,11 +55,12 @@ def heads_of(head_dim: int, source: str) -> ctypes.CDLL:
             written, library = Path(folder) / "heads.c", Path(folder) / "heads.so"
             written.write_text(EXPONENTIAL + source, encoding="utf-8")
             call = [compiler, *how, *sizes, str(written), "-o", str(library), "-lm"]
-            subprocess.run(call, capture_output=True, check=True)
+            english = os.environ | {"LC_ALL": "C"}  # an error is found by this word
+            subprocess.run(call, capture_output=True, check=True, env=english)
             return ctypes.CDLL(str(library))
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").splitlines()
-        first = next((line for line in said if "error" in line), "it says nothing")
+        first = next((line for line in said if "error" in line), f"code {error.returncode}")
         raise RuntimeError(f"{compiler} failed: {first}") from error
     except OSError as error:
-        raise RuntimeError(f"what it makes has no place in TMPDIR: {error}") from error
+        raise RuntimeError(f"{compiler} made nothing in TMPDIR that loads: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from model import causal, kernels, objectives, plain
 from model.architecture import Transformer
@@ -134,20 +135,45 @@ def test_a_training_takes_it_and_what_it_is_not_for_goes_by_torchs(monkeypatch):
     assert asked == [3]
 
 
+@needs_kernel
+def test_what_has_no_memory_or_another_kind_goes_by_torchs():
+    with FakeTensorMode():
+        fake = [torch.randn(1, 1, 64, 32, requires_grad=True) for _ in range(3)]
+        assert kernels.attention(*fake, "causal").shape == (1, 1, 64, 32)
+    meta = [torch.randn(1, 1, 64, 32, device="meta", requires_grad=True) for _ in range(3)]
+    assert causal.attention(*meta) is None
+    leaves = [torch.randn(1, 1, 64, 32, requires_grad=True) for _ in range(3)]
+    assert causal.attention(leaves[0], *meta[1:]) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert kernels.attention(*leaves, "causal").dtype == torch.bfloat16
+    long = [torch.randn(1, 1, causal.LONGEST + 64, 16, requires_grad=True) for _ in range(3)]
+    assert causal.attention(*long) is None
+
+
+@pytest.mark.parametrize("compiler", ['gcc "', "no-such-compiler"])
+def test_without_a_compiler_torchs_kernel_does_it(monkeypatch, compiler):
+    causal._made.cache_clear()
+    monkeypatch.setenv("CC", compiler)
+    (q, k, v), _ = drawn(1, 1, 64, 32)
+    leaf = q.clone().requires_grad_()
+    assert causal.attention(leaf, k, v) is None
+    torch.testing.assert_close(kernels.attention(leaf, k, v, "causal"), formula(leaf, k, v))
+    causal._made.cache_clear()
+
+
+@needs_kernel
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_a_model_learns_the_same_with_it_and_without(monkeypatch, positions):
-    """Where there is no compiler torch's kernel does it."""
     config = ModelConfig(vocab_size=50, context=64, d_model=64, n_layers=2, n_heads=2,
                          positions=positions)  # fmt: skip
-    found = []
-    for compiler in ("", "no-such-compiler"):
-        causal._made.cache_clear()
-        monkeypatch.setenv("CC", compiler)
+    found, made, taken = [], causal.attention, []
+    for kernel in (lambda *x: taken.append(made(*x)) or taken[-1], lambda *x: None):
+        monkeypatch.setattr(causal, "attention", kernel)
         torch.manual_seed(0)
         model = Transformer(config)
         ids = torch.randint(50, (2, 64))
         model.loss(objectives.causal(ids.numpy())).backward()
         found.append([p.grad for p in model.parameters() if p.grad is not None])
-    causal._made.cache_clear()
+    assert len(taken) == config.n_layers and not any(y is None for y in taken)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -201,8 +201,8 @@ def program(folder, text):
     [
         (None, "no-such-compiler is no C compiler: name one that knows OpenMP in CC"),
         ("printf 'a word\\nerror: \\374 -fopenmp\\n' >&2; exit 1", "error: \ufffd -fopenmp:"),
-        ("exit 1", "failed: it says nothing: name"),
-        ("exit 0", "has no place in TMPDIR"),
+        ("exit 1", "failed: code 1: name"),
+        ("exit 0", "made nothing in TMPDIR that loads"),
     ],
 )  # fmt: skip
 def test_without_a_kernel_one_sentence_says_what_to_do(monkeypatch, tmp_path, compiler, says):
