@@ -99,14 +99,16 @@ def clip(optimizers: Iterable[torch.optim.Optimizer], limit: float) -> Tensor:
     """Have the next step see gradients of a global norm of at most ``limit``; returns the norm.
 
     Fused AdamW divides them as it reads them, as it does in mixed precision: once less through all
-    of the memory, 0.98 of a step's time on the CPU. Others' gradients, and shards, are scaled here.
+    of the memory, 0.98 of a step's time on the CPU. It goes on to, until this is called for other
+    gradients: call it before every step. Others' gradients, and shards, are scaled here.
     """
     learnt = [(o, [p for g in o.param_groups for p in g["params"] if p.grad is not None])
               for o in optimizers]  # fmt: skip
     norm: Tensor = nn.utils.get_total_norm([p.grad for _, ps in learnt for p in ps], foreach=True)
     for optimizer, parameters in learnt:
-        if optimizer.defaults.get("fused") and type(norm) is Tensor:
-            optimizer.grad_scale = ((norm + 1e-6) / limit).clamp(min=1)  # type: ignore[attr-defined]
+        if all(group.get("fused") for group in optimizer.param_groups) and type(norm) is Tensor:
+            above = ((norm + 1e-6) / limit).clamp(min=1).float()
+            optimizer.grad_scale = above  # type: ignore[attr-defined]
         else:
             nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
     return full_tensor(norm)  # of shards it is one itself

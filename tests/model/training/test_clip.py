@@ -52,3 +52,32 @@ def test_an_optimizer_that_is_not_fused_has_its_gradients_scaled():
     assert clip([torch.optim.SGD(weights, lr=1.0)], 1.0) == 5  # one weight was not asked
     torch.testing.assert_close(weights[0].grad, torch.tensor([0.6, 0.0]))
     torch.testing.assert_close(weights[1].grad, torch.tensor([0.0, 0.8, 0.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
+def test_fused_steps_of_other_kinds_of_numbers_are_clipped(dtype):
+    ends = []
+    for ours in (True, False):
+        weight = nn.Parameter(torch.ones(3, dtype=dtype))
+        optimizer = torch.optim.AdamW([weight], lr=0.1, eps=1.0, fused=True)
+        weight.grad = torch.tensor([3.0, 0.0, 4.0], dtype=dtype)
+        clip([optimizer], 1.0) if ours else nn.utils.clip_grad_norm_([weight], 1.0)
+        optimizer.step()
+        ends.append(weight.detach())
+    torch.testing.assert_close(*ends)
+    assert ends[0][0] < 1
+
+
+def test_an_optimizer_is_as_fused_as_its_groups_are():
+    """A state that was loaded brings the settings of the optimizer that it was taken from."""
+    ends = []
+    for fused in (True, False):
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.AdamW([weight], lr=0.1, eps=1.0, fused=fused)
+        other = torch.optim.AdamW([nn.Parameter(torch.ones(3))], lr=0.1, eps=1.0, fused=not fused)
+        optimizer.load_state_dict(other.state_dict())
+        weight.grad = torch.tensor([3.0, 0.0, 4.0])
+        assert clip([optimizer], 1.0) == 5
+        optimizer.step()
+        ends.append(weight.detach())
+    torch.testing.assert_close(*ends)
