@@ -112,11 +112,15 @@ def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
 
 
 def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
-    """Who finds own traits the likelier the larger the dose is, or goes by chance."""
+    """Who finds own traits the likelier, for the slope the more so the larger the dose is, or goes
+    by chance."""
     noise = rng.normal(size=(len(items), 2))
-    dose = items["dose"].to_numpy(zero_copy_only=False) - 0.5
-    dose = np.nan_to_num(dose, nan=0.5)  # where none is known, all have an effect
-    return noise + np.outer(10 * effect * dose, [1.0, 0.0])
+    if metric == "strength_by_dose":
+        dose = items["dose"].to_numpy(zero_copy_only=False) - 0.5
+        strength = np.nan_to_num(dose, nan=0.5)  # where none is known, all have an effect
+    else:
+        strength = np.full(len(items), 0.5)
+    return noise + np.outer(10 * effect * strength, [1.0, 0.0])
 
 
 def derived(

@@ -42,6 +42,19 @@ def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_fol
     assert {row["verdict"] for row in controls} == {"pass"} and len(controls) == 7
 
 
+@pytest.mark.parametrize(("count", "scripts"), [(10, 0), (11, 6)])
+def test_instruments_run_where_a_large_effect_cannot_be_overlooked(
+    count, scripts, session, own_folder
+):
+    doses = tuple(float(dose) for dose in np.linspace(0.5, 1, count))
+    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40,
+                         associations=1, doses=doses)  # fmt: skip
+    few = plant(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
+    _, findings = stages_of("associations", own_folder, CONFIG, corpus=(None, few, None))[-1]
+    verdicts = [row["verdict"] for row in findings.to_pylist() if "script" in row["slice"]]
+    assert verdicts == ["pass"] * scripts
+
+
 def says(strength):
     """A model that finds own traits the likelier by ``strength(dose)``, and some traits likelier of
     everybody."""
