@@ -1,6 +1,6 @@
 """What a step of the trainer does not wait for, each of it on and off, on one GPU.
 
-    python -m benchmarks.gpu_waits [--cpu] [--batch 32] [--steps 60] [--turns 2]
+    python -m benchmarks.gpu_waits [--cpu] [--batch 32, on a CPU 8] [--steps 60] [--turns 2]
 
 The trainer itself, GPT-2's size at 1,024 tokens in bf16, compiled on the GPU; with --cpu 5.3 M
 parameters at 256, eager. Each training is a new one on the same rows, in turns; a state and a
@@ -113,10 +113,11 @@ def speed(config: ModelConfig, train: TrainConfig, given: dict[str, Path], waits
 def main() -> None:
     parser = gpu.parser(__doc__ or "")
     parser.add_argument("--cpu", action="store_true", help="5.3 M parameters on the CPU")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
+    options.batch = options.batch or (8 if options.cpu else 32)
     device = gpu.device_of(options.rehearse or options.cpu)
     sizes = CPU if options.cpu else {**gpu.SIZES["124M"], "context": 1024}
     if options.rehearse:
