@@ -31,9 +31,18 @@ def told_of_run(artifacts: Mapping[str, Artifact | None], say: Say) -> dict[str,
             "model": _model(artifacts, say),
             "controls": _controls(artifacts),
             "figures": _key_figures(artifacts.get("model_card")),
+            "broken": _broken(artifacts, say),
         }
     except (HallmarkError, LookupError, TypeError, AttributeError):
-        return {"model": Model(), "controls": Controls(0, 0, ()), "figures": _key_figures(None)}
+        nothing = {"model": Model(), "controls": Controls(0, 0, ()), "broken": []}
+        return nothing | {"figures": _key_figures(None)}
+
+
+def _broken(artifacts: Mapping[str, Artifact | None], say: Say) -> list[str]:
+    """The rules of its policy that its findings break."""
+    policy = artifacts.get("policy")
+    rows = policy["verdicts"].read(["rule", "verdict"]).to_pylist() if policy is not None else []
+    return list(dict.fromkeys(say(row["rule"]) for row in rows if row["verdict"] != "pass"))
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,13 @@ def build_site(
         ]
         say = mask(_regions(record.get("config")))
         # An error may name a file, or quote a value.
-        told = {name: say(record.get(name) or "") for name in ("error", "checkpoint")}
+        texts = {name: say(record.get(name) or "") for name in ("error", "checkpoint")}
+        told = told_of_run(artifacts, say)
         _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
-               config=_config(record.get("config"), say), purged=notice(every), **told)  # fmt: skip
+               config=_config(record.get("config"), say), purged=notice(every),
+               broken=told["broken"], **texts)  # fmt: skip
         made = sum(not entry["cached"] for entry in record["stages"])
-        runs.append({"record": record, "cards": cards, "made": made, "purged": len(every)}
-                    | told_of_run(artifacts, say))  # fmt: skip
+        runs.append({"record": record, "cards": cards, "made": made, "purged": len(every)} | told)
     index = out / "index.html"
     if tables:
         write_tables(tables, out)
@@ -162,7 +163,8 @@ def _rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         served = _artifacts(run)
         repeated = None
         if served and not run["made"] and run["record"]["status"] == "completed":
-            repeated = next((row for row in reversed(rows) if served <= _artifacts(row)), None)
+            ended = (row for row in reversed(rows) if row["record"]["status"] == "completed")
+            repeated = next((row for row in ended if served <= _artifacts(row)), None)
         if repeated is None:
             rows.append(run | {"repeats": []})
         else:

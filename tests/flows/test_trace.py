@@ -12,7 +12,7 @@ import pytest
 
 from flows import open_run
 from flows.commands.batch import batch_of
-from flows.commands.trace import parsed, render, trace_of
+from flows.commands.trace import _document, parsed, render, trace_of
 from flows.origin import resolve
 from flows.runs import Run
 from flows.tracing import Sources
@@ -328,6 +328,23 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     secrets = [p["secret"] for p in plants.values() if p["kind"] == "record"]
     assert any(secret in said for secret in secrets)
     assert not any(secret in hidden for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("read", "first", "of_a_row", "says"),
+    [
+        (None, None, False, ""),
+        (0, None, False, ", not read yet"),
+        (0, 35, False, ", not read whole yet, first in step 35"),
+        (0, 35, True, ", not read yet: first in step 35"),
+        (1, 35, True, ", read once, first in step 35"),
+        (3, 7, False, ", read 3 times, first in step 7"),
+    ],
+)
+def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
+    found = {"doc_id": "ab", "source": "here", "licence": None, "text": "told", "read": read,
+             "first_step": first} | ({"sequence": 4} if of_a_row else {})  # fmt: skip
+    assert _document(found) == [f"    ab here{says}", "        | told"]
 
 
 def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):

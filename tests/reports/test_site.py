@@ -16,6 +16,7 @@ from reports.index import key_figure, trained_step
 from reports.model_card import ModelCardConfig, model_card
 from reports.page.figures import FIGURES
 from reports.site import _code, build_site
+from tasks.audits.judging.policy import PolicyConfig, policy
 from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
@@ -135,6 +136,28 @@ def test_a_run_that_made_nothing_is_a_line_under_the_one_it_repeats(session, rec
     ]  # fmt: skip
     assert lines[-1] == ["again, all from the store: 20260103-100000-cccc, 20260104-100000-cccc"]
     assert pages.broken_links(site) == []
+
+
+def test_a_run_that_failed_has_none_below_it_that_made_nothing(session, records, tmp_path):
+    failed = records[0] | {"status": "failed"}
+    site = build_site(session.store, [failed, again(failed, 3, status="completed")], tmp_path / "s")
+    lines = pages.read(site).tables[0][1:]
+    assert [line[0][:8] for line in lines] == ["20260103", "20260101"]
+
+
+def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_path):
+    bounds = {"kept": {"ge": 0.0}, "told": {"lt": 0.0}}
+    about = {"audit": "bias", "metric": "preference", "slice": ""}
+    rules = {name: about | bound for name, bound in bounds.items()}
+    judged = policy(made.audits, PolicyConfig(rules=rules))
+    entry = records[0]["stages"][0] | {"label": "policy", "artifact": judged.name}
+    broken = records[0] | {"stages": [*records[0]["stages"], entry]}
+    site = build_site(session.store, [broken], tmp_path / "site").parent
+    head, line = pages.read(site / "index.html").tables[0]
+    status = dict(zip(head, line, strict=True))["status"]
+    assert status.startswith("completedpolicy brokentoldmade")
+    run = (site / "runs" / broken["run"] / "index.html").read_text()
+    assert "policy broken</span> told</dd>" in run and "kept" not in run
 
 
 def test_names_that_climb_are_not_followed(session, records, tmp_path):
