@@ -151,6 +151,10 @@ SCORER = table(
 )
 
 
+#: The column of items that names what they share beside their cluster, where they share two things.
+CROSSED = column("crossed", pa.string(), "label", "what items share beside their cluster")
+
+
 def items_table(
     *tags: pa.Field,
     kind: Literal["audit text", "corpus text", "personal"] = "audit text",

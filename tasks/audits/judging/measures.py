@@ -25,9 +25,6 @@ from tasks.measures.estimates import Estimate, estimate, scaled, slope
 #: What a share of all is, by unit.
 WHOLE = {"share": 1.0, "percent": 100.0}
 
-#: The column of items that names what they share beside their cluster, where they share two things.
-CROSSED = column("crossed", pa.string(), "label", "what items share beside their cluster")
-
 
 class MeasuredConfig(StageConfig):
     """What every probe of measures can be set to."""

@@ -25,11 +25,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
+from tasks.audits.exchange import CROSSED, Questions, items_table
 from tasks.audits.judging.comparison import by_item
 from tasks.audits.judging.findings import finding
 from tasks.audits.judging.measures import (
-    CROSSED,
     Drawn,
     Measure,
     MeasuredConfig,

@@ -18,15 +18,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.measures import (
-    CROSSED,
-    Measure,
-    MeasuredConfig,
-    Values,
-    preferred,
-    shorter,
-)
+from tasks.audits.exchange import CROSSED, Questions, items_table
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column
@@ -76,8 +69,7 @@ def read_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
                 raise UsageError(f"{place} is the same in {pro} and {anti}: it is no pair")
             marked = _MARKED.findall(first)
             if len(marked) < 2 or marked[1].lower() not in PRONOUNS:
-                raise UsageError(f"{place} does not mark a person and a pronoun in brackets, as "
-                                 f"WinoBias does")  # fmt: skip
+                raise UsageError(f"{place} does not mark a person and a pronoun in brackets")
             texts = [_NUMBER.sub("", _MARKED.sub(r"\1", line)) for line in (first, second)]
             words = [_WORD.findall(text.lower()) for text in texts]
             apart = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import items_table
+from tasks.audits.exchange import CROSSED, items_table
 from tasks.audits.judging.comparison import by_item
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import (
-    CROSSED,
     SCORED_BY,
     Measure,
     MeasuredConfig,
