@@ -18,7 +18,7 @@ Finding = dict[str, Any]
 
 
 def doctor(*, store: InStore = None, json_: Json = False) -> None:
-    """Show what this machine has: device, scorers, Prefect server, store, disk."""
+    """Show what this machine has: device, compiler, scorers, Prefect server, store, disk."""
     findings = examine_machine(store)
     show(findings, json_, render)
     if not all(f["ok"] for f in findings):
