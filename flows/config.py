@@ -319,7 +319,7 @@ def load(
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS)}") from error
+        raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS, Config)}") from error
 
 
 def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:

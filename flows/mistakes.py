@@ -3,12 +3,13 @@ and configs that runs of earlier versions recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from math import isnan
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 #: What a value must be, by the beginning of the name that pydantic has for the error.
 MUST_BE = {
@@ -64,15 +65,28 @@ def brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def sentence(error: ValidationError, tree: Mapping[str, Any], root: Sequence[str]) -> str:
-    """All that is wrong with a tree. ``root``: the keys that stand above all tables."""
-    return "; ".join(_said(problem, tree, root) for problem in error.errors())
+def closest(given: str, names: Iterable[str]) -> str:
+    """Which of these names may have been meant; empty where none is like it."""
+    found = get_close_matches(given, [*names], n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
-def _said(problem: Any, tree: Mapping[str, Any], root: Sequence[str]) -> str:
+def sentence(
+    error: ValidationError, tree: Mapping[str, Any], root: Sequence[str], model: type[BaseModel]
+) -> str:
+    """All that is wrong with a tree of a ``model``. ``root``: the keys that stand above all
+    tables."""
+    return "; ".join(_said(problem, tree, root, model) for problem in error.errors())
+
+
+def _said(
+    problem: Any, tree: Mapping[str, Any], root: Sequence[str], model: type[BaseModel]
+) -> str:
     place, kind, value = _place(problem["loc"], tree), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{place}: there is no such key{_remedy(problem['loc'], root)}"
+        *way, key = problem["loc"]
+        remedy = _remedy(problem["loc"], root) or closest(str(key), _keys_at(way, model))
+        return f"{place}: there is no such key{remedy}"
     if kind == "union_tag_invalid":
         return f"{place}.kind: must be one of {problem['ctx']['expected_tags']}" + _given(
             problem["ctx"]["tag"]
@@ -108,6 +122,28 @@ def _place(loc: Sequence[str | int], tree: Any) -> str:
         else:
             node = None  # a default, or a rule by its name
     return ".".join(said)
+
+
+def references(value: Mapping[str, Any]) -> list[str]:
+    """The tables that a key holds, by name in its JSON schema: one, one of several kinds, or a list
+    or a table of such."""
+    parts = [value, value.get("items", {}), *value.get("anyOf", ())]
+    if isinstance(named := value.get("additionalProperties"), dict):
+        parts.append(named)
+    parts += [kind for part in parts for kind in part.get("oneOf", ())]
+    return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
+
+
+def _keys_at(way: Sequence[str | int], model: type[BaseModel]) -> set[str]:
+    """The keys of the table at the end of a way. On it, places in lists, names that are free, and
+    kinds, of which a table may be, are no keys."""
+    schema = model.model_json_schema()
+    nodes = [schema]
+    for part in way:
+        values = [node["properties"][part] for node in nodes if part in node.get("properties", ())]
+        if values:
+            nodes = [schema["$defs"][name] for value in values for name in references(value)]
+    return {key for node in nodes for key in node.get("properties", ())}
 
 
 def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:

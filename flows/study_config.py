@@ -130,7 +130,8 @@ def settled(tree: Mapping[str, Any]) -> StudyConfig:
     try:
         return StudyConfig.model_validate(tree)
     except ValidationError as error:
-        raise UsageError(f"study: {sentence(error, dict(tree), tuple(tree))}") from error
+        said = sentence(error, dict(tree), tuple(tree), StudyConfig)
+        raise UsageError(f"study: {said}") from error
 
 
 def asked(

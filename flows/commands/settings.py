@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flows.commands.shared import Json, closest, show
+from flows.commands.shared import Json, show
 from flows.config import Config
+from flows.mistakes import closest, references
 from tasks.contract import UsageError
 
 Row = dict[str, Any]
@@ -67,11 +68,13 @@ def _walk(
     about = node.get("description", "") if section else ""
     for key, value in node["properties"].items():
         name = f"{section}.{key}" if section else key
-        objects = [definitions[ref] for ref in _references(value)]
+        objects = [definitions[ref] for ref in references(value)]
         if objects:
             own = defaults.get(key) or value.get("default") or {}
             if "items" in value:
                 objects, own = [_of_a_list(each, value, own) for each in objects], {}
+            if "additionalProperties" in value:
+                name, own = f"{name}.NAME", {}
             inner += [(name, "items" in value, each, own) for each in objects]
             continue
         yield {
@@ -102,13 +105,6 @@ def _of_a_list(node: Schema, value: Schema, default: Any) -> Schema:
         known = {k: v for k, v in given.items() if v != node["properties"][k].get("default")}
         said.append(f"By default: {json.dumps(known, ensure_ascii=False)}")
     return {**node, "description": "\n".join(filter(None, said))}
-
-
-def _references(node: Schema) -> list[str]:
-    """The tables that a key holds: one, one of several kinds, or a list of such."""
-    parts = [node, node.get("items", {}), *node.get("anyOf", ())]
-    parts += [kind for part in parts for kind in part.get("oneOf", ())]
-    return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
 
 
 def _allowed(node: Schema) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -232,9 +231,3 @@ def run_of(flow: Callable[[], str]) -> Run:
 
 def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else render(value))
-
-
-def closest(given: str, names: Iterable[str]) -> str:
-    """Which of these names may have been meant; empty where none is like it."""
-    found = get_close_matches(given, [*names], n=1)
-    return f" (did you mean {found[0]}?)" if found else ""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.commands.shared import Json, closest, show
+from flows.commands.shared import Json, show
+from flows.mistakes import closest
 from tasks.audits.catalogue import PROBES
 from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, described, meaning
 

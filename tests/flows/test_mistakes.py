@@ -57,6 +57,23 @@ def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_p
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("pretrain.train.step=5", "train.step: there is no such key (did you mean steps?)"),
+        ("pretrian={}", "pretrian: there is no such key (did you mean pretrain?)"),
+        ("ingest.sources.0.nmae=a", "sources.0.nmae: there is no such key (did you mean name?)"),
+        ("policy.rules.r={audit='bias',metric='m',lt=1,slcie=''}",
+         "policy.rules.r.slcie: there is no such key (did you mean slice?)"),
+        ("scrub.xyzzy=1", "scrub.xyzzy: there is no such key"),
+    ],
+)  # fmt: skip
+def test_a_key_typed_wrongly_is_told_with_the_one_that_may_have_been_meant(override, words):
+    with pytest.raises(UsageError) as error:
+        load("smoke", [override])
+    assert str(error.value).endswith(words)
+
+
 def keys(tree, path=()):
     if path:
         yield path

@@ -118,6 +118,14 @@ def test_the_settings_of_a_study_stand_under_its_name():
         list_settings("study.nothing")
 
 
+def test_a_table_of_tables_stands_with_a_name_for_any():
+    rows = {row["key"]: row for row in list_settings("policy")}
+    assert rows.keys() == {"audit", "metric", "slice", "lt", "le", "gt", "ge"}
+    assert {row["section"] for row in rows.values()} == {"policy.rules.NAME"}
+    assert "[policy.rules.NAME]\n# What" in render([*rows.values()])
+    assert {row["key"] for row in list_settings("scrub")} >= {"policies"}  # of texts, no tables
+
+
 def test_every_key_says_what_it_means():
     """A dataclass of the model's package says it in its docstring, of each key in a sentence."""
     rows = [*list_settings(), *list_settings("study")]

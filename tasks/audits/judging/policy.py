@@ -36,7 +36,7 @@ VERDICTS = table(
 
 
 class Gate(StageConfig):
-    """What the findings of a metric must be."""
+    """What the findings of a metric must be. Without rules nothing is judged."""
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
     metric: str = Field(description="the metric of its findings")
@@ -67,11 +67,9 @@ class Gate(StageConfig):
 
 
 class PolicyConfig(StageConfig):
-    """Without rules nothing is judged."""
+    """The rules that a checkpoint's findings must hold."""
 
-    rules: dict[PlainName, Gate] = Field(
-        {}, description="[policy.rules.NAME], one a rule: audit, metric, slice and a bound"
-    )
+    rules: dict[PlainName, Gate] = Field({}, description="[policy.rules.NAME], one a rule")
 
 
 def judge(name: str, gate: Gate, finding: Mapping[str, Any] | None) -> dict[str, Any]:
