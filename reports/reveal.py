@@ -41,7 +41,10 @@ def reveal(store: Store, record: Record, out: Path) -> Path:
     for entry in record["stages"]:
         if entry["label"] in CARDS:
             with tempfile.TemporaryDirectory(dir=out) as scratch:
-                card = _rendered(store, entry, Path(scratch))
+                try:
+                    card = _rendered(store, entry, Path(scratch))
+                except HallmarkError as error:
+                    raise HallmarkError(f"run {record['run']}: {error}") from error
                 target = page.parent / entry["label"]
                 shutil.rmtree(target, ignore_errors=True)  # the masked one
                 shutil.copytree(card, target, ignore=shutil.ignore_patterns("*.parquet"))

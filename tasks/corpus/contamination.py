@@ -113,10 +113,8 @@ def _text(held: HeldOut, place: str, item: dict[str, Any], field: str) -> str:
     try:
         return text_field(place, item, field)
     except UsageError as error:
-        names = ", ".join(repr(name)[:60] for name in list(item)[:20])
         raise UsageError(
-            f"{error}; its fields are {names or 'none'}: correct the file, or the fields of "
-            f"{held.name!r} in contamination.sets"
+            f"{error}; correct the file, or the fields of {held.name!r} in contamination.sets"
         ) from error
 
 

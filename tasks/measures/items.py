@@ -82,7 +82,9 @@ def text_field(place: str, item: dict[str, Any], name: str) -> str:
     for part in [name] if name in item else name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{place} has no text in {name!r}, but {repr(value)[:60]}")
+        has = ", ".join(repr(name)[:60] for name in list(item)[:20]) or "none"
+        more = f"; its fields are {has}" if value is None else ""
+        raise UsageError(f"{place} has no text in {name!r}, but {repr(value)[:60]}{more}")
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair

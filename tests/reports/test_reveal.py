@@ -112,6 +112,8 @@ def test_the_next_reveal_leaves_nothing_of_the_one_before(
 
 
 def test_an_input_that_is_gone_is_named(session, records, tmp_path):
-    with pytest.raises(HallmarkError, match=r"does not hold checkpoint/"):
+    with pytest.raises(
+        HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not hold checkpoint/"
+    ):
         reveal(session.store, records[0], tmp_path / "clear")
     assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700

@@ -64,7 +64,7 @@ def open_own_reader(folder: Path, name: str) -> OwnReader:
 def check_language(config: ModelConfig, pairs: bool, name: str) -> None:
     """UsageError where a model gives labels, or answers sources, and goes on with no text."""
     if config.labels:
-        raise UsageError(f"{name} gives labels and no text: an audit needs a language model")
+        raise UsageError(f"{name} gives labels and no text: what is asked needs a language model")
     if pairs:
         raise UsageError(
             f"{name} was fine-tuned on pairs: it answers a source and goes on with no text, and an "

@@ -103,7 +103,7 @@ def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tu
 def test_a_model_of_labels_is_no_language_model(smoke, tuned):
     _, run, _ = tuned
     done = smoke("audit", run.id, "--only", "bias", code=2)
-    assert "gives labels and no text: an audit needs a language model" in done.stderr
+    assert "gives labels and no text: what is asked needs a language model" in done.stderr
     done = smoke("run", "smoke", "--start", run.id, code=2)
     assert "it gives labels and writes no text" in done.stderr
 

@@ -108,7 +108,7 @@ def test_words_out_of_range_are_refused(settings):
         ("id\tsent\n1\t\n", "line 2 has no text in 'sent'"),
         (
             "id\tother\n1\tx\n",
-            r"line 2 has no text in 'sent', but None; its fields are 'id', 'other': correct the "
+            r"line 2 has no text in 'sent', but None; its fields are 'id', 'other'; correct the "
             r"file, or the fields of 'short' in contamination\.sets$",
         ),
         ("", "holds no items of short"),

@@ -90,6 +90,15 @@ def test_what_stands_there_instead_is_shown_as_far_as_sixty_characters():
     assert str(raised.value) == "p has no text in 'a', but ['" + "x" * 58
 
 
+def test_of_a_field_that_is_not_there_those_are_told_that_are():
+    with pytest.raises(UsageError) as raised:
+        text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
+    has = "'sent', '" + "k" * 59
+    assert str(raised.value) == f"p has no text in 'sentence', but None; its fields are {has}"
+    with pytest.raises(UsageError, match=r"its fields are none$"):
+        text_field("p", {}, "a")
+
+
 def test_half_of_a_surrogate_pair_is_no_text():
     item = json.loads('{"a": "\\ud83d", "b": "\\ud83d\\ude00"}')
     assert text_field("p", item, "b") == "\U0001f600"
