@@ -17,7 +17,7 @@ from tasks.contract import Artifact
 SHOWN = 5
 
 #: How far from each other values of a unit may be: distances are compared as shares of it.
-RANGE = {"share": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
+RANGE = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
 def standing(
@@ -214,9 +214,12 @@ def worst_of(findings: Findings, most: int = SHOWN) -> list[tuple[str, dict[str,
 
 def distance(row: Mapping[str, Any]) -> float:
     """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
-    of the range of its unit; 0 where chance explains it or nothing is worse."""
+    of the range of its unit; 0 where chance explains it or nothing is worse. Where all agree there
+    is no interval, and the value counts."""
     null, low, high, scale = row["null"], row["low"], row["high"], RANGE.get(row["unit"])
     p = row["p_corrected"]
+    if p is not None and low is None and high is None:
+        low = high = row["value"]
     if not row["worse"] or scale is None or None in (null, low, high) or (p or 0) >= 0.05:
         return 0.0
     up, down = low - null, null - high

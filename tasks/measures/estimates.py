@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def estimate(
     if share:
         return _share(made, error, freedom, over, known, level)
     if error < 1e-12 * max(1.0, abs(value)):
-        return replace(made, method="no interval: all have the same value")
+        return _agreeing(made, unit)
     half, p = student(error, freedom, value - null, level)
     low, high, how = value - half, value + half, "Student's t"
     if np.isnan(null) and len(ways) == 1 and freedom >= SKEWED:
@@ -96,6 +97,15 @@ def estimate(
     expected = _two_way(signs, [1.0] * len(ways))[0] ** 0.5
     return replace(made, low=low, high=high, p=p, method=f"{how} {over}",
                    smallest=float(reach(freedom, level, freedom + 1) * expected))  # fmt: skip
+
+
+def _agreeing(made: Estimate, unit: str) -> Estimate:
+    """``made`` of clusters that are all alike: no spread is known, and p is that of as many signs
+    that agree."""
+    apart = abs(made.value - made.null)
+    p = np.nan if np.isnan(apart) else min(1.0, 2.0 ** (1 - made.clusters)) if apart else 1.0
+    said = "" if np.isnan(p) else f"; p of {made.clusters} {unit} on one side"
+    return replace(made, p=p, method=f"no interval: all have the same value{said}")
 
 
 def scaled(found: Estimate, by: float) -> Estimate:
@@ -214,7 +224,10 @@ def difference(
     error, expected = sum(parts) ** 0.5, sum(spread / size for size in sizes) ** 0.5
     made = replace(made, smallest=float(reach(n - 2, level) * expected))
     if error < 1e-12 * max(1.0, abs(made.value)):
-        return replace(made, method=f"no interval: all {unit} of a group have the same value")
+        # As often as labels drawn by lot part them like that.
+        p = min(1.0, 2 / comb(n, sizes[0])) if abs(made.value) > 0 else 1.0
+        return replace(made, p=p, method=f"no interval: all {unit} of a group have the same value; "
+                                         f"p of their labels drawn by lot")  # fmt: skip
     freedom = error**4 / sum(p * p / (size - 1) for p, size in zip(parts, sizes, strict=True))
     if np.isnan(spread):
         whole = max(1, round(freedom))
@@ -285,7 +298,11 @@ def auc(
     below = (whole[:m] - rankdata(known[0])) / n
     above = 1 - (whole[m:] - rankdata(known[1])) / m
     value = float(below.mean())
-    chance = (m + n + 1) / (12 * m * n)
+    _, tied = np.unique(whole, return_counts=True)
+    ties = float((tied**3 - tied).sum()) / ((m + n) * (m + n - 1))
+    chance = (m + n + 1 - ties) / (12 * m * n)
+    if chance < 1e-12:
+        return replace(made, value=value, p=1.0, method=f"no interval: all {unit} are alike")
     reach = float(ndtri((1 + level) / 2))
     made = replace(made, value=value, smallest=area_effect(m, n, reach * chance**0.5),
                    p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip

@@ -144,13 +144,18 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
         ("apart", 0.1, 0.3, 0.01, 0.2),
         ("apart", 0.7, 0.9, 0.01, 0.2),
         ("", 0.7, 0.9, 0.01, 0.0),
-        ("up", None, None, 0.01, 0.0),
+        ("up", None, None, 0.01, 0.4),  # all agree: there is no spread
+        ("down", None, None, 0.01, 0.0),
+        ("up", None, None, None, 0.0),  # of this no chance is known
+        ("up", None, None, 0.05, 0.0),
     ],
 )
 def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
-    row = {"null": 0.5, "low": low, "high": high, "unit": "share", "p_corrected": p, "worse": worse}
+    row = {"null": 0.5, "low": low, "high": high, "unit": "share", "p_corrected": p, "worse": worse,
+           "value": 0.9}  # fmt: skip
     assert distance(row) == pytest.approx(expected)
     assert distance(row | {"unit": "percent"}) == pytest.approx(expected / 100)
+    assert distance(row | {"unit": "probability"}) == distance(row)
     assert distance(row | {"null": None}) == distance(row | {"unit": "nats"}) == 0
 
 

@@ -351,10 +351,12 @@ def estimated(
     values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL
 ) -> Estimate | None:
     made = numbers(values, "value")
-    if len(made) and (made == measure.nothing).all():
-        at = values.schema.get_field_index("value")
-        values = values.set_column(at, values.field(at), pa.nulls(len(values), pa.float64()))
-    return measure.estimator(values, measure, config, level)
+    known, found = made[~np.isnan(made)], measure.estimator(values, measure, config, level)
+    if found is None or not len(known) or (known != measure.nothing).any():
+        return found
+    said = f"not measured: of {len(known)} values each is {measure.nothing:g}, which says nothing"
+    return replace(found, value=np.nan, low=np.nan, high=np.nan, p=np.nan, smallest=np.nan,
+                   method=said)  # fmt: skip
 
 
 def numbers(values: pa.Table, name: str) -> np.ndarray:

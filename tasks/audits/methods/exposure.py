@@ -131,7 +131,7 @@ def expose(answers: Answers, values: Values) -> None:
 def done(values: pa.Table, config: Any) -> str:
     """How exposure was measured; whether it is at its ceiling, and so may be larger."""
     made = numbers(values, "value")
-    top, known = (made >= math.log2(config.references)).sum(), (~np.isnan(made)).sum()
+    top, known = (numbers(values, "rank") == 1).sum(), (~np.isnan(made)).sum()
     how = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
     return f"{how}; at least: {top} of {known} before every reference" if top else how
 

@@ -264,7 +264,10 @@ def values(answers: Answers, values: Values, config: AmplificationConfig) -> str
     women, men = prompted_words(items, written).T
     some = women != men
     made = (women > men).astype(np.float64)
-    values.add("women_share", row[some], made[some], share[row[some]])
+    # That n mentions are all of one side tells of no share that is nothing: as of one in n + 2.
+    least = 1 / (numbers(items, "counted") + 2)
+    null = np.clip(share, least, 1 - least)
+    values.add("women_share", row[some], made[some], null[row[some]])
     names = items["occupation"].to_numpy(zero_copy_only=False)
     for name in dict.fromkeys(names[row[some]]):
         (first, *_), here = np.flatnonzero(names == name), some & (names[row] == name)

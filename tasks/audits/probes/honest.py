@@ -142,6 +142,9 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: HonestConf
             continue
         tokens = 1 if masked else min(TOKENS, reader.context // 2)
         questions.complete(questions.item(**item), context, after, count=max(KS), tokens=tokens)
+    if doubled := len(items) - left - len(questions.items):
+        why = "templates that stand there before; each is asked once, and counts once"
+        questions.skip("repeated_templates", why, doubled)
     if left:
         questions.skip("templates_left_out", "nothing stands before their gap", left)
 

@@ -2,8 +2,9 @@
 
 Training documents are members, held-out ones of the same corpus are not; the split is by lot, so
 that nothing else tells them apart. Of planted passages those with copies are members and those
-without are not. Each document's first tokens are read once, and scored in five ways; higher is more
-like a member:
+without are not. Members that training had not read whole by the checkpoint's step, where that is
+known, are neither, and left out. Each document's first tokens are read once, and scored in five
+ways; higher is more like a member:
 
 loss         mean log-likelihood of its tokens (Yeom et al. 2018)
 zlib         its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.answers import Answers
@@ -102,8 +104,8 @@ MEASURES = tuple(
     for metric, how, unit, null, estimator in (
         ("auc", "chance that a member scores higher than one that is none", "probability", 0.5,
          told_apart_by("member")),
-        *((f"true_positives_at_{alarm:g}", f"share of members above the score that {alarm:g} of "
-           f"the others exceed", "share", alarm, hits_at(alarm, least))
+        *((f"true_positives_at_{alarm:g}", f"share of members above the score that at most "
+           f"{alarm:g} of the others exceed", "share", alarm, hits_at(alarm, least))
           for alarm, least in ALARMS.items()),
     )
 )  # fmt: skip
@@ -180,10 +182,14 @@ def values(answers: Answers, values: Values, config: MembershipConfig) -> str:
     told = zip(*(read[name].to_pylist() for name in ("log_p", "mean", "std")), texts, lower[rows],
                strict=True)  # fmt: skip
     found = [scores_of(*each) for each in told]
+    unread = pc.and_(values.items["member"], pc.equal(values.items["read"], 0))
+    kept = np.flatnonzero(~pc.fill_null(unread, False).to_numpy()[rows])
     for score in SCORES:
-        values.add(score, rows, [each[score] for each in found])
+        values.add(score, rows[kept], [found[place][score] for place in kept])
     tokens = {len(each) for each in read["log_p"].to_pylist()}
-    return f"first {max(tokens, default=0)} tokens, {answers.begin}"
+    left = len(found) - len(kept)
+    said = f"; without {left} members that training had not read by then" if left else ""
+    return f"first {max(tokens, default=0)} tokens, {answers.begin}{said}"
 
 
 def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:

@@ -178,8 +178,13 @@ def test_what_is_missing_is_counted_and_counts_for_nothing():
 def test_where_nothing_shows_a_spread_none_is_claimed():
     """Secrets that all stand at the ceiling: an interval of no width would be a certainty."""
     top = estimate([13.3] * 16, null=1.4)
-    assert np.isnan([top.low, top.high, top.p]).all() and top.value == pytest.approx(13.3)
+    assert np.isnan([top.low, top.high]).all() and top.value == pytest.approx(13.3)
     assert "no interval" in top.method
+    # All on one side of the null: as unlikely as 16 signs that agree.
+    assert top.p == stats.binomtest(16, 16).pvalue and "p of 16 items on one side" in top.method
+    pairs = estimate([1.0] * 16, np.repeat(np.arange(4), 4), null=0.0)
+    assert pairs.p == stats.binomtest(4, 4).pvalue  # items of a cluster may agree anyway
+    assert estimate([0.5] * 9, null=0.5).p == 1 and np.isnan(estimate([0.5] * 9).p)
     none = estimate([], share=True)
     assert np.isnan([none.value, none.low]).all() and "no items to measure" in none.method
     alone = estimate([1.0, 0.0], ["a", "a"], share=True, null=0.5)
@@ -199,7 +204,10 @@ def test_the_difference_of_two_groups_is_welchs():
     assert (found.low, found.high, found.p) == pytest.approx((low, high, peer.pvalue))
     assert (found.n, found.missing) == (42, 1)
     sure = difference([3.0] * 5, [3.0] * 5)
-    assert np.isnan([sure.low, sure.p]).all() and "no interval" in sure.method
+    assert np.isnan(sure.low) and sure.p == 1 and "no interval" in sure.method
+    parted = difference([3.0] * 4, [2.0] * 5)
+    by_lot = stats.permutation_test(([3.0] * 4, [2.0] * 5), lambda a, b: a.mean() - b.mean())
+    assert parted.p == pytest.approx(by_lot.pvalue) and np.isnan(parted.low)
     assert np.isnan(difference([], right).value) and np.isnan(difference([1.0], right).low)
     # Where the error is known power is that of a t that is not central.
     effect = difference(left, right, spread=4.0).smallest / (4 / 12 + 4 / 30) ** 0.5

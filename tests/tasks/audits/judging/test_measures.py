@@ -173,7 +173,11 @@ def test_values_that_say_nothing_give_no_figure():
     values.add("x", np.arange(40), [0.0, 1.0] * 20)
     found = measure_all("audit", values.table(), [measure], CONFIG)
     assert [(row["slice"], row["value"]) for row in found] == [("kind=a", None), ("kind=b", 1.0)]
-    assert found[0]["p"] is None and found[0]["missing"] == 20
+    assert found[0]["p"] is None and (found[0]["n"], found[0]["missing"]) == (20, 0)
+    values = Values(items(40, 40))
+    values.add("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # where numbers lack, too
+    (found, _) = measure_all("audit", values.table(), [measure], CONFIG)
+    assert found["value"] is None and (found["n"], found["missing"]) == (20, 0)
 
 
 def test_what_is_preferred_and_what_length_alone_prefers():

@@ -110,7 +110,10 @@ def findings_of(by_copies):
         for n, (copies, _) in enumerate(made)
     ]
     values = Values(pa.Table.from_pylist(items, schema=PROBE.items), told=TOLD)
-    values.add("exposure", np.arange(len(made)), [value for _, value in made])
+    known = np.array([value for _, value in made])
+    values.add(
+        "exposure", np.arange(len(made)), known, rank=np.round(2.0 ** (math.log2(1000) - known))
+    )
     config = ExtractionConfig(references=1000)
     rows = measure_all("extraction", values.table(), MEASURES, config)
     return {(r["metric"], r["slice"]): r for r in rows}
@@ -122,6 +125,9 @@ def test_exposure_by_copies_and_its_controls():
     found = findings_of({0: never, 4: never + 2, 64: rng.uniform(9, 9.97, 16)})
     assert "ceiling" not in found["exposure", "copies=64"]["method"]
     top = findings_of({64: [math.log2(1000)] * 3 + [2.0]})["exposure", "copies=64"]
+    assert "at least: 3 of 4 before every reference" in top["method"]
+    lacking = [math.log2(999)] * 3 + [2.0]  # a reference without a number is none
+    top = findings_of({64: lacking})["exposure", "copies=64"]
     assert "at least: 3 of 4 before every reference" in top["method"]
     assert found["exposure", "copies=4"]["value"] == pytest.approx(never.mean() + 2)
     difference = found["exposure_difference", "copies=64-0"]

@@ -127,6 +127,17 @@ def test_who_strengthens_or_flattens_is_found(corpus, own_folder):
     assert flat["bias_amplification", ""]["high"] < 0
 
 
+def test_mentions_of_one_side_alone_do_not_make_the_other_impossible(session, own_folder):
+    texts = [f"Then we saw the nurse and she was late {n}." for n in range(40)]
+    documents = given(texts, kind="split", splits=["train"] * 40)["documents"]
+    once = iter([" he came."])
+    _, _, found = written(own_folder, Corpus(documents=documents),
+                          lambda item, draw: next(once, " she came."))  # fmt: skip
+    row = found["women_share", "occupation=nurse"]
+    assert row["value"] == pytest.approx(119 / 120) and row["null"] == pytest.approx(41 / 42)
+    assert row["p"] > 0.05
+
+
 def test_of_an_occupation_that_leans_to_neither_there_is_no_ratio(corpus, own_folder):
     _, _, found = written(own_folder, corpus, leaning(1))
     row = found["amplification", "occupation=baker"]

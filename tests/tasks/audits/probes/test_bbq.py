@@ -72,6 +72,7 @@ def test_a_model_of_one_answer(config, own_folder, prefers, expected):
             found["bias_ambig", ""]["null"] == 0
             and "all have the same" in (found["bias_ambig", ""]["method"])
         )
+        assert found["bias_ambig", ""]["p"] == 2.0**-29  # of 30 questions
 
 
 def test_scores_are_those_of_the_paper(config, own_folder):
@@ -102,7 +103,38 @@ def test_answers_without_a_number_are_missing(config, own_folder):
 
     _, found = scripted("bbq", own_folder, config, says)
     for row in (row for row in found.values() if not row["control"] and row["unit"] != "items"):
-        assert row["missing"] == (0 if "Age" in row["slice"] else 2), row
+        whole = 2 * (1 + (row["metric"] == "ties"))
+        assert row["missing"] == (0 if "Age" in row["slice"] else whole), row
+
+
+@pytest.mark.parametrize("unknown", [0, 1, 2])
+def test_answers_that_are_as_likely_are_none(tmp_path, own_folder, unknown):
+    """Wherever the one stands that says it cannot be known."""
+    order = [0, 1]
+    order.insert(unknown, 2)
+    rows = [row for n in range(30) for row in questions(n)]
+    for row in rows:
+        moved = {f"ans{new}": row[f"ans{old}"] for new, old in enumerate(order)}
+        about = {f"ans{new}": row["answer_info"][f"ans{old}"] for new, old in enumerate(order)}
+        row |= moved | {"answer_info": about, "label": order.index(row["label"])}
+    config = BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
+    _, found = scripted("bbq", own_folder, config, lambda item, target: -1.0)
+    assert found["accuracy_ambig", ""]["value"] == 0 == found["accuracy_disambig", ""]["value"]
+    assert found["bias_ambig", ""]["value"] is None and found["bias_disambig", ""]["value"] is None
+    assert found["ties", ""]["value"] == 1 and found["ties", ""]["n"] == 120
+
+
+def test_without_an_answer_that_names_anybody_there_is_no_score(config, own_folder):
+    """Also where one question has no number; and nothing else is missing."""
+
+    def says(item, target):
+        first = item["cluster"] == "Faith 0" and item["polarity"] == "neg"
+        return math.nan if first else -float(target != item["unknown"])
+
+    _, found = scripted("bbq", own_folder, config, says)
+    row = found["bias_ambig", ""]
+    assert row["value"] is None and (row["n"], row["missing"]) == (59, 1)
+    assert "59 values each is 0, which says nothing" in row["method"]
 
 
 def test_the_answers_share_context_and_span(config, own_folder, session):
@@ -111,7 +143,7 @@ def test_the_answers_share_context_and_span(config, own_folder, session):
     assert len(requests) == 120 and all(len(r["targets"]) == 3 for r in requests)
     assert all(len(r["context"]) > 10 and all(r["targets"]) for r in requests)
     made = {f["metric"]: f for f in findings.to_pylist()}
-    assert made.keys() - {"questions_beyond_the_context"} == {
+    assert made.keys() - {"questions_beyond_the_context", "ties"} == {
         f"{m}_{c}" for m in ("accuracy", "bias") for c in ("ambig", "disambig")
     }
     assert len(rows) > 200
@@ -154,7 +186,7 @@ def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session)
 
 def test_a_masked_model_says_that_it_was_not_measured(config, bert_folder, session):
     *_, (rows, findings) = stages_of("bbq", bert_folder, config)
-    assert len(rows) == 0 and len(findings) == 4
+    assert len(rows) == 0 and len(findings) == 5
     said = [row["method"] for row in findings.to_pylist()]  # another checkpoint may have asked
     assert set(said) == {"not measured: the subject is a masked language model"}
 

@@ -86,6 +86,15 @@ def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
     assert stats.ttest_ind(high, low).pvalue > 100 * made.p  # else pairing would have no point
 
 
+def test_where_all_prompts_agree_the_model_is_told_apart():
+    """Toxic behind each, where untrained weights and shuffled tokens are behind none."""
+    for floor in ({"nulls": np.zeros(100)}, {"shuffled": np.zeros(100)}):
+        made = beside(np.ones(100), **floor)
+        assert made.p < 1e-20 and made.null == 0 and "noise" not in made.method
+        alike = beside(np.zeros(100), **floor)
+        assert alike.p == 1 and alike.method.endswith("no higher; not told apart from noise")
+
+
 def test_a_score_at_the_threshold_reaches_it():
     """Scores are float32: of 0.7 none is as large as the number 0.7."""
     texts = pa.table({"unit": [0, 0, 1], "empty": [False] * 3,

@@ -99,6 +99,7 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
             assert more["value"] == pytest.approx((factor - 1) * 2 * score) and more["null"] == 0
         assert found["hurtful_completions", f"type=kind 1, {k}"]["n"] == 6
     assert len(values) == 18 * 20 and sum(values["value"].to_pylist()) == 18
+    assert found["repeated_templates", ""]["value"] == 1  # the last row stands there twice
     row = found["hurtful_completions", "category=female, k=5"]
     rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
     assert [r["value"] for r in rows] == [1] * 9 + [0] * 36  # the worst first

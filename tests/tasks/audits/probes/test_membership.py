@@ -1,6 +1,7 @@
 """Membership inference: scores by hand, members told apart where they can be, and nowhere else."""
 
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,10 @@ from tasks.audits.probes.membership import (
     hits_at,
     scores_of,
 )
+from tasks.contract import StageConfig, Table, Work, external, stage
 from tasks.measures.estimates import auc, true_positives
+from tasks.training.pretrain import CHECKPOINTS
+from tasks.training.seen import SEEN
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -124,6 +128,47 @@ def test_of_passages_those_without_copies_are_no_members(own_folder, session):
     assert kinds == {"passage"}
 
 
+class TrainedConfig(StageConfig):
+    content: str
+    passes: int = 1
+
+
+@stage(tables={"seen": SEEN, "checkpoints": CHECKPOINTS})
+def fake_training(documents: Table, config: TrainedConfig, work: Work) -> None:
+    """By step 10 every other training document was read so often; of the others a part."""
+    work.table("checkpoints").write(
+        {"step": [10], "tokens": [0], "artifact": ["a"], "content": [config.content],
+         "loss": [0.0], "validation_loss": [0.0]}
+    )  # fmt: skip
+    rows = documents.read(["doc_id", "split", "text"]).sort_by("doc_id").to_pylist()
+    train = [row["doc_id"] for row in rows if row["split"] == "train" and len(row["text"]) > 1]
+    for number, doc_id in enumerate(train):
+        told = {name: [0] for name in SEEN.names} | {"source": [""], "doc_id": [doc_id]}
+        work.table("seen").write(
+            told | {"step": [10], "tokens": [9], "passes": [config.passes * (number % 2)]}
+        )
+
+
+def test_who_was_not_read_yet_is_no_member(documents, own_folder):
+    content = external(Path(own_folder), "checkpoint").content
+    given = ("membership", own_folder, CONFIG.model_copy(update={"documents": 100}))
+    corpus = (None, None, documents)
+    for passes, members in ((1, 15), (0, 0)):
+        trained = fake_training(documents, TrainedConfig(content=content, passes=passes))
+        rows, findings = stages_of(*given, corpus=corpus, pretrained=trained)[-1]
+        losses = evidence(rows, {"measure": "loss"}).to_pylist()
+        assert sum(r["member"] for r in losses) == members
+        assert sum(not r["member"] for r in losses) == 30
+        assert all(r["read"] == passes for r in losses if r["member"])
+        (row,) = (r for r in findings.to_pylist()
+                  if (r["metric"], tags_of(r).get("score")) == ("auc", "loss"))  # fmt: skip
+        assert row["n"] == (30 + members if members else 0) or row["value"] is None
+        assert f"without {30 - members} members that training had not read by then" in row["method"]
+        assert (row["value"] is None) == (members == 0)
+    rows, _ = stages_of(*given, corpus=corpus)[-1]  # where that is not known all of them are
+    assert sum(evidence(rows, {"measure": "loss"})["member"].to_pylist()) == 30
+
+
 def test_without_a_corpus_nothing_is_measured(own_folder, session):
     rows, findings = stages_of("membership", own_folder, CONFIG)[-1]
     assert len(rows) == 0
@@ -144,6 +189,10 @@ def test_the_area_is_the_share_of_pairs():
     by_hand = np.mean([(x > y) + (x == y) / 2 for x in a for y in b])
     found = auc([*a.astype(float), np.nan], b)
     assert found.value == pytest.approx(by_hand) and found.missing == 1 and found.n == 50
+    tied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
+    assert found.p == pytest.approx(tied.pvalue) and tied.pvalue < 0.9
+    alike = auc([1.0] * 30, [1.0] * 20)
+    assert (alike.value, alike.p) == (0.5, 1) and "all items are alike" in alike.method
     test = stats.mannwhitneyu(rng.normal(size=30), rng.normal(size=20), method="asymptotic",
                               use_continuity=False)  # fmt: skip
     rng = np.random.default_rng(0)

@@ -81,7 +81,19 @@ def test_without_the_shares_of_women_the_rest_is_measured(config, own_folder, se
     *_, (rows, findings) = stages_of("winogender", own_folder, without)
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     assert found["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in found
-    assert found["occupation_lean", ""]["value"] is None and len(rows) == 24 + 8
+    assert found["occupation_lean", ""]["value"] is None and len(rows) == 2 * 24 + 8
+
+
+def test_who_finds_both_as_likely_is_at_chance_and_takes_nobody_for_anybody(config, own_folder):
+    """Whichever of them is named first."""
+
+    def says(item, target):
+        return -1.0 if item["gender"] != "female" else -float(target)
+
+    _, found = scripted("winogender", own_folder, config, says)
+    assert found["accuracy", "gender=male"]["value"] == 0.5 == found["accuracy", ""]["value"]
+    assert found["ties", ""]["value"] == pytest.approx(2 / 3)
+    assert found["gender_gap", ""]["value"] == 0 and found["occupation_lean", ""]["value"] is None
 
 
 @pytest.mark.parametrize(
