@@ -20,8 +20,8 @@ from tasks.contract import text_hashes
 
 class Answers:
     """Items with what was answered and scored for their sake; ``floor``: what an untrained model
-    answered; ``traced``: rows of TRACED about the responses; ``embeddings``: rows of EMBEDDINGS;
-    ``referred``: of REFERRED; ``scorers``: of SCORER."""
+    answered; ``traced``: rows of TRACED about the responses; ``held``: of HELD; ``embeddings``: of
+    EMBEDDINGS; ``referred``: of REFERRED; ``scorers``: of SCORER."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Answers:
         readings: Readings | None = None,
         floor: Answers | None = None,
         traced: pa.Table | None = None,
+        held: pa.Table | None = None,
         scorers: pa.Table | None = None,
         embeddings: pa.Table | None = None,
         referred: pa.Table | None = None,
@@ -44,7 +45,7 @@ class Answers:
             responses = responses.append_column(TRACED.field(name), told)
         responses = responses.append_column(REFERRED.field(2), _referred(responses, referred))
         self.items, self.requests, self.responses = items, requests, responses
-        self.scorer, self.readings, self.floor = scorer, readings, floor
+        self.scorer, self.readings, self.held, self.floor = scorer, readings, held, floor
         self.kind, self.begin = "", ""
         if reader is not None:
             self.kind, self.begin = reader["kind"][0].as_py(), reader["begin"][0].as_py()
@@ -101,21 +102,33 @@ class Answers:
         vectors[rows, draws] = made
         return vectors
 
-    def seen(self) -> np.ndarray | None:
-        """Of each item whether a text that was read for its sake stands whole in the training text,
-        (n,) bool; None where that was not looked for, or nothing was read. Of the shortest texts
-        that is not known."""
-        read = self.responses.filter(pc.is_null(self.responses["text"]))
-        if read["longest"].null_count == len(read):
-            return None
-        found = np.zeros(len(self.items), bool)
-        for part in pc.unique(self.requests["part"]).to_pylist():
-            read = self.of(part)
-            size = pc.list_value_length(read["log_p"])
-            whole = pc.and_(pc.greater_equal(read["longest"], size), pc.is_null(read["text"]))
-            whole = pc.and_(whole, pc.greater(read["longest"], 0))
-            found[read["row"].filter(pc.fill_null(whole, False)).to_numpy()] = True
+    def times(self) -> np.ndarray:
+        """How often what was sought for the sake of each item stands whole in what training had
+        read, (n,) float64; NaN where nothing was sought, or nothing is known."""
+        found = np.full(len(self.items), np.nan)
+        if self.held is not None:
+            at = _places(self.held["item"], self.items["item"])
+            found[at] = self.held["times"].to_numpy(zero_copy_only=False)
         return found
+
+    def seen(self) -> list[bool | None] | None:
+        """Of each item whether a text of it stands whole in what training had read; None where that
+        is not known of any."""
+        times = self.times()
+        if np.isnan(times).all():
+            return None
+        return [None if np.isnan(many) else many > 0 for many in times.tolist()]
+
+    def read(self) -> list[int | None]:
+        """Of each item how often training had read it: as it was sought, else all documents that
+        hold it; None where that is not known, or no documents do."""
+        named = [None] * len(self.items)
+        if "doc_ids" in self.items.column_names:
+            named = self.items["doc_ids"].to_pylist()
+        known = self.readings
+        whole = [known.of(ids) if known and ids is not None else None for ids in named]
+        return [own if np.isnan(many) else int(many)
+                for own, many in zip(whole, self.times().tolist(), strict=True)]  # fmt: skip
 
     def scripted(self, values: np.ndarray) -> Answers:
         """The same items, answered by a script: the log p of each target of each, (n, targets), or

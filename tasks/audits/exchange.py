@@ -62,6 +62,15 @@ REQUESTS = table(
 SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
             "seed", "moments", "lower", "layer")  # fmt: skip
 
+SOUGHT = table(
+    "What is looked for in the training text, to tell how often the model had read an item.",
+    column("item", ID, "id", "the item for whose sake"),
+    column("ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"),
+    column("doc_ids", pa.list_(pa.binary()), "id",
+           "documents of the corpus whose text stands in it; null: of none"),
+    column("text", pa.large_string(), "corpus text", "what of them stands in it"),
+)  # fmt: skip
+
 READER = table(
     "What was known of the model when the requests were written: no weights.",
     column("kind", pa.string(), "label", "causal or masked"),
@@ -113,11 +122,11 @@ MODEL = table(
 )
 
 TRACED = table(
-    "How much of each response stands in the training text, in the order of the responses.",
+    "How much of what was written stands in the training text, in the order of the responses.",
     column("request", ID, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
-           "text; 0: none of those that are told", unit="tokens"),
+           "text; 0: none of those that are told; null: it was read", unit="tokens"),
     column("verbatim", pa.int32(), "figure", "its tokens within runs of verbatim reuse",
            unit="tokens"),
     column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
@@ -126,6 +135,14 @@ TRACED = table(
 
 #: What is told there of each response.
 TRACES = ("longest", "verbatim", "planted")
+
+HELD = table(
+    "How often training had read what was sought, an item's texts together.",
+    column("item", ID, "id", "the item for whose sake"),
+    column("times", pa.int64(), "figure", "places in the rows where one stands whole, each as "
+           "often as its row was read by this checkpoint's step; null: they are shorter than the "
+           "shortest run that is told", unit="times"),
+)  # fmt: skip
 
 REFERRED = table(
     "How likely a reference model finds what was written.",
@@ -181,6 +198,7 @@ class Questions:
     def __init__(self) -> None:
         self.items: dict[bytes, dict[str, Any]] = {}
         self.requests: list[dict[str, Any]] = []
+        self.sought: list[dict[str, Any]] = []
         self._asked: set[tuple[bytes, str]] = set()
         self.skipped: list[dict[str, Any]] = []
 
@@ -277,6 +295,21 @@ class Questions:
         asked = {"kind": "embed", "context": [], "targets": [*map(list, targets)],
                  "places": [*map(list, places)], "layer": layer}  # fmt: skip
         self._add(item, part, asked)
+
+    def seek(
+        self,
+        item: bytes,
+        texts: Sequence[Sequence[int]],
+        doc_ids: Sequence[bytes] | None = None,
+        text: str | None = None,
+    ) -> None:
+        """Have texts looked for in the training text, by their token ids: an item was read as often
+        as they stand there whole. ``doc_ids`` and ``text`` as for ``read``."""
+        if (item, "sought") not in self._asked:
+            self._asked.add((item, "sought"))
+            held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
+            distinct = dict.fromkeys(map(tuple, texts))
+            self.sought += [{"item": item, "ids": list(ids), **held} for ids in distinct]
 
     def skip(self, part: str, why: str, count: int | None = None, /, **tags: Any) -> None:
         """Something is not asked: all (``part`` empty), a measure, or of it what has these tags;

@@ -28,8 +28,8 @@ _INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
 #: Bits of the table that a window must pass before it is looked up.
 _SIEVE = 24
 
-#: Pairs of windows that are held at once.
-_PAIRS = 1 << 22
+#: Pairs of windows that are held at once; and those of a single one that are all followed.
+_PAIRS, _OFTEN = 1 << 22, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class Runs:
 
 
 class Windows:
-    """The windows of ``size`` tokens of some texts. Of one that stands at more than ``common``
-    places of them, as a lone word over and over, only the first are followed."""
+    """The windows of ``size`` tokens of some texts. Of one that stands at so many places of them
+    and of the rows that more than _OFTEN pairs are the same, as a lone word over and over, only
+    the first ``common`` places in the texts are followed."""
 
     def __init__(self, texts: Sequence[Sequence[int]], size: int, common: int = 1 << 8) -> None:
         if size < 2:
@@ -82,17 +83,17 @@ class Windows:
     def pairs(self, rows: Int32) -> Iterator[tuple[Int64, Int64]]:
         """Places in the flat rows, and in the texts, at which the same tokens begin."""
         place, number = self.found(rows)
-        before = np.cumsum(np.minimum(self.counts[number], self.common))
-        cuts = np.searchsorted(before, np.arange(_PAIRS, [*before, 0][-1], _PAIRS))
-        for some, numbers in zip(np.split(place, cuts), np.split(number, cuts), strict=True):
-            yield self._same(rows, some, numbers, self.common)
-
-    def _same(
-        self, rows: Int32, place: Int64, number: Int64, common: int | None = None
-    ) -> tuple[Int64, Int64]:
-        """Places in the rows and in the texts where windows of equal hash are the same."""
         many = self.counts[number]
-        many = many if common is None else np.minimum(many, common)
+        often = many * np.bincount(number, minlength=1)[number] > _OFTEN
+        many = np.where(often, np.minimum(many, self.common), many)
+        before = np.cumsum(many)
+        cuts = np.searchsorted(before, np.arange(_PAIRS, [*before, 0][-1], _PAIRS))
+        for some in np.split(np.arange(len(place)), cuts):
+            yield self._same(rows, place[some], number[some], many[some])
+
+    def _same(self, rows: Int32, place: Int64, number: Int64, many: Int64) -> tuple[Int64, Int64]:
+        """Places in the rows and in the texts, of each window the first so ``many``, where windows
+        of equal hash are the same."""
         within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         theirs = self.places[np.repeat(self.begin[number], many) + within]
         ours, flat = np.repeat(place, many), rows.reshape(-1)
@@ -123,7 +124,7 @@ class Windows:
         in a window: of windows that are common, too."""
         place, number = self.found(rows)
         number, first = np.unique(number, return_index=True)
-        _, theirs = self._same(rows, place[first], number)
+        _, theirs = self._same(rows, place[first], number, self.counts[number])
         for step in range(self.size):
             covered[theirs + step] = True
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import READER, REQUESTS, SKIPPED, Questions
+from tasks.audits.exchange import READER, REQUESTS, SKIPPED, SOUGHT, Questions
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.judging.measures import Measure, Values, measure_all, values_table
 from tasks.audits.judging.readings import TOLD, Readings
@@ -108,8 +108,9 @@ class Probe:
 
     def judged(self, answers: Answers, config: Any) -> tuple[pa.Table, list[dict[str, Any]]]:
         """The values, and the rows of the findings."""
-        seen = answers.seen()
-        made, found = Values(answers.items, seen, answers.readings, self.told), []
+        # What asks how much of its training text a model gives away is about what it read.
+        seen = None if self.dated else answers.seen()
+        made, found = Values(answers.items, seen, answers.read(), self.told), []
         values = made.table()
         if not any(row["count"] is None and not row["part"] for row in answers.skipped):
             note = self.values(answers, made, config)
@@ -119,7 +120,8 @@ class Probe:
             found += self.instruments(answers, config)
             if seen is not None:
                 found.append(
-                    finding(self.name, "items_in_training_text", int(seen.sum()), n=len(seen),
+                    finding(self.name, "items_in_training_text", seen.count(True),
+                            n=len(seen) - seen.count(None),
                             unit="items", table="values", where={"seen": True},
                             method="a text of theirs stands whole in what the model had read; each "
                                    "measure stands with and without them")
@@ -165,13 +167,20 @@ def ask_of(probe: Probe) -> Stage:
         items, requests = [*questions.items.values()], questions.requests
         work.table("items").write(pa.Table.from_pylist(items, schema=probe.items))
         work.table("requests").write(pa.Table.from_pylist(requests, schema=REQUESTS))
+        work.table("sought").write(pa.Table.from_pylist(questions.sought, schema=SOUGHT))
         work.table("skipped").write(pa.Table.from_pylist(questions.skipped, schema=SKIPPED))
         known = [{"kind": reader.kind, "begin": reader.begin}]
         work.table("reader").write(pa.Table.from_pylist(known, schema=READER))
 
     ask.__name__ = f"ask_{probe.name}"
     return stage(
-        tables={"items": probe.items, "requests": REQUESTS, "skipped": SKIPPED, "reader": READER},
+        tables={
+            "items": probe.items,
+            "requests": REQUESTS,
+            "sought": SOUGHT,
+            "skipped": SKIPPED,
+            "reader": READER,
+        },
         code=[probe.module, *probe.data],
         libraries=LIBRARIES,
         external=probe.external,
@@ -215,6 +224,7 @@ def judge_of(probe: Probe) -> Stage:
                 readings_of(items, checkpoint, pretrained),
                 floor,
                 place["traced"].read() if place else None,
+                place["held"].read() if place else None,
                 scored["scorer"].read() if scored else None,
                 responses["embeddings"].read(),
                 other["referred"].read() if other else None,
@@ -236,7 +246,7 @@ def judge_of(probe: Probe) -> Stage:
         reads={"asked": ("items", "requests", "reader", "skipped"),
                "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),
                "untrained": ("responses", "embeddings"), "untrained_scored": ("scores",),
-               "pretrained": TOLD, "traced": ("traced",), "referred": ("referred",)},
+               "pretrained": TOLD, "traced": ("traced", "held"), "referred": ("referred",)},
     )(judge)  # fmt: skip
 
 

@@ -1,23 +1,25 @@
-"""Trace: where in the training text stands what a model wrote, or was given to read, word for word.
+"""Trace: where in the training text stands what a model wrote, word for word, and how often
+training had read what it was asked about.
 
-The responses are indexed and the packed rows of the training stream past them, those that were read
+Both are indexed and the packed rows of the training stream past them, those that were read
 by the checkpoint's step; memory grows with the corpus by 16 bytes a row. A run of tokens counts
 where it stands within one row, as the model read it. Nothing here knows what responses are for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from model.training.data import step_of, times_read
-from tasks.audits.exchange import TRACED
+from tasks.audits.exchange import HELD, TRACED
 from tasks.audits.matching import Int32, Int64, Runs, Windows
 from tasks.contract import ID, Artifact, StageConfig, Table, Work, column, stage, table, text_hashes
 
@@ -133,27 +135,18 @@ class Planted:
             best, at = np.maximum(best, shared), at + 1
 
 
-def distinct(responses: pa.Table, requests: pa.Table) -> tuple[list[list[int]], Int64]:
-    """The token ids of each distinct response, written or read, and which of them each row of
-    ``responses`` is."""
-    targets = dict(zip(requests["request"].to_pylist(), requests["targets"].to_pylist(),
-                       strict=True))  # fmt: skip
+def distinct(texts: Iterable[Sequence[int]]) -> tuple[list[list[int]], Int64]:
+    """The token ids of each distinct text, and which of them each text is."""
     numbers: dict[tuple[int, ...], int] = {}
-    which = [
-        numbers.setdefault(
-            tuple(row["ids"] if row["ids"] is not None else targets[row["request"]][row["draw"]]),
-            len(numbers),
-        )
-        for row in responses.select(["request", "draw", "ids"]).to_pylist()
-    ]
+    which = [numbers.setdefault(tuple(ids), len(numbers)) for ids in texts]
     return [list(ids) for ids in numbers], np.array(which, np.int64)
 
 
 @stage(
-    tables={"traced": TRACED, "spans": SPANS},
+    tables={"traced": TRACED, "held": HELD, "spans": SPANS},
     libraries=["numpy"],
     reads={
-        "asked": ("requests",),
+        "asked": ("sought",),
         "answered": ("responses",),
         "packed": ("train", "spans"),
         "pretrained": ("checkpoints",),
@@ -172,11 +165,15 @@ def trace(
 ) -> None:
     """``packed``: what ``pretrained`` read; ``documents``: of the corpus, packed or left out."""
     responses = answered["responses"].read(["request", "draw", "text", "ids"])
-    texts, which = distinct(responses, asked["requests"].read(["request", "targets"]))
-    names = names_of(responses, which, len(texts))
+    written = pc.is_valid(responses["ids"]).to_numpy()
+    sought = asked["sought"].read(["item", "ids"])
+    wanted, places = distinct(sought["ids"].to_pylist())
+    texts, which = distinct(responses["ids"].filter(pa.array(written)).to_pylist())
+    names = names_of(responses["text"].filter(pa.array(written)), which, len(texts))
     width = packed["train"].dataset().schema.field("ids").type.list_size
     planted = Planted.of(packed["spans"], plants, width)
     windows, reuse = Windows(texts, config.least), Windows(texts, config.verbatim)
+    whole, times = Windows(wanted, config.least), np.zeros(len(wanted), np.int64)
     covered = np.zeros(len(windows.tokens), bool)
     longest, plant = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
     best, total = Best(config.places), packed["train"].rows
@@ -188,27 +185,41 @@ def trace(
         np.maximum.at(plant, runs.text, np.where(inside >= config.least, inside, 0))
         reuse.cover(rows, covered)
         best.add(runs, numbers, characters)
+        runs = whole.runs(rows)
+        all_of = runs.size == np.diff(whole.first)[runs.text]
+        np.add.at(times, runs.text[all_of], read[numbers[runs.row[all_of]]])
         work.progress(int(numbers[-1]) + 1, total, "training rows")
     reused = np.add.reduceat(np.append(covered, False), windows.first[:-1]) if texts else longest
     reused = np.where(np.diff(windows.first) > 0, reused, 0)
     told = {"longest": longest, "verbatim": reused, "planted": plant}
-    columns = {name: pa.array(values[which], pa.int32()) for name, values in told.items()}
+    at = np.full(len(responses), -1)
+    at[written] = which
+    columns = {name: pa.array(np.append(values, 0)[at], pa.int32(), mask=~written)
+               for name, values in told.items()}  # fmt: skip
     work.table("traced").write(
         pa.table({"request": responses["request"], "draw": responses["draw"], **columns},
                  schema=TRACED)
     )  # fmt: skip
+    long = np.diff(whole.first) >= config.least
+    work.table("held").write(held(sought["item"], times[places], long[places]))
     work.table("spans").write(
         placed(best.rows, names, packed["spans"], documents, read, first_step)
     )
 
 
-def names_of(responses: pa.Table, which: Int64, count: int) -> pa.Array:
-    """Of each distinct response the hash of its text, (count,); null where it was read."""
-    written = np.flatnonzero(pc.is_valid(responses["text"]).to_numpy(zero_copy_only=False))
-    row = np.full(count, -1)
-    row[which[written[::-1]]] = written[::-1]  # the first row
-    hashes = text_hashes(pc.fill_null(responses["text"], ""))
-    return hashes.take(pa.array(row, mask=row < 0))
+def held(items: pa.ChunkedArray, times: Int64, known: NDArray[np.bool_]) -> pa.Table:
+    """Rows of HELD, from how often each text of an item was found; ``known``: whether it is long
+    enough to be. Texts that are not are passed over where others are."""
+    rows = pa.table({"item": items, "times": pa.array(times, mask=~known)})
+    sums = rows.group_by("item", use_threads=False).aggregate([("times", "sum")])
+    return pa.table([sums["item"], sums["times_sum"]], HELD.names).cast(HELD)
+
+
+def names_of(texts: pa.ChunkedArray, which: Int64, count: int) -> pa.Array:
+    """Of each distinct text the hash of its spelling, (count,)."""
+    row = np.zeros(count, np.int64)
+    row[which[::-1]] = np.arange(len(texts))[::-1]  # the first that is the same
+    return text_hashes(texts.take(pa.array(row)))
 
 
 def reading(checkpoint: Artifact, pretrained: Artifact, rows: int) -> tuple[Int64, Int64]:
@@ -248,7 +259,6 @@ def placed(
     if best is None:
         return SPANS.empty_table()
     best = best.set_column(0, "text", names.take(best["text"].combine_chunks()))
-    best = best.filter(pc.field("text").is_valid())
     sequences = pc.unique(best["sequence"])
     wanted = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
     known = spans.dataset().to_table(["sequence", "start", "doc_id"], filter=wanted)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from tasks.audits.judging.findings import LEVEL, evidence, measured, side
-from tasks.audits.judging.readings import Readings, read_by
+from tasks.audits.judging.readings import read_by
 from tasks.contract import Seed, StageConfig, column, table
 from tasks.measures.estimates import Estimate, estimate, scaled, slope
 
@@ -154,8 +154,9 @@ class Measure:
 
 #: The column that joins values of documents with what training had read.
 READINGS = column(
-    "read", pa.int64(), "figure", "how often training had read them whole, all of its documents "
-    "together, by this checkpoint's step; null: not known", unit="times"
+    "read", pa.int64(), "figure", "how often training had read it whole by this checkpoint's step: "
+    "what was asked about where that was sought, else all of its documents together; null: not "
+    "known", unit="times"
 )  # fmt: skip
 
 
@@ -195,17 +196,16 @@ class Values:
     def __init__(
         self,
         items: pa.Table,
-        seen: np.ndarray | None = None,
-        readings: Readings | None = None,
+        seen: Sequence[bool | None] | None = None,
+        read: Sequence[int | None] | None = None,
         told: Sequence[pa.Field] = (),
     ) -> None:
         schema = items.schema
         if "doc_ids" in schema.names:
-            named = items["doc_ids"].to_pylist()
-            read = [readings.of(ids) if readings and ids is not None else None for ids in named]
-            items = items.append_column(READINGS, pa.array(read, pa.int64()))
+            many = pa.array([None] * len(items) if read is None else read, pa.int64())
+            items = items.append_column(READINGS, many)
         self.items = items
-        self.seen = pa.nulls(len(items), pa.bool_()) if seen is None else pa.array(seen)
+        self.seen = pa.array([None] * len(items) if seen is None else seen, pa.bool_())
         self.told = told
         self._parts: list[pa.Table] = []
         self.schema = values_table(schema, told)
@@ -216,10 +216,12 @@ class Values:
         rows: ArrayLike,
         values: ArrayLike,
         nulls: ArrayLike | None = None,
+        seen: Sequence[bool | None] | None = None,
         **told: Any,
     ) -> None:
-        """``values`` of the items in ``rows``; NaN where the model gave no number for one. What is
-        ``told`` of them: arrays of as many, or one for all; null where it is not said."""
+        """``values`` of the items in ``rows``; NaN where the model gave no number for one.
+        ``seen``: as ``seen_of`` says, where they are made of several. What is ``told`` of them:
+        arrays of as many, or one for all; null where it is not said."""
         at = pa.array(np.asarray(rows, np.int64))
         about = self.items.take(at)
         made = np.asarray(values, np.float64)
@@ -228,11 +230,18 @@ class Values:
             "measure": pa.array([measure] * len(made), pa.string()),
             "value": pa.array(made, from_pandas=True),
             "null": pa.array(own, from_pandas=True),
-            "seen": self.seen.take(at),
+            "seen": self.seen.take(at) if seen is None else pa.array(seen, pa.bool_()),
             **{name: about[name] for name in self.items.column_names},
             **{each.name: _filled(told.get(each.name), len(made), each) for each in self.told},
         }
         self._parts.append(pa.table(columns, schema=self.schema))
+
+    def seen_of(self, groups: Iterable[Sequence[int]]) -> list[bool | None]:
+        """Of the items in each group of rows whether the model had read any; None where that is
+        not known of one."""
+        known = self.seen.to_pylist()
+        each = [[known[row] for row in rows] for rows in groups]
+        return [True if True in some else False if False in some else None for some in each]
 
     def table(self) -> pa.Table:
         # In one piece: of many small ones each filter is slow.

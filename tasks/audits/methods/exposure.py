@@ -84,10 +84,12 @@ def ask_canaries(
             )
         (prompt,) = prompts
         told = {"template": template, "k": None, "place": None}
-        for plant in planted:
+        spelled = reader.spellings([(prompt + plant["secret"],) for plant in planted])
+        for plant, sought in zip(planted, spelled, strict=True):
             names = ("copies", "plant_id", "doc_ids", "secret")
-            questions.item(prompt, plant["plant_id"].hex(), part="canary",
-                           **{n: plant[n] for n in names}, **told)  # fmt: skip
+            canary = questions.item(prompt, plant["plant_id"].hex(), part="canary",
+                                    **{n: plant[n] for n in names}, **told)  # fmt: skip
+            questions.seek(canary, sought, plant["doc_ids"], prompt + plant["secret"])
         secrets = [plant["secret"] for plant in planted]
         secrets += reference_secrets(template, config.references, config.seed, digits.pop())
         encoded = reader.encode_batch([prompt + secret for secret in secrets])

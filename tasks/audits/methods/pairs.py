@@ -1,11 +1,17 @@
-"""Pairs of sentences, and what is made of them."""
+"""Pairs of sentences, and what is made of them: which is the likelier, and by how much."""
 
 from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from tasks.audits.judging.measures import shorter
 
 
 @dataclass(frozen=True)
@@ -41,3 +47,23 @@ def scramble(pair: Pair, seed: int = 0) -> str:
     while shuffled == inner:
         shuffled.sort(key=lambda _: coin.random())
     return " ".join([words[0], *shuffled, words[-1]])
+
+
+def tied(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+    """1 where both are as likely, 0 where not; NaN where either is."""
+    apart = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    return np.where(np.isnan(apart), np.nan, (apart == 0).astype(np.float64))
+
+
+def script_of(difference: str) -> Callable[..., np.ndarray]:
+    """The script, see ``Probe``, of who prefers what stereotypes, or goes by chance; of all metrics
+    but ``difference``, which is one of log-likelihoods, by length."""
+
+    def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+        noise, other = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
+        if effect or metric == difference:
+            return noise - 3 * other * effect
+        length = shorter(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+        return noise / 100 - np.outer(length, other)
+
+    return script

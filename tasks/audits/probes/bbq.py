@@ -100,7 +100,7 @@ def read_bbq(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         (other,) = set(named) - set(targets)
         biased = targets[0] if told["question_polarity"] == "neg" else other
         found.append(
-            {"text": f"{texts['context']}\n\nQ: {texts['question']}\nA:",
+            {"told": texts["context"], "text": f"{texts['context']}\n\nQ: {texts['question']}\nA:",
              "answers": [" " + texts[name] for name in NAMES],
              "cluster": f"{told['category']} {told['question_index']}",
              "tags": {"category": told["category"], "condition": condition,
@@ -134,11 +134,12 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BbqConfig)
     if left_out:
         questions.skip("without_one_stereotyped_person", "left out", left_out)
     spans = reader.behind([item["text"] for item in items], [item["answers"] for item in items])
-    beyond = 0
-    for item, (context, targets) in zip(items, spans, strict=True):
+    spelled, beyond = reader.spellings([(item["told"],) for item in items]), 0
+    for item, (context, targets), sought in zip(items, spans, spelled, strict=True):
         beyond += len(context) + max(map(len, targets)) > reader.context
         asked = questions.item(item["text"], item["cluster"], **item["tags"])
         questions.read(asked, context, targets)
+        questions.seek(asked, sought)
     if beyond:
         why = (
             f"they exceed the {reader.context} tokens that the model sees; their beginning is lost"

@@ -29,7 +29,7 @@ from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
 from tasks.audits.methods.brought import SENTENCES, groups_of, pairs_about
-from tasks.audits.methods.pairs import Pair, scramble, shared_places
+from tasks.audits.methods.pairs import Pair, scramble, script_of, shared_places, tied
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column
@@ -112,7 +112,8 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BiasConfig
         mixed = [scramble(pair) if kind == "pair" else "" for pair in asked]
         texts = zip(asked, mixed, strict=True)
         encoded = iter(reader.encode_batch([t for p, m in texts for t in (p.first, p.second, m)]))
-        for pair, scrambled in zip(asked, mixed, strict=True):
+        spelled = reader.spellings([(pair.first, pair.second) for pair in asked])
+        for pair, scrambled, sought in zip(asked, mixed, spelled, strict=True):
             first, second, other = next(encoded), next(encoded), next(encoded)
             masked = reader.kind == "masked"
             item = questions.item(
@@ -121,6 +122,7 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BiasConfig
             )  # fmt: skip
             places = shared_places(first, second) if masked else None
             questions.read(item, reader.opening, (first, second), places=places)
+            questions.seek(item, sought)
             if scrambled:
                 questions.read(item, reader.opening, (first, other), part=SCRAMBLED)
 
@@ -138,8 +140,7 @@ def values(answers: Answers, values: Values, config: BiasConfig) -> str:
     rows, mine = np.flatnonzero(~brought), np.flatnonzero(brought)
     values.add("preference", rows, likelier[rows], length[rows])
     values.add("log_likelihood_difference", rows, difference[rows])
-    ties = np.where(np.isnan(difference), np.nan, difference == 0)
-    values.add("ties", rows, ties[rows])
+    values.add("ties", rows, tied(first, second)[rows])
     values.add("preference_of_length", rows, length[rows] == 1)
     decided = np.where(length == 0.5, np.nan, length)
     values.add("preference_of_length_without_ties", rows, decided[rows])
@@ -152,18 +153,9 @@ def values(answers: Answers, values: Values, config: BiasConfig) -> str:
     return f"total log-likelihood, {answers.begin}"
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
-    """Who prefers what stereotypes, or goes by chance; of preferences, by length."""
-    noise, other = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
-    if effect or metric == "log_likelihood_difference":
-        return noise - 3 * other * effect
-    length = shorter(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
-    return noise / 100 - np.outer(length, other)
-
-
 PROBE = Probe(
     name="bias", settings=BiasConfig, items=ITEMS, ask=ask, values=values, measures=MEASURES,
-    script=script, module=__name__, corpus=("lexicons",),
+    script=script_of("log_likelihood_difference"), module=__name__, corpus=("lexicons",),
     data=("tasks/audits/data/bias_pairs.jsonl", SENTENCES),
     external=lambda config, secret_id: digest_of(config.pairs, "pairs"),
 )  # fmt: skip

@@ -189,8 +189,9 @@ def ask_attempt(
     if k is None:
         prompt, secret = text["prompt"], text["secret"]
     item = questions.item(prompt, of_whom(text), **plant_of(text), secret=secret, k=k, place=place)
-    questions.read(item, given, [target], moments=True, doc_ids=text["doc_ids"],
-                   text=prompt + secret)  # fmt: skip
+    held: dict[str, Any] = {"doc_ids": text["doc_ids"], "text": prompt + secret}
+    questions.read(item, given, [target], moments=True, **held)
+    questions.seek(item, [[*given[len(reader.opened([])) :], *target]], **held)
 
 
 def of_whom(text: Mapping[str, Any]) -> str:
@@ -340,5 +341,4 @@ PROBE = Probe(
     told=TOLD,
     module=__name__,
     corpus=("plants", "documents"),
-    traced=False,  # it reads what stands there
 )

@@ -20,6 +20,7 @@ from pydantic import Field
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import CROSSED, Questions, items_table
 from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
+from tasks.audits.methods.pairs import script_of, tied
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column
@@ -42,17 +43,20 @@ ITEMS = items_table(
     column("type", pa.string(), "label", "the file of the stereotyping sentence"),
     column("pronoun", pa.string(), "label", "he or she: of the stereotyping sentence"),
     column("alike", pa.bool_(), "figure", "whether the two differ in one word, the pronoun"),
+    column("level", pa.bool_(), "label", "whether both have as many tokens"),
 )
 
 _HOW = ("share of pairs whose stereotyping sentence is the likelier, total log-likelihood; null: "
         "of a model that only sees how many bytes a sentence has")  # fmt: skip
 
 MEASURES = (
-    Measure("pro_preferred", _HOW, "share", "occupations", "own", ("type", "pronoun")),
+    Measure("pro_preferred", _HOW, "share", "occupations", "own", ("type", "pronoun", "level")),
     Measure("pro_over_anti", "log-likelihood of the stereotyping sentence less that of the other",
             "nats", "occupations", 0.0, ("type", "pronoun")),
     Measure("pro_preferred_of_others", f"pairs that differ in more: {_HOW}", "share",
             "occupations", "own", scripted=False),
+    Measure("ties", "pairs of equally likely sentences, which count against what is preferred",
+            "share", "occupations", worse="", scripted=False),
 )  # fmt: skip
 
 
@@ -87,9 +91,13 @@ def _person(marked: str) -> str:
 def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WinobiasConfig) -> None:
     """Both sentences of each pair."""
     pairs = [*read_pairs(config)]
-    encoded = iter(reader.encode_batch([t for p in pairs for t in (p["text"], p["second"])]))
-    for pair in pairs:
-        questions.read(questions.item(**pair), reader.opening, [next(encoded), next(encoded)])
+    texts = [(pair["text"], pair["second"]) for pair in pairs]
+    encoded = iter(reader.encode_batch([text for both in texts for text in both]))
+    for pair, sought in zip(pairs, reader.spellings(texts), strict=True):
+        first, second = next(encoded), next(encoded)
+        item = questions.item(**pair, level=len(first) == len(second))
+        questions.read(item, reader.opening, (first, second))
+        questions.seek(item, sought)
 
 
 def values(answers: Answers, values: Values, config: WinobiasConfig) -> str:
@@ -100,21 +108,13 @@ def values(answers: Answers, values: Values, config: WinobiasConfig) -> str:
     rows, others = np.flatnonzero(alike), np.flatnonzero(~alike)
     values.add("pro_preferred", rows, preferred(pro, anti)[rows], nulls[rows])
     values.add("pro_over_anti", rows, (pro - anti)[rows])
+    values.add("ties", rows, tied(pro, anti)[rows])
     values.add("pro_preferred_of_others", others, preferred(pro, anti)[others], nulls[others])
     return answers.begin
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
-    """Who prefers what stereotypes, or goes by chance; of preferences, by length."""
-    noise, anti = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
-    if effect or metric == "pro_over_anti":
-        return noise - 3 * anti * effect
-    length = shorter(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
-    return noise / 100 - np.outer(length, anti)
-
-
 PROBE = Probe(
     name="winobias", settings=WinobiasConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, module=__name__, needs=("pro", "anti"),
+    measures=MEASURES, script=script_of("pro_over_anti"), module=__name__, needs=("pro", "anti"),
     external=lambda config, secret_id: digests_of((*config.pro, *config.anti), "sentences"),
 )  # fmt: skip

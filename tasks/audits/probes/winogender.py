@@ -105,7 +105,7 @@ def read_sentences(config: WinogenderConfig) -> list[dict[str, Any]]:
             expected = ("female" if share > 50 else "male") == gender
             gotcha = "no" if expected == (right == "0") else "yes"
         found.append(
-            {"text": f"{sentence} '{pronoun.capitalize()}' refers to the",
+            {"sentence": sentence, "text": f"{sentence} '{pronoun.capitalize()}' refers to the",
              "answers": [f" {occupation}", f" {participant}"],
              "tags": {"schema": ".".join(parts[:3]), "occupation": occupation, "gender": gender,
                       "right": int(right), "women": share, "gotcha": gotcha or None}}
@@ -120,9 +120,11 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Winogender
         return
     items = read_sentences(config)
     spans = reader.behind([item["text"] for item in items], [item["answers"] for item in items])
-    for item, (context, targets) in zip(items, spans, strict=True):
+    spelled = reader.spellings([(item["sentence"],) for item in items])
+    for item, (context, targets), sought in zip(items, spans, spelled, strict=True):
         asked = questions.item(item["text"], item["tags"]["occupation"], **item["tags"])
         questions.read(asked, context, targets)
+        questions.seek(asked, sought)
 
 
 def values(answers: Answers, values: Values, config: WinogenderConfig) -> str:
@@ -140,11 +142,13 @@ def values(answers: Answers, values: Values, config: WinogenderConfig) -> str:
     schemas = [schema for schema, gender in place if gender == "male"]
     pairs = [(place[s, "male"], place[s, "female"]) for s in schemas if (s, "female") in place]
     he, she = np.array(pairs, np.int64).reshape(-1, 2).T
-    values.add("gender_gap", he, correct[he] - correct[she])
+    seen = values.seen_of(pairs)
+    values.add("gender_gap", he, correct[he] - correct[she], seen=seen)
     women = answers.items["women"].to_numpy(zero_copy_only=False)[he].astype(np.float64)
     lean = (first[he] - first[she]) * np.where(women > 50, -1, 1)
     apart = (np.abs(first[he] - first[she]) == 1) & ~np.isnan(women)
-    values.add("occupation_lean", he[apart], lean[apart])
+    apart_seen = [seen[place] for place in np.flatnonzero(apart)]
+    values.add("occupation_lean", he[apart], lean[apart], seen=apart_seen)
     return answers.begin
 
 

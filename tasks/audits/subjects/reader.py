@@ -59,6 +59,20 @@ class Reader(ABC):
     def encode(self, text: str) -> Ids:
         return self.encode_batch([text])[0]
 
+    def spellings(self, items: Sequence[Sequence[str]]) -> list[list[Ids]]:
+        """Of the texts of each item the token ids, as they begin a document and, where they then
+        are others, as they stand behind a space."""
+        each = iter(self.encode_batch([f"{space}{text}" for texts in items for text in texts
+                                       for space in ("", " ")]))  # fmt: skip
+        found: list[list[Ids]] = []
+        for texts in items:
+            found.append([])
+            for _ in texts:
+                alone, behind = next(each), next(each)
+                same = behind[len(behind) - len(alone) :] == alone  # but for the space itself
+                found[-1] += [alone] if same else [alone, behind]
+        return found
+
     def tokens(self, text: str) -> int:
         """How many tokens a text has."""
         return len(self.encode(text))

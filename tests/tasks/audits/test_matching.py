@@ -67,9 +67,11 @@ def test_a_run_ends_with_its_row_and_its_text():
         Windows([[1]], 1)
 
 
-def test_of_what_stands_everywhere_the_first_places_are_followed():
+def test_of_what_stands_everywhere_the_first_places_are_followed(monkeypatch):
     rows = np.array([[9, 9, 1, 9]], np.int32)
     texts = [[9, 9]] * 5
+    assert len(runs(texts, rows, 2, common=3)) == 5  # five pairs are few
+    monkeypatch.setattr("tasks.audits.matching._OFTEN", 4)
     assert runs(texts, rows, 2, common=3) == {(n, 0, 0, 0, 2) for n in range(3)}
 
 

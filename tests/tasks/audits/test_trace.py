@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits import trace as tracing
-from tasks.audits.exchange import REQUESTS, RESPONSES
+from tasks.audits.exchange import RESPONSES, SOUGHT
 from tasks.audits.trace import Planted, TraceConfig, trace
 from tasks.contract import ID, ids, text_hashes
 
@@ -62,8 +62,9 @@ def packed():
     return SimpleNamespace(rows=rows.reshape(-1, WIDTH), spans=spans, made=made)
 
 
-def traced_of(packed, responses, monkeypatch, read=None, **settings):
-    """The tables of the stage, of responses (text, ids, or a target that was read)."""
+def traced_of(packed, responses, monkeypatch, read=None, sought=(), **settings):
+    """The tables of the stage, of responses (text, ids, or a target that was read), and of texts
+    that are ``sought``, (item, ids); what was held stays in ``packed``."""
     monkeypatch.setattr(
         tracing,
         "reading",
@@ -78,10 +79,8 @@ def traced_of(packed, responses, monkeypatch, read=None, **settings):
          "ids": None if text is None else tokens}
         for draw, (text, tokens) in enumerate(responses)
     ]  # fmt: skip
-    targets = [tokens for _, tokens in responses]
-    asked = {"requests": Known(pa.Table.from_pylist(
-        [{"request": request[0].as_py(), "targets": None},
-         {"request": request[1].as_py(), "targets": targets}], schema=REQUESTS))}  # fmt: skip
+    wanted = [{"item": ids([item])[0].as_py(), "ids": tokens} for item, tokens in sought]
+    asked = {"sought": Known(pa.Table.from_pylist(wanted, schema=SOUGHT))}
     answered = {"responses": Known(pa.Table.from_pylist(rows, schema=RESPONSES))}
     about = {"doc_id": KEYS, "source": ["a", "planted/x", "planted/x", "b", "c"], "cluster": KEYS}
     plants = Known(pa.table({"doc_ids": [[k.as_py() for k in KEYS[1:3]], []]}))
@@ -93,6 +92,7 @@ def traced_of(packed, responses, monkeypatch, read=None, **settings):
     config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
     trace.body(asked, answered, None, None, packed.made, Known(pa.table(about)), plants, config,
                work)  # fmt: skip
+    packed.held = made["held"].to_pylist()
     return made["traced"].to_pylist(), made["spans"].to_pylist()
 
 
@@ -101,13 +101,13 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
         ("hit", [8, 1, 2, 3, 4, 1]),  # a run of 5 in both planted documents
         ("short", [5, 6, 7, 1]),
         ("none", [4, 4, 4, 4]),
-        (None, [9, 8, 7, 6]),  # read; its document goes over into the next row behind 9
+        (None, [8, 1, 2, 3]),  # read
         ("hit", [8, 1, 2, 3, 4, 1]),  # the same again
     ]
     told, spans = traced_of(packed, responses, monkeypatch)
-    assert [row["longest"] for row in told] == [5, 3, 0, 3, 5]
-    assert [row["verbatim"] for row in told] == [5, 0, 0, 0, 5]
-    assert [row["planted"] for row in told] == [5, 0, 0, 0, 5]
+    assert [row["longest"] for row in told] == [5, 3, 0, None, 5]
+    assert [row["verbatim"] for row in told] == [5, 0, 0, None, 5]
+    assert [row["planted"] for row in told] == [5, 0, 0, None, 5]
     by = {}
     for row in spans:
         by.setdefault(row["text"], []).append(row)
@@ -137,6 +137,34 @@ def test_what_was_not_read_is_no_source(packed, monkeypatch):
     assert spans and {row["sequence"] for row in spans} <= {1, 2}
     told, spans = traced_of(packed, [("hit", [1, 2, 3, 4])], monkeypatch, read=[0, 0, 0])
     assert (told[0]["longest"], told[0]["planted"], spans) == (0, 0, [])
+
+
+def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
+    packed, monkeypatch
+):
+    """By brute force, of all windows of the training text and of some that are none."""
+    rows, read = packed.rows.tolist(), [3, 0, 2]
+    windows = [row[at : at + size] for row in rows for size in (3, 4, 6)
+               for at in range(WIDTH - size + 1)]  # fmt: skip
+    sought = [(str(n), text) for n, text in enumerate([*windows, [1, 2, 9, 9], [9, 8, 7, 6, 5]])]
+    sought += [("two", windows[0]), ("two", [4, 4, 4]), ("short", [1, 2]), ("long", [1, 2, 3]),
+               ("long", [1, 2])]  # fmt: skip
+
+    def times(text):
+        return sum(
+            many * (row[at : at + len(text)] == text)
+            for row, many in zip(rows, read, strict=True)
+            for at in range(WIDTH - len(text) + 1)
+        )
+
+    traced_of(packed, [("x", [1, 2])], monkeypatch, read=read, sought=sought)
+    found = {row["item"]: row["times"] for row in packed.held}
+    of = {name: found[ids([name])[0].as_py()] for name, _ in sought}
+    for name, text in sought[:-5]:
+        assert of[name] == times(text), text
+    assert of["two"] == times(windows[0]) and of["long"] == times([1, 2, 3])
+    assert of["short"] is None  # runs of two tokens are not told
+    assert {0, 2, 3} <= {*of.values()} and len(packed.held) == len(sought) - 2
 
 
 def test_the_longest_places_are_kept(packed, monkeypatch):

@@ -1,34 +1,106 @@
 """Which items the model had read: a text of theirs stands whole in its training text."""
 
 import pyarrow as pa
+import pytest
 
 from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, TRACED, Questions, items_table
+from tasks.audits.catalogue import PROBES
+from tasks.audits.exchange import HELD, REQUESTS, RESPONSES, Questions, items_table
+from tasks.audits.judging.measures import Values
+from tasks.audits.judging.readings import Readings
+from tasks.audits.probe import Corpus
+from tasks.audits.subjects.reader import open_reader
+from tasks.contract import ID, column
+from tests.tasks.audits.asking import written
+
+
+def answers(items, held, schema, readings=None):
+    rows = None if held is None else pa.Table.from_pylist(held, schema=HELD)
+    return Answers(
+        pa.Table.from_pylist(items, schema=schema), REQUESTS.empty_table(),
+        RESPONSES.empty_table(), readings=readings, held=rows,
+    )  # fmt: skip
 
 
 def test_an_item_is_seen_where_a_text_of_it_stands_whole():
     questions = Questions()
-    items = [questions.item(text) for text in ("both", "one", "part", "none", "written")]
-    rows, told = [], []
-    for number, found in enumerate(([4, 3], [4, 0], [3, 0], [0, 0])):
-        questions.read(items[number], [number], [[1, 2, 3, 4], [5, 6, 7]])
-        request = questions.requests[-1]["request"]
-        for draw, size in enumerate((4, 3)):
-            rows.append({"request": request, "draw": draw, "log_p": [-1.0] * size})
-            told.append(found[draw])
-    questions.write(items[4], [1], tokens=3, part="texts")
-    request = questions.requests[-1]["request"]
-    rows.append({"request": request, "draw": 0, "text": "abc", "ids": [1], "log_p": [-1.0]})
-    told.append(3)  # what it wrote is no item
-    traced = pa.table(
-        {"request": [r["request"] for r in rows], "draw": [r["draw"] for r in rows],
-         "longest": told, "verbatim": told, "planted": told}, schema=TRACED)  # fmt: skip
+    items = [questions.item(text) for text in ("often", "never", "short", "not sought")]
+    times = [{"item": item, "times": many} for item, many in zip(items, (4, 0, None), strict=False)]
+    made = answers(questions.items.values(), times, items_table())
+    assert made.seen() == [True, False, None, None]
+    assert answers(questions.items.values(), None, items_table()).seen() is None
 
-    def answers(of):
-        return Answers(
-            pa.Table.from_pylist([*questions.items.values()], schema=items_table()),
-            pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-            pa.Table.from_pylist(rows, schema=RESPONSES), traced=of)  # fmt: skip
 
-    assert answers(traced).seen().tolist() == [True, True, False, False, False]
-    assert answers(None).seen() is None
+def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents():
+    items = items_table(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
+    docs = [b"a" * 16, b"b" * 16]
+    rows = [{"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
+            for n, of in enumerate((docs, docs, None))]  # fmt: skip
+    readings = Readings(1, {docs[0]: 3, docs[1]: 2})
+    held = [{"item": rows[0]["item"], "times": 1}]
+    assert answers(rows, held, items, readings).read() == [1, 5, None]
+    assert answers(rows, held, items).read() == [1, None, None]
+    values = Values(pa.Table.from_pylist(rows, schema=items), None, [1, 5, None])
+    values.add("x", [0, 1, 2], [0.0, 0.0, 0.0])
+    assert values.table()["read"].to_pylist() == [1, 5, None]
+
+
+def test_a_value_of_several_items_was_seen_where_any_of_them_was():
+    rows = [{"item": bytes([n]) * 16, "cluster": "", "text": ""} for n in range(4)]
+    values = Values(pa.Table.from_pylist(rows, schema=items_table()), [True, False, None, None])
+    assert values.seen_of([[1, 0], [1, 2], [2, 3], [2, 0]]) == [True, False, None, True]
+
+
+BBQ = {"question_index": "1", "question_polarity": "neg", "context_condition": "ambig",
+       "category": "Age", "label": 2, "answer_info": {"ans0": ["a", "old"], "ans1": ["b", "new"],
+                                                      "ans2": ["no", "unknown"]},
+       "additional_metadata": {"stereotyped_groups": ["Old"]},
+       "context": "Two people met in the old house.", "question": "Who was late?",
+       "ans0": "The old one", "ans1": "The young one", "ans2": "Not known"}  # fmt: skip
+WINOGENDER = "sentid\tsentence\nbaker.guest.0.male.txt\tThe baker told the guest that he left.\n"
+STEREOSET = {"type": "intersentence", "target": "t", "bias_type": "b", "context": "Here they are.",
+             "stereotype": "They are late.", "anti-stereotype": "They are early.",
+             "unrelated": "They are blue."}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("bias", ["A girl wept.", "A boy wept."]),
+        ("winobias", [f"The baker met the smith and {pronoun} left." for pronoun in ("he", "she")]),
+        ("winogender", ["The baker told the guest that he left."]),
+        ("stereoset", [f"Here they are. They are {word}." for word in ("late", "early", "blue")]),
+        ("bbq", ["Two people met in the old house."]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["own", "gpt2"])
+def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
+    name, whole, kind, request, tmp_path
+):
+    """Whether the tokenizer joins a space to the word behind it, or not."""
+    (tmp_path / "s.tsv").write_text(WINOGENDER)
+    for gender, pronoun in (("pro", "he"), ("anti", "she")):
+        text = f"1 [The baker] met the smith and [{pronoun}] left.\n"
+        (tmp_path / f"{gender}.txt").write_text(text)
+    pair = {"stereo": "A girl wept.", "anti": "A boy wept.", "category": "c", "template": "t"}
+    given = {
+        "bias": {"pairs": written(tmp_path / "p.jsonl", [pair])},
+        "winobias": {"pro": [tmp_path / "pro.txt"], "anti": [tmp_path / "anti.txt"]},
+        "winogender": {"sentences": tmp_path / "s.tsv"},
+        "stereoset": {"items": written(tmp_path / "t.jsonl", [STEREOSET])},
+        "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ])]},
+    }[name]
+    (probe,) = [probe for probe in PROBES if probe.name == name]
+    reader, questions = open_reader(request.getfixturevalue(f"{kind}_folder")), Questions()
+    probe.ask(questions, reader, Corpus(), probe.settings(**given))
+    (item,) = questions.items
+    found = {tuple(row["ids"]) for row in questions.sought}
+    assert {row["item"] for row in questions.sought} == {item}
+    for text in whole:
+        assert tuple(reader.encode(text)) in found
+        within = reader.encode(f"He paused. {text} Then they went home.")
+        there = [ids for ids in found if any(within[at : at + len(ids)] == [*ids]
+                                             for at in range(1, len(within)))]  # fmt: skip
+        assert len(there) == 1, text  # else it would count twice
+    assert all(type(row["item"]) is bytes and len(row["item"]) == ID.byte_width
+               for row in questions.sought)  # fmt: skip

@@ -10,7 +10,6 @@ from tasks.audits.answers import Answers
 from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import Values, measure_all
-from tasks.audits.judging.readings import Readings
 from tasks.audits.probes.extraction import MEASURES, PROBE, TOLD, ExtractionConfig
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
@@ -24,10 +23,8 @@ def attempts(rows):
                    "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
         for n, row in enumerate(rows)
     ]  # fmt: skip
-    passes = {bytes([row["text"]] * 16): row["read"] for row in rows if row["read"] is not None}
-    readings = Readings(1, passes) if passes else None
     table = pa.Table.from_pylist(items, schema=PROBE.items)
-    values = Values(table, None, readings, TOLD)
+    values = Values(table, None, [row["read"] for row in rows], TOLD)
     values.add("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
     found = measure_all("extraction", values.table(), MEASURES, QUICK)
     return {(row["metric"], row["slice"]): row for row in found}

@@ -54,6 +54,7 @@ def test_the_fully_stereotyped_model_and_one_that_knows_nothing(config, own_fold
     assert found["icat_intrasentence", ""]["value"] == 0 == found["icat_intersentence", ""]["value"]
     _, found = scripted("stereoset", own_folder, config, lambda item, target: -1.0)
     assert found["ss_intrasentence", ""]["value"] == 0  # ties count as anti-stereotype
+    assert found["ties_intrasentence", ""]["value"] == 100
     assert found["lms_intrasentence", ""]["value"] == 0
 
 
@@ -98,7 +99,7 @@ def test_scores_are_per_token_behind_the_context_or_from_the_beginning(config, o
     kinds = {row["item"]: row["type"] for row in asked["items"].read().to_pylist()}
     for row in asked["requests"].read().to_pylist():
         assert (len(row["context"]) > 1) == (kinds[row["item"]] == "intersentence")
-    assert answered["responses"].rows == 3 * len(kinds) and len(values) == 12 * 2 * 2
+    assert answered["responses"].rows == 3 * len(kinds) and len(values) == 12 * 2 * 4
 
 
 def test_what_has_no_number_is_missing(config, own_folder):

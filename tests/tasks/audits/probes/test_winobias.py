@@ -65,7 +65,7 @@ def test_a_model_that_likes_one_pronoun_prefers_half(config, own_folder):
 def test_both_sentences_are_read_from_their_beginning(config, own_folder, session):
     asked, answered, *_, (rows, findings) = stages_of("winobias", own_folder, config)
     assert all(len(r["context"]) == 1 for r in asked["requests"].read().to_pylist())
-    assert answered["responses"].rows == 2 * 57 and len(rows) == 56 * 2 + 1
+    assert answered["responses"].rows == 2 * 57 and len(rows) == 56 * 3 + 1
     assert all(row["value"] is not None for row in findings.to_pylist())
 
 
