@@ -38,8 +38,9 @@ def examine_by(
     called: str = "",
 ) -> dict[str, Artifact]:
     """The findings of each probe. What leads to them goes to ``made``; why one has none, to
-    ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the training, the
-    rows that it read, documents and plants in them; ``config``: one with the sections of examining
+    ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the checkpoints
+    that trainings left, these and the rows that they read, as ``origin.trainings`` has them, and
+    documents and plants in them; ``config``: one with the sections of examining
     and of these probes; ``called``: what the names of the stages begin
     with, where a run examines twice."""
 
@@ -80,7 +81,7 @@ def examine_by(
         if not (probe.traced and known):
             return None
         stage = trace.named(f"{called}{probe.name}_trace", "trace")
-        return stage(of(probe, "ask"), of(probe, "respond"), checkpoint, *read, settings)
+        return stage(of(probe, "ask"), of(probe, "respond"), *read, settings)
 
     def referred(probe: Probe) -> Artifact | None:
         stage = refer.named(f"{called}{probe.name}_reference", "reference")
@@ -89,7 +90,7 @@ def examine_by(
         return stage(other, *answers, settings_of(config, probe, "reference")) if other else None
 
     def judged(probe: Probe) -> Artifact:
-        dated = (checkpoint, read[0]) if probe.dated else (None, None)
+        dated = read[:2] if probe.dated else (None, None)
         answers = (of(probe, step) for step in ("ask", "respond", "score"))
         beside = (of(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
         stage = JUDGE[probe.name].named(f"{called}audit_{probe.name}", "judge")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from flows.growing import Earlier
 from flows.runs import ARTIFACT, Run, all_runs, find_artifact, open_run, run_ids
@@ -78,6 +80,46 @@ def resolve(store: Store, text: str) -> Subject:
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
     its = run if trained[0] == "pretrain" else None
     return _ours(store, find_artifact(store, wanted[-1]["artifact"]), its)
+
+
+class Trainings(NamedTuple):
+    """A training and those that it went on from, the newest first: the checkpoint that each left,
+    what it left beside, and what it read."""
+
+    checkpoints: dict[str, Artifact]
+    pretrained: dict[str, Artifact]
+    packed: dict[str, Artifact]
+
+    def planted(self, known: Sequence[Artifact]) -> list[Artifact]:
+        """The corpora that they read, but for those that are ``known``."""
+        found: dict[str, Artifact] = {}
+        for name, pretrained in self.pretrained.items():
+            assert pretrained.store is not None
+            subject = _ours(pretrained.store, self.checkpoints[name])
+            made = [*subject.earlier, subject.corpus or {}]
+            found |= {each["plant"].name: each["plant"] for each in made if "plant" in each}
+        return [found[name] for name in sorted(found.keys() - {each.name for each in known})]
+
+
+def trainings(checkpoint: Artifact, pretrained: Artifact | None) -> Trainings | None:
+    """How a checkpoint was trained; None where the store does not know all of it."""
+    made = Trainings({}, {}, {})
+    while pretrained is not None and pretrained.store is not None:
+        store, number = pretrained.store, str(len(made.pretrained))
+        lineage = pretrained.manifest["lineage"]
+        packed = store.find(*lineage["packed"].split("/"))
+        if packed is None:
+            return None
+        made.checkpoints[number], made.pretrained[number] = checkpoint, pretrained
+        made.packed[number] = packed
+        if lineage["start"] is None:
+            return made
+        start = store.find(*lineage["start"].split("/"))
+        if start is None:
+            return None
+        checkpoint = start
+        pretrained = store.find("pretrain", start.manifest["parts"]["parent"])
+    return None
 
 
 def lasting(store: Store, subject: Subject, text: str) -> str:

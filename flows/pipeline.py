@@ -10,7 +10,7 @@ from prefect import flow
 from flows.config import Config
 from flows.examining import examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
-from flows.origin import lasting, resolve
+from flows.origin import lasting, resolve, trainings
 from flows.proving import behind_of
 from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
@@ -160,7 +160,9 @@ def examine(
     documents = whole(earlier, corpus) if corpus else None
     brought = (corpus or {}).get("identities")  # with the groups of its lexicons
     tables = {"lexicons": brought, "plants": documents, "documents": documents}
-    read = (pretrained, made_of(pretrained, "packed"), documents, documents)
+    known = trainings(checkpoint, pretrained)
+    held = [*documents, *known.planted(documents)] if documents and known else documents
+    read = (*(known or (None, None, None)), held, held)
     audits: dict[str, Artifact] = {}
     made: dict[str, Artifact] = {}
     failed: dict[str, str] = {}

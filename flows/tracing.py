@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.growing import masking_of
-from flows.origin import Subject, resolve
+from flows.origin import Subject, Trainings, resolve, trainings
 from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
@@ -54,7 +54,7 @@ def finding_of(run: Run, name: str) -> Report:
 class Sources:
     """What is known of training documents."""
 
-    subject: Subject
+    trainings: Trainings | None
     documents: Table
     licences: Mapping[str, str | None]
     masker: Masker | None
@@ -64,20 +64,24 @@ class Sources:
     def of(cls, subject: Subject, masker: Masker | None) -> Sources:
         corpus = subject.corpus or {}
         additions = [*subject.earlier, corpus]
-        documents = Table(tuple(made["plant"] for made in additions), "documents")
+        planted = [made["plant"] for made in additions]
+        known = trainings(subject.checkpoint, subject.pretrained)
+        planted += known.planted(planted) if known else []
+        documents = Table(tuple(planted), "documents")
         licences = {
             row["source"]: row["licence"]
             for made in additions
             if "ingest" in made
             for row in made["ingest"]["sources"].read(["source", "licence"]).to_pylist()
         }
-        return cls(subject, documents, licences, masker)
+        return cls(known, documents, licences, masker)
 
     def look_up(self, ids: set[bytes]) -> None:
         """Read what is to be told of these documents."""
         wanted = sorted(ids - self.known.keys())
         names = ["doc_id", "source", "cluster", "text", "toxicity"]
-        readings = Readings.until(self.subject.pretrained, self.subject.checkpoint, wanted)
+        known = self.trainings
+        readings = Readings.until(known.pretrained, known.checkpoints, wanted) if known else None
         for row in self.documents.find(wanted, names).to_pylist() if wanted else ():
             read = None if readings is None else readings.of([row["doc_id"]])
             first = None if readings is None else readings.first.get(row["doc_id"])
@@ -110,7 +114,8 @@ class Sources:
             "text": text,
         }
         if span:
-            made |= {name: span[name] for name in ("size", "sequence", "char_start", "char_end")}
+            names = ("size", "training", "sequence", "char_start", "char_end")
+            made |= {name: span[name] for name in names}
         return made
 
 

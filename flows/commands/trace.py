@@ -346,10 +346,11 @@ def render_finding(report: Report) -> str:
 
 def _document(found: Report) -> list[str]:
     many, step = found["read"], found["first_step"]
-    first = "" if step is None else f", first in step {step}"
+    of = " of the training before" if found.get("training") else ""
+    first = "" if step is None else f", first in step {step}{of}"
     read = {None: "", 0: ", not read yet", 1: ", read once"}.get(many, f", read {many} times")
     if many == 0 and step is not None and "sequence" in found:
-        first = f": first in step {step}"  # its row was read behind this checkpoint
+        first = f": first in step {step}{of}"  # its row was read behind this checkpoint
     elif many == 0 and step is not None:
         read = ", not read whole yet"
     size = f", {found['size']} tokens" if "size" in found else ""

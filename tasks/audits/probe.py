@@ -8,7 +8,7 @@ stages of its own are made of it here; between them stand ``respond`` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,8 +195,8 @@ def judge_of(probe: Probe) -> Stage:
         asked: Artifact,
         answered: Artifact,
         scored: Artifact | None,
-        checkpoint: Artifact | None,
-        pretrained: Artifact | None,
+        checkpoints: dict[str, Artifact] | None,
+        pretrained: dict[str, Artifact] | None,
         untrained: Artifact | None,
         untrained_scored: Artifact | None,
         traced: Artifact | None,
@@ -221,7 +221,7 @@ def judge_of(probe: Probe) -> Stage:
                 asked["reader"].read(),
                 asked["skipped"].read(),
                 scored["scorer"].read()["scorer"][0].as_py() if scored else "",
-                readings_of(items, checkpoint, pretrained),
+                readings_of(items, checkpoints, pretrained),
                 floor,
                 place["traced"].read() if place else None,
                 place["held"].read() if place else None,
@@ -269,10 +269,12 @@ def skipped(probe: Probe, answers: Answers) -> list[dict[str, Any]]:
 
 
 def readings_of(
-    items: pa.Table, checkpoint: Artifact | None, pretrained: Artifact | None
+    items: pa.Table,
+    checkpoints: Mapping[str, Artifact] | None,
+    pretrained: Mapping[str, Artifact] | None,
 ) -> Readings | None:
     """How often the documents of the items were read by a checkpoint's step."""
-    if checkpoint is None or pretrained is None:
+    if not checkpoints:
         return None
     named = pc.unique(pc.list_flatten(items["doc_ids"])).drop_null().to_pylist()
-    return Readings.until(pretrained, checkpoint, named)
+    return Readings.until(pretrained, checkpoints, named)

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from model.training.data import step_of, times_read
 from tasks.audits.exchange import HELD, TRACED
+from tasks.audits.judging.readings import step_of as left_at
 from tasks.audits.matching import Int32, Int64, Runs, Windows
 from tasks.contract import ID, Artifact, StageConfig, Table, Work, column, stage, table, text_hashes
 
@@ -56,15 +57,16 @@ SPANS = table(
     column("doc_id", ID, "id", "the training document where the run begins"),
     column("source", pa.string(), "label", "source of the document"),
     column("cluster", ID, "id", "the near-duplicates that the document belongs to"),
+    column("training", pa.int32(), "label", "0: the training that left the checkpoint; 1: the one "
+           "that it went on from, and so on"),
     column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
     column("place", pa.int32(), "figure", "first position of the run in the row", unit="tokens"),
     column("char_start", pa.int32(), "figure", "first character of the run in the document",
            unit="characters"),
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
-    column("first_step", pa.int64(), "figure",
-           "first step that read the row"),
-    column("read", pa.int64(), "figure", "how often the row was read by this checkpoint's step",
-           unit="times"),
+    column("first_step", pa.int64(), "figure", "first step of that training that read the row"),
+    column("read", pa.int64(), "figure", "how often that training had read the row by this "
+           "checkpoint's step, or until it was gone on from", unit="times"),
 )  # fmt: skip
 
 
@@ -75,15 +77,16 @@ class Best:
     keep: int
     rows: pa.Table | None = None
 
-    def add(self, runs: Runs, numbers: Int64, characters: Sequence[Int32]) -> None:
-        """``numbers`` of the rows; ``characters``: where each token of them begins and ends in its
-        document."""
+    def add(self, runs: Runs, training: int, numbers: Int64, characters: Sequence[Int32]) -> None:
+        """``numbers`` of the rows of a training; ``characters``: where each token of them begins
+        and ends in its document."""
         begin, end = characters
         made = pa.table(
             {
                 "text": runs.text,
                 "start": runs.start,
                 "size": runs.size,
+                "training": np.full(len(runs.text), training),
                 "sequence": numbers[runs.row],
                 "place": runs.place,
                 "char_start": begin[runs.row, runs.place],
@@ -91,8 +94,8 @@ class Best:
             }
         )
         joined = made if self.rows is None else pa.concat_tables([self.rows, made])
-        by: Any = [("text", "ascending"), ("size", "descending"), ("sequence", "ascending"),
-                   ("place", "ascending"), ("start", "ascending")]  # fmt: skip
+        then = ("training", "sequence", "place", "start")
+        by: Any = [("text", "ascending"), ("size", "descending"), *((n, "ascending") for n in then)]
         joined = joined.sort_by(by)
         text = joined["text"].to_numpy()
         within = np.arange(len(text)) - np.searchsorted(text, text)
@@ -155,40 +158,44 @@ def distinct(texts: Iterable[Sequence[int]]) -> tuple[list[list[int]], Int64]:
 def trace(
     asked: Artifact,
     answered: Artifact,
-    checkpoint: Artifact,
-    pretrained: Artifact,
-    packed: Artifact,
+    checkpoints: dict[str, Artifact],
+    pretrained: dict[str, Artifact],
+    packed: dict[str, Artifact],
     documents: Table,
     plants: Table,
     config: TraceConfig,
     work: Work,
 ) -> None:
-    """``packed``: what ``pretrained`` read; ``documents``: of the corpus, packed or left out."""
+    """``pretrained``: the training, and those that it went on from, each with the checkpoint that
+    it left and what it read; ``documents``: of the corpora, packed or left out."""
     responses = answered["responses"].read(["request", "draw", "text", "ids"])
     written = pc.is_valid(responses["ids"]).to_numpy()
     sought = asked["sought"].read(["item", "ids"])
     wanted, places = distinct(sought["ids"].to_pylist())
     texts, which = distinct(responses["ids"].filter(pa.array(written)).to_pylist())
     names = names_of(responses["text"].filter(pa.array(written)), which, len(texts))
-    width = packed["train"].dataset().schema.field("ids").type.list_size
-    planted = Planted.of(packed["spans"], plants, width)
     windows, reuse = Windows(texts, config.least), Windows(texts, config.verbatim)
     whole, times = Windows(wanted, config.least), np.zeros(len(wanted), np.int64)
     covered = np.zeros(len(windows.tokens), bool)
     longest, plant = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-    best, total = Best(config.places), packed["train"].rows
-    read, first_step = reading(checkpoint, pretrained, total)
-    for numbers, rows, *characters in stretches(packed["train"], width, read):
-        runs = windows.runs(rows)
-        np.maximum.at(longest, runs.text, runs.size)
-        inside = planted.within(numbers[runs.row] * width + runs.place, runs.size)
-        np.maximum.at(plant, runs.text, np.where(inside >= config.least, inside, 0))
-        reuse.cover(rows, covered)
-        best.add(runs, numbers, characters)
-        runs = whole.runs(rows)
-        all_of = runs.size == np.diff(whole.first)[runs.text]
-        np.add.at(times, runs.text[all_of], read[numbers[runs.row[all_of]]])
-        work.progress(int(numbers[-1]) + 1, total, "training rows")
+    trainings = [Training.of(checkpoints[name], pretrained[name], packed[name])
+                 for name in pretrained]  # fmt: skip
+    best, done, total = Best(config.places), 0, sum(len(each.read) for each in trainings)
+    for number, training in enumerate(trainings):
+        planted = Planted.of(training.spans, plants, training.width)
+        for numbers, rows, *characters in stretches(training):
+            runs = windows.runs(rows)
+            np.maximum.at(longest, runs.text, runs.size)
+            begin = numbers[runs.row] * training.width + runs.place
+            inside = planted.within(begin, runs.size)
+            np.maximum.at(plant, runs.text, np.where(inside >= config.least, inside, 0))
+            reuse.cover(rows, covered)
+            best.add(runs, number, numbers, characters)
+            runs = whole.runs(rows)
+            all_of = runs.size == np.diff(whole.first)[runs.text]
+            np.add.at(times, runs.text[all_of], training.read[numbers[runs.row[all_of]]])
+            work.progress(done + int(numbers[-1]) + 1, total, "training rows")
+        done += len(training.read)
     reused = np.add.reduceat(np.append(covered, False), windows.first[:-1]) if texts else longest
     reused = np.where(np.diff(windows.first) > 0, reused, 0)
     told = {"longest": longest, "verbatim": reused, "planted": plant}
@@ -202,9 +209,9 @@ def trace(
     )  # fmt: skip
     long = np.diff(whole.first) >= config.least
     work.table("held").write(held(sought["item"], times[places], long[places]))
-    work.table("spans").write(
-        placed(best.rows, names, packed["spans"], documents, read, first_step)
-    )
+    parts = [placed(best.rows, number, training, names, documents)
+             for number, training in enumerate(trainings)]  # fmt: skip
+    work.table("spans").write(pa.concat_tables([SPANS.empty_table(), *parts]))
 
 
 def held(items: pa.ChunkedArray, times: Int64, known: NDArray[np.bool_]) -> pa.Table:
@@ -222,24 +229,41 @@ def names_of(texts: pa.ChunkedArray, which: Int64, count: int) -> pa.Array:
     return text_hashes(texts.take(pa.array(row)))
 
 
+@dataclass(frozen=True)
+class Training:
+    """What a training read until it left a checkpoint: its rows of ``width`` tokens, and where
+    documents stand in them; how often it had read each, and the first step that did, (rows,)."""
+
+    train: Table
+    spans: Table
+    width: int
+    read: Int64
+    first_step: Int64
+
+    @classmethod
+    def of(cls, checkpoint: Artifact, pretrained: Artifact, packed: Artifact) -> Training:
+        rows, width = packed["train"].rows, packed["train"].dataset().schema.field("ids").type
+        read, first = reading(checkpoint, pretrained, rows)
+        return cls(packed["train"], packed["spans"], width.list_size, read, first)
+
+
 def reading(checkpoint: Artifact, pretrained: Artifact, rows: int) -> tuple[Int64, Int64]:
     """Of each training row how often it was read by the checkpoint's step, and the first step that
     did, (rows,) each."""
-    known = pretrained["checkpoints"].read(["step", "content"]).to_pylist()
-    step = max((row["step"] for row in known if row["content"] == checkpoint.content), default=0)
     train = pretrained.manifest["parts"]["config"]["train"]
     seed, batch = train["seed"], train["batch_size"]
     first = step_of(np.zeros(rows, np.int64), seed, batch)
-    return times_read(seed, step, batch, rows), first
+    return times_read(seed, left_at(pretrained, checkpoint) or 0, batch, rows), first
 
 
-def stretches(train: Table, width: int, read: Int64) -> Iterator[list[Any]]:
+def stretches(training: Training) -> Iterator[list[Any]]:
     """Some packed rows at a time, of those that were read: their numbers, (n,), ids, first
     characters and those behind the last, (n, width)."""
-    names, most, first = ["ids", "char_start", "char_end"], max(1, STRETCH // width), 0
-    for batch in train.batches(names):
+    names, width = ["ids", "char_start", "char_end"], training.width
+    most, first = max(1, STRETCH // width), 0
+    for batch in training.train.batches(names):
         arrays = [batch[name].flatten().to_numpy().reshape(-1, width) for name in names]
-        rows = np.flatnonzero(read[first : first + len(batch)])
+        rows = np.flatnonzero(training.read[first : first + len(batch)])
         for some in np.split(rows, range(most, len(rows), most)):
             if len(some):
                 yield [some + first, *(array[some] for array in arrays)]
@@ -247,21 +271,17 @@ def stretches(train: Table, width: int, read: Int64) -> Iterator[list[Any]]:
 
 
 def placed(
-    best: pa.Table | None,
-    names: pa.Array,
-    spans: Table,
-    documents: Table,
-    read: Int64,
-    first_step: Int64,
+    best: pa.Table | None, number: int, training: Training, names: pa.Array, documents: Table
 ) -> pa.Table:
-    """Rows of SPANS: the longest runs of what was written, with the documents that they begin in,
-    and when these were read. ``names``: the hash of each text."""
+    """Rows of SPANS: of the longest runs of what was written those in the rows of a training, with
+    the documents that they begin in, and when these were read. ``names``: the hash of each text."""
     if best is None:
         return SPANS.empty_table()
+    best = best.filter(pc.equal(best["training"], number)).combine_chunks()
     best = best.set_column(0, "text", names.take(best["text"].combine_chunks()))
     sequences = pc.unique(best["sequence"])
     wanted = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
-    known = spans.dataset().to_table(["sequence", "start", "doc_id"], filter=wanted)
+    known = training.spans.dataset().to_table(["sequence", "start", "doc_id"], filter=wanted)
     known = known.sort_by([("sequence", "ascending"), ("start", "ascending")])
     # The stretch in which a run begins: the last that does not begin behind it.
     wide = 1 << 32
@@ -273,5 +293,6 @@ def placed(
     about = about.take(pc.index_in(doc_id, value_set=about["doc_id"].combine_chunks()))
     columns = {name: best[name] for name in best.column_names}
     columns |= {name: about[name] for name in about.column_names}
-    columns |= {"first_step": pa.array(first_step[row]), "read": pa.array(read[row])}
+    first, read = training.first_step[row], training.read[row]
+    columns |= {"first_step": pa.array(first), "read": pa.array(read)}
     return pa.table([columns[name] for name in SPANS.names], SPANS.names).cast(SPANS)

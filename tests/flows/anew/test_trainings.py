@@ -3,8 +3,9 @@
 import pytest
 
 from flows import open_run
-from flows.origin import resolve
+from flows.origin import resolve, trainings
 from flows.recording import settle
+from tasks.audits.judging.readings import Readings
 from tasks.contract import Store, UsageError
 from tests.flows.test_pipeline import SHARED, STAGES, made
 
@@ -14,15 +15,39 @@ pytestmark = pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
     options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
-    start = f"{smoke.first}@0"
+    start = f"{smoke.first}@40"
     report = smoke.json("run", "smoke", "--start", start, *options)
     assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
     # What was packed stands: its tokenizer is the same file.
     behind = STAGES[STAGES.index("pretrain") :]
     assert made(report) == [stage for stage in behind if stage not in SHARED]
     run = open_run(report["run"], str(smoke.store))
-    before = open_run(smoke.first, str(smoke.store)).checkpoints()[0]
+    whole = open_run(smoke.first, str(smoke.store))
+    before = whole.checkpoints()[-1]
     assert run["pretrain"].manifest["lineage"]["start"] == before.name
+    # What the checkpoint had read that it went on from counts as read, at step 0 alone.
+    ids = whole["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
+    known = [trainings(made_at, of["pretrain"]) for made_at, of in (
+        (before, whole), (run.checkpoints()[0], run), (run.checkpoints()[-1], run))]  # fmt: skip
+    read = [Readings.until(each.pretrained, each.checkpoints, ids) for each in known]
+    assert read[0].passes == read[1].passes and read[1].first == read[0].first
+    more = [read[2].of([doc_id]) - read[0].of([doc_id]) for doc_id in ids]
+    assert min(more) == 0 < max(more) and sum(read[0].passes.values()) > len(ids) / 2
+    held = [
+        dict(
+            zip(
+                *(
+                    of["extraction_trace"]["held"].read()[name].to_pylist()
+                    for name in ("item", "times")
+                ),
+                strict=True,
+            )
+        )
+        for of in (whole, run)
+    ]
+    assert held[0].keys() == held[1].keys()
+    assert all(held[1][item] >= times for item, times in held[0].items())
+    assert sum(held[1].values()) > sum(held[0].values()) > 0
     options += ["--start", "latest@0", "--until", "ingest"]
     told = smoke.json("run", "smoke", *options)["checkpoint"]
     assert told == resolve(Store(smoke.store), "latest@0").name != "latest@0"  # as of today

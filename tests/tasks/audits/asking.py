@@ -34,7 +34,8 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     referred = None
     if reference:
         referred = refer(external(Path(reference), "checkpoint"), asked, answered, RespondConfig())
-    judged = JUDGE[name](asked, answered, scored, checkpoint, pretrained, untrained, floor,
+    dated = ({"0": checkpoint}, {"0": pretrained}) if pretrained else (None, None)
+    judged = JUDGE[name](asked, answered, scored, *dated, untrained, floor,
                          traced, referred, config)  # fmt: skip
     tables = judged["values"].read(), judged["findings"].read()
     return asked, answered, scored, judged, tables

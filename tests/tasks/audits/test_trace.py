@@ -1,5 +1,6 @@
 """Where responses stand in the packed rows of a training, against brute force."""
 
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,7 +63,7 @@ def packed():
     return SimpleNamespace(rows=rows.reshape(-1, WIDTH), spans=spans, made=made)
 
 
-def traced_of(packed, responses, monkeypatch, read=None, sought=(), **settings):
+def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1, **settings):
     """The tables of the stage, of responses (text, ids, or a target that was read), and of texts
     that are ``sought``, (item, ids); what was held stays in ``packed``."""
     monkeypatch.setattr(
@@ -90,8 +91,9 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), **settings):
         progress=lambda *said: None,
     )
     config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
-    trace.body(asked, answered, None, None, packed.made, Known(pa.table(about)), plants, config,
-               work)  # fmt: skip
+    names = [str(number) for number in range(trainings)]
+    trace.body(asked, answered, *(dict.fromkeys(names, each) for each in ({}, {}, packed.made)),
+               Known(pa.table(about)), plants, config, work)  # fmt: skip
     packed.held = made["held"].to_pylist()
     return made["traced"].to_pylist(), made["spans"].to_pylist()
 
@@ -165,6 +167,20 @@ def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
     assert of["two"] == times(windows[0]) and of["long"] == times([1, 2, 3])
     assert of["short"] is None  # runs of two tokens are not told
     assert {0, 2, 3} <= {*of.values()} and len(packed.held) == len(sought) - 2
+
+
+def test_what_the_training_before_had_read_counts_too(packed, monkeypatch):
+    """The same rows twice: a training, and the one whose checkpoint it went on from."""
+    given = packed, [("hit", [8, 1, 2, 3, 4, 1])], monkeypatch
+    once = traced_of(*given, sought=[("x", [1, 2, 3])], places=99)
+    (times,) = (row["times"] for row in packed.held)
+    twice = traced_of(*given, sought=[("x", [1, 2, 3])], trainings=2, places=99)
+    assert [row["times"] for row in packed.held] == [2 * times] and times > 0
+    assert twice[0] == once[0]  # the same runs
+    whole = [row | {"training": n} for n in (0, 1) for row in once[1]]
+    key = itemgetter("training", "sequence", "place", "start")
+    assert sorted(twice[1], key=key) == sorted(whole, key=key)
+    assert len(traced_of(*given, trainings=2, places=1)[1]) == 1
 
 
 def test_the_longest_places_are_kept(packed, monkeypatch):

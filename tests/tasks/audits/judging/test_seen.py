@@ -36,7 +36,7 @@ def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents
     docs = [b"a" * 16, b"b" * 16]
     rows = [{"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
             for n, of in enumerate((docs, docs, None))]  # fmt: skip
-    readings = Readings(1, {docs[0]: 3, docs[1]: 2})
+    readings = Readings({docs[0]: 3, docs[1]: 2})
     held = [{"item": rows[0]["item"], "times": 1}]
     assert answers(rows, held, items, readings).read() == [1, 5, None]
     assert answers(rows, held, items).read() == [1, None, None]

@@ -257,7 +257,7 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
                 said = f"Call {phone['secret']} or write to jane.roe@mail.example now."
             responses.append(response(request, draw, rng, said, False))
     traced = [0] * len(responses)
-    readings = Readings(7, {email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
+    readings = Readings({email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
     values, made = judged(questions, responses, traced, readings)
     assert made["identifiers_prompted", "EMAIL"]["value"] == pytest.approx(1 / 3)
     assert made["identifiers_prompted", "EMAIL, copies=4"]["n"] == 3
