@@ -22,7 +22,7 @@ from tests.reports import pages
 ASKED = ("toxicity", "counterfactual", "bias", "weat", "associations", "amplification",
          "extraction", "extraction_attack", "membership")  # fmt: skip
 SCORED = ("toxicity", "counterfactual", "extraction_attack")
-TRACED = ("toxicity", "counterfactual", "bias", "extraction_attack")
+TRACED = ("toxicity", "counterfactual", "bias", "extraction", "extraction_attack")
 
 STAGES = [
     "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    behind = ["bias_respond", "extraction_respond", "bias_trace", "audit_bias", "audit_extraction",
-              "attention_maps", "model_card"]  # fmt: skip
+    behind = ["bias_respond", "extraction_respond", "bias_trace", "extraction_trace",
+              "audit_bias", "audit_extraction", "attention_maps", "model_card"]  # fmt: skip
     assert made(report) == behind
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completedmade 7 of 10",
+        "completedmade 8 of 11",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
