@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from flows.comparing import Audited, by, compare
 from flows.origin import Subject, resolve
 from flows.runs import Run
-from flows.tracing import behind_finding
+from flows.tracing import behind_finding, check_audit
 from tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
@@ -39,21 +39,30 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
     audited = by(store, checkpoint)
     if audited is None:
         raise UsageError(f"{checkpoint} was not audited yet; run: hallmark audit {checkpoint}")
+    for name in findings:
+        check_audit(name)
     subject = known(store, checkpoint)
     assert subject.corpus is not None
     runs = {name: audited.made(name.partition(".")[0]) or audited.run for name in findings}
     found = {i for name, run in runs.items() for i in behind_finding(run, name, rows)}
     if not found:
         raise UsageError(
-            f"no training document is behind {', '.join(findings)}: nothing that the model wrote "
-            f"there stands in what it read; name another finding, or give --toxicity"
+            f"no training document is behind {', '.join(findings)}: its rows name none, and "
+            f"nothing that the model wrote there stands in what it read; name another finding, or "
+            f"give --toxicity"
         )
     if "leave_out" in subject.corpus:  # what was left out before stays out
         before = subject.corpus["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
         found |= {i for i in before if i is not None}
     documents = Table((subject.corpus["plant"],), "documents")
+    rows_of = documents.find(sorted(found), ["doc_id", "cluster", "split"])
+    if len(rows_of) and not pc.any(pc.equal(rows_of["split"], "train")).as_py():
+        raise UsageError(
+            f"the documents behind {', '.join(findings)} are held out: none was trained on, and "
+            f"there is nothing to leave out; name another finding, or give --toxicity"
+        )
     ids = pa.array(sorted(found), pa.binary(16))
-    clusters = pc.unique(documents.find(sorted(found), ["doc_id", "cluster"])["cluster"])
+    clusters = pc.unique(rows_of["cluster"])
     near = [
         batch["doc_id"].filter(pc.is_in(batch["cluster"], value_set=clusters))
         for batch in documents.batches(["doc_id", "cluster"])

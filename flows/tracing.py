@@ -3,7 +3,6 @@ documents behind them, with the steps that read these."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +13,9 @@ from flows.origin import Subject, Trainings, resolve, trainings
 from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
+from tasks.audits.about import AUDITS
 from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.findings import evidence, place_of
 from tasks.audits.judging.readings import Readings
 from tasks.audits.proofs.attribution import likeliest
 from tasks.audits.proofs.behind import behind_rows
@@ -26,6 +26,19 @@ Report = dict[str, Any]
 #: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
 #: so many characters around it; an estimate names so many.
 ROWS, DOCUMENTS, AROUND, ATTRIBUTED = 10, 8, 60, 4
+
+
+def check_audit(name: str) -> str:
+    """The audit of a finding ``audit.metric``. UsageError where there is none of that name."""
+    audit = name.partition(".")[0]
+    if audit not in AUDITS or "." not in name:
+        raise UsageError(
+            f"{name!r:.120} names no finding of an audit, such as bias.preference: there is no "
+            f"audit {audit!r:.40}; choose from {', '.join(AUDITS)}"
+            if audit not in AUDITS
+            else f"{name!r:.120} names no finding: say which, as bias.preference"
+        )
+    return audit
 
 
 def finding_of(run: Run, name: str) -> Report:
@@ -79,7 +92,7 @@ class Sources:
     def look_up(self, ids: set[bytes]) -> None:
         """Read what is to be told of these documents."""
         wanted = sorted(ids - self.known.keys())
-        names = ["doc_id", "source", "cluster", "text", "toxicity"]
+        names = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
         known = self.trainings
         readings = Readings.until(known.pretrained, known.checkpoints, wanted) if known else None
         for row in self.documents.find(wanted, names).to_pylist() if wanted else ():
@@ -109,6 +122,7 @@ class Sources:
             "source": row["source"],
             "licence": self.licences.get(row["source"]),
             "cluster": row["cluster"].hex(),
+            "split": row["split"],
             "first_step": span["first_step"] if span else row["first_step"],
             "read": span["read"] if span else row["read"],
             "text": text,
@@ -132,15 +146,17 @@ def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = F
     likelihood was measured."""
     row = finding_of(run, name)
     label = f"audit_{row['audit']}"
-    table = run[label][row["table"] or "findings"]
-    writes = any(column.kind == "model text" for column in table.columns.values())
+    source, where, order = place_of(row)
+    table = run[label][source]
+    rows = evidence(table.read(), where)
+    head = ordered(rows, order)[:ROWS]
+    writes = any(any(head[c.name].to_pylist()) for c in table.columns.values()
+                 if c.kind == "model text")  # fmt: skip
     if attribute and writes:
         raise UsageError(
             f"{name!r:.120} is about what the model wrote, which is looked for word for word: "
             f"there is no likelihood to attribute; leave out --attribute"
         )
-    rows = evidence(table.read(), row["where"])
-    head = ordered(rows, row.get("order", ""))[:ROWS]
     subject = subject_of(run)
     corpus = masking_of(subject.run) if subject and subject.run else {}
     masker = masker_of(run.artifacts | corpus, OFFENSIVE) if masked else None
@@ -169,8 +185,8 @@ def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = F
         "checkpoint": run.audited,
         "finding": {key: row[key] for key in kept},
         "artifact": run[label].name,
-        "table": row["table"] or "findings",
-        "where": json.loads(row["where"]),
+        "table": source,
+        "where": where,
         "rows": len(rows),
         "unknown": traces is None and writes,
         "least": traces.manifest["parts"]["config"]["least"] if traces and writes else None,
@@ -181,8 +197,9 @@ def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = F
 def behind_finding(run: Run, name: str, rows: int) -> set[bytes]:
     """The documents behind the worst rows of a finding."""
     row = finding_of(run, name)
-    table = run[f"audit_{row['audit']}"][row["table"] or "findings"]
-    head = ordered(evidence(table.read(), row["where"]), row.get("order", ""))[:rows]
+    source, where, order = place_of(row)
+    table = run[f"audit_{row['audit']}"][source]
+    head = ordered(evidence(table.read(), where), order)[:rows]
     label = f"{row['audit']}_trace"
     traces = run[label] if label in run.stages else None
     return {i for found in behind_rows(head, table.columns, traces) for i, _ in found}

@@ -189,7 +189,8 @@ class Card:
                     seen.setdefault(row["metric"], row["method"])
             rows += [[words(m), title(name), how] for m, how in seen.items()]
         if rows:
-            section.add(Grid("How each was measured", ["metric", "audit", "method"], rows))
+            columns = ["metric", "audit", "method, of the first"]
+            section.add(Grid("How each was measured", columns, rows))
         else:
             section.add(Paragraph(["Nothing was measured."]))
         return section

@@ -16,11 +16,10 @@ from cyclopts import Parameter
 from flows.commands.shared import InStore, Json, show
 from flows.growing import masking_of, runs_of
 from flows.runs import Run, open_run
-from flows.tracing import trace_finding
+from flows.tracing import check_audit, trace_finding
 from model.training.data import batch_sequences
 from reports.page.masking import OFFENSIVE, Masker, visible
 from reports.sections.corpus_figures import masker_of
-from tasks.audits.about import AUDITS
 from tasks.contract import ID, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
@@ -69,13 +68,7 @@ def trace(
     if attribute and "." not in id:
         raise UsageError("--attribute is about a finding, such as bias.preference, not a document")
     if "." in id:
-        audit = id.partition(".")[0]
-        if audit not in AUDITS:
-            raise UsageError(
-                f"{id!r:.120} names no finding of an audit, such as bias.preference: there is no "
-                f"audit {audit!r:.40}; choose from {', '.join(AUDITS)}"
-            )
-        found = open_run(run, store, stage=f"audit_{audit}")
+        found = open_run(run, store, stage=f"audit_{check_audit(id)}")
         show(trace_finding(found, id, masked, attribute), json_, render_finding)
     else:
         show(trace_of(open_run(run, store, stage="ingest"), id, masked), json_, render)
@@ -316,7 +309,8 @@ def render_finding(report: Report) -> str:
     if row["null"] is not None:
         value += f", null {row['null']:.4g}"
     shown, rows = len(report["worst"]), report["rows"]
-    first = f"the first {shown} of {rows:,} rows" if rows > shown else f"{rows} rows"
+    many = f"{rows} row" if rows == 1 else f"{rows} rows"
+    first = f"the first {shown} of {rows:,} rows" if rows > shown else many
     lines = [
         f"{row['audit']}.{row['metric']}" + (f"[{visible(row['slice'])}]" if row["slice"] else ""),
         f"    {value}, n = {row['n']}; {visible(row['method'])}",
@@ -353,6 +347,8 @@ def _document(found: Report) -> list[str]:
         first = f": first in step {step}{of}"  # its row was read behind this checkpoint
     elif many == 0 and step is not None:
         read = ", not read whole yet"
+    elif found["split"] != "train":
+        read = f", held out ({found['split']}): nobody trains on it"
     size = f", {found['size']} tokens" if "size" in found else ""
     share = f", {found['score']:.0%}" if "score" in found else ""
     licence = f", {visible(found['licence'])}" if found["licence"] else ""

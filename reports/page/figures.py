@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tasks.audits.judging.conditions import condition, native, ordered
+from tasks.audits.judging.findings import place_of
 from tasks.contract import Artifact, Column, HallmarkError, column, described, table
 
 FIGURES = table(
@@ -330,15 +331,14 @@ class Book:
         parts = [row["audit"], row["metric"], row["slice"], row["control"]]
         label = " ".join(str(part) for part in parts[1:] if part).replace("_", " ")
         try:
-            where = json.loads(row["where"] or "{}")
-            assert isinstance(where, dict)
-        except (ValueError, AssertionError) as error:
+            table, where, order = place_of(row)
+        except ValueError as error:
             raise HallmarkError(
                 f"finding {label!r:.120} of {stage}: its conditions {row['where']!r:.80} are no "
                 f"JSON object"
             ) from error
         value = row["value"]
-        evidence = self.evidence(stage, row["table"] or "findings", where, order=row["order"])
+        evidence = self.evidence(stage, table, where, order=order)
         return self.enter(
             Figure(
                 "-".join(str(part) for part in parts if part), label,

@@ -128,7 +128,9 @@ def _share(
         # So many may do otherwise, and then be 0 or 1; at 0 and 1 it is Clopper and Pearson's.
         others = clopper_pearson(0, groups, level)[1]
         low, high = value * (1 - others), value + (1 - value) * others
-        if value in (0, 1):
+        if np.isnan(null):
+            p = np.nan
+        elif value in (0, 1):
             p = binomial_p(int(value * groups), groups, null)
         else:  # of those who would do otherwise the fewest that put the mean at the null
             alike = null / value if null < value else (1 - null) / (1 - value)

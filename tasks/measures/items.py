@@ -35,7 +35,7 @@ def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}, behind item {count}: {error}") from error
     if not count:
-        raise UsageError(f"{path} holds no {what}: it is empty")
+        raise UsageError(f"{path} holds no {what}: it is empty, or a header stands alone")
 
 
 def read_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
@@ -93,6 +93,8 @@ def text_field(place: str, item: dict[str, Any], name: str) -> str:
 
 
 def check_file(path: Path, what: str) -> None:
+    if path == Path():
+        raise UsageError(f"the path of the file with the {what} is empty; name one")
     if not path.is_file():
         raise UsageError(f"there is no file {path} with the {what}; correct the path")
 

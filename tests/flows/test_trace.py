@@ -361,6 +361,28 @@ def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
         assert span["read"] > 0 and span["size"] >= run.config.trace.least
 
 
+def test_held_out_documents_are_no_training_documents(smoke, run):
+    name = "capability.bits_per_byte[model]"
+    report = smoke.json("trace", smoke.first, name)
+    splits = {found["split"] for entry in report["worst"] for found in entry["documents"]}
+    assert splits == {"validation"} and not report["unknown"]
+    said = smoke("trace", smoke.first, name).stdout
+    assert ", held out (validation): nobody trains on it" in said and "not read yet" not in said
+    said = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
+    assert "are held out: none was trained on, and there is nothing to leave out" in said
+    said = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
+    assert "there is no audit 'nosuch'; choose from capability" in said
+
+
+def test_a_finding_that_rests_on_no_rows_is_told_alone(smoke, run):
+    found = run["audit_extraction_attack"]["findings"].read().to_pylist()
+    row = next(r for r in found if not r["table"] and not r["control"])
+    name = f"extraction_attack.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else "")
+    report = smoke.json("trace", smoke.first, name)
+    (entry,) = report["worst"]
+    assert entry["row"]["method"] == row["method"] and report["rows"] == 1
+
+
 def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
     name = "bias.preference"
     entries = smoke.json("trace", smoke.first, name, "--attribute")["worst"]

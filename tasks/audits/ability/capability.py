@@ -160,7 +160,7 @@ def measure_text(
                     table="samples")
         )  # fmt: skip
     else:
-        rows.append(row("model", text, text.model, everything, how))
+        rows.append(row("model", text, text.model, everything, how, worse="up"))
     for name, bits in text.baselines.items():
         rows.append(row(name, text, bits, everything, made[name]))
     rows.append(_gzip(text.texts))
@@ -171,7 +171,7 @@ def measure_text(
         sources = np.array(text.rows["source"].to_pylist())
         for source in sorted({*sources.tolist()}):
             rows.append(row("model", text, text.model, sources == source, how,
-                            tags={"source": source},
+                            tags={"source": source}, worse="up",
                             where={"part": TEXT, "source": source}))  # fmt: skip
     rows.append(_random_control(random, row))
     high = next(r for r in rows if r["slice"] == "fivegram")["high"]

@@ -25,6 +25,10 @@ from tasks.measures.estimates import estimate, scaled
 Row = dict[str, Any]
 
 
+#: Settings of a trace that decide no finding.
+NO_MATTER = ("places",)
+
+
 class Unit(NamedTuple):
     """A unit: what it shares with others, its value, what else it shares with others, and of how
     many values its own is the mean."""
@@ -62,6 +66,12 @@ def unlike(audit: str, subjects: Sequence[Audited]) -> str:
             return "other items were asked about"
         if one and other and drawn(one) != drawn(other):
             return "texts were drawn otherwise, or with another seed"
+        one, other = (each.part(audit, "trace") for each in (first, second))
+        if one and other and (changed := settings_apart(one, other, NO_MATTER)):
+            return f"its settings differ: {', '.join(f'trace.{name}' for name in changed)}"
+        one, other = (each.part(audit, "reference") for each in (first, second))
+        if one and other and reference_of(one) != reference_of(other):
+            return f"another model is the reference: {reference_of(one)}, {reference_of(other)}"
         one, other = (each.part(audit, "score") for each in (first, second))
         if one and other:
             names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
@@ -70,7 +80,12 @@ def unlike(audit: str, subjects: Sequence[Audited]) -> str:
     return ""
 
 
-def settings_apart(one: Artifact, other: Artifact) -> list[str]:
+def reference_of(referred: Artifact) -> str:
+    """The model that read what another wrote."""
+    return str(referred.manifest["lineage"]["reference"])
+
+
+def settings_apart(one: Artifact, other: Artifact, no_matter: Sequence[str] = ()) -> list[str]:
     """Settings that differ, and files that were read to judge. Where files are is none: what was in
     those that are asked about is known by the items."""
     parts = [artifact.manifest["parts"] for artifact in (one, other)]
@@ -81,7 +96,8 @@ def settings_apart(one: Artifact, other: Artifact) -> list[str]:
     return [
         name
         for name in sorted({*left, *right})
-        if left.get(name) != right.get(name)
+        if name not in no_matter
+        and left.get(name) != right.get(name)
         and not any(isinstance(side.get(name), str | list) for side in (left, right))
     ] + (["what is in the files that judge"] if files[0] != files[1] else [])
 

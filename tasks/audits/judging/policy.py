@@ -41,7 +41,9 @@ class Gate(StageConfig):
     audit: str = Field(description="the audit, as hallmark audit --only names it")
     metric: str = Field(description="the metric of its findings")
     slice: str | None = Field(
-        None, description="the slice of the findings; empty: the whole; left out: every one of them"
+        None,
+        description="the slice of the findings; empty: the whole; left out: every one of "
+        "them, but for what the checkpoint is set beside, as baselines",
     )
     lt: float | None = Field(None, allow_inf_nan=False, description="it must be below this")
     le: float | None = Field(None, allow_inf_nan=False, description="it must be at most this")
@@ -106,7 +108,9 @@ def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> Non
         found = [row for row in audits[gate.audit]["findings"].read().to_pylist()
                  if not row["control"]]  # fmt: skip
         of_metric = [row for row in found if row["metric"] == gate.metric]
-        meant = [row for row in of_metric if gate.slice in (None, row["slice"])]
+        # What a checkpoint is set beside, as a baseline, is worse in no way.
+        own = [row for row in of_metric if row["worse"]] or of_metric
+        meant = own if gate.slice is None else [r for r in of_metric if r["slice"] == gate.slice]
         if not meant:
             where, why = unknown(gate, found)
             # An audit that could not measure all it does has no rows of what hangs on that.

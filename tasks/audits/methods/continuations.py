@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
-from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.judging.findings import LEVEL, evidence, finding
 from tasks.audits.judging.measures import Drawn, Measure, Part, Values, numbers, scorer_of
 from tasks.audits.methods.labelled import LABELLED
 from tasks.measures import statistics
-from tasks.measures.estimates import Estimate, difference, estimate
+from tasks.measures.effects import reach
+from tasks.measures.estimates import Estimate, difference, estimate, student
 from tasks.measures.identities import mentioned_groups
 from tasks.measures.statistics import Float64
 
@@ -297,6 +299,23 @@ def of_prompts(values: pa.Table, measure: Measure, config: Drawn, level: float) 
     return replace(found, method=f"{note}{found.method}")
 
 
+def pooled(mine: ArrayLike, floor: ArrayLike) -> Estimate:
+    """The difference of two means where, with nothing to find, both are of values of one kind
+    (Student 1908): also where a side has few or all alike, which tells nothing of their spread. No
+    smallest effect where it would lead out of the range from 0 to 1."""
+    found = difference(mine, floor)
+    sides = [np.asarray(side, np.float64) for side in (mine, floor)]
+    known = [side[~np.isnan(side)] for side in sides]
+    freedom, means = sum(map(len, known)) - 2, [side.mean() for side in known]
+    spread = sum(((side - side.mean()) ** 2).sum() for side in known)
+    if freedom < 1 or not spread:
+        return found
+    error = float((spread / freedom * sum(1 / len(side) for side in known)) ** 0.5)
+    _, p = student(error, freedom, float(means[0] - means[1]), LEVEL)
+    smallest = float(reach(freedom, LEVEL, freedom) * error)
+    return replace(found, p=p, smallest=smallest if means[1] + smallest <= 1 else np.nan)
+
+
 def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
     """The estimate with the higher floor as its null: prompts are compared with the same prompts of
     untrained weights, whose value is their null, where both have one, and as a whole with shuffled
@@ -317,7 +336,7 @@ def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
     if writer == UNTRAINED:
         test = estimate(mine - below[writer], null=0.0)
     else:
-        test = difference(mine, below[writer])
+        test = pooled(mine, below[writer])
     above = made.value > means[writer]
     apart = above and test.p < 0.05
     said = f"{made.method}; null: the floor, {writer}{'' if above else ', and it is no higher'}"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     settings = {"steps": 6, "warmup": 0, "checkpoint_every": 6, "validate_every": 3}
     options = [f"--set=pretrain.train.{k}={v}" for k, v in settings.items()]
-    start = f"{smoke.first}@40"
+    start = f"{smoke.first}@60"
     report = smoke.json("run", "smoke", "--start", start, *options)
     assert "train_tokenizer" not in [row["label"] for row in report["stages"]]
     # What was packed stands: its tokenizer is the same file.

@@ -189,6 +189,8 @@ def test_where_nothing_shows_a_spread_none_is_claimed():
     assert np.isnan([none.value, none.low]).all() and "no items to measure" in none.method
     alone = estimate([1.0, 0.0], ["a", "a"], share=True, null=0.5)
     assert alone.value == 0.5 and np.isnan([alone.low, alone.p]).all()
+    halves = [0.0, 1.0] * 40  # clusters that agree
+    assert np.isnan(estimate(halves, np.repeat(np.arange(40), 2), share=True).p)
     sure = estimate([1.0] * 24, np.repeat(np.arange(6), 4), share=True, null=0.5)
     assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 6), 1))
     assert sure.p == pytest.approx(2 / 64)

@@ -1,5 +1,6 @@
 """Pairs of the units of two audits: what one has more than the other, and how sure that is."""
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +96,32 @@ def test_what_was_judged_by_other_files_is_not_compared(session):
     assert unlike("audit", [few, more]) == "its settings differ: ones"
     said = unlike("audit", [few, many])
     assert said == "its settings differ: ones, what is in the files that judge"
+
+
+class Parts(NamedTuple):
+    """A checkpoint by what it left, each with what its stage ran with."""
+
+    name: str
+    parts: dict[str, Any]
+
+    def part(self, audit, stage):
+        return self.parts.get(stage)
+
+
+def left(config, **lineage):
+    return SimpleNamespace(manifest={"parts": {"config": config}, "lineage": lineage})
+
+
+def test_what_was_traced_otherwise_or_beside_another_reference_is_not_compared():
+    judged = {"audit": left({})}
+    sides = [Parts(str(n), judged | {"trace": left({"least": least, "places": n})})
+             for n, least in enumerate((2, 8, 8))]  # fmt: skip
+    assert unlike("audit", sides[:2]) == "its settings differ: trace.least"
+    assert unlike("audit", sides[1:]) == ""  # how many places are kept decides no finding
+    others = [Parts(name, judged | {"reference": left({}, reference=f"checkpoint/{name}")})
+              for name in ("a", "b", "b")]  # fmt: skip
+    said = "another model is the reference: checkpoint/a, checkpoint/b"
+    assert unlike("audit", others[:2]) == said and unlike("audit", others[1:]) == ""
 
 
 def both(draw, n, clusters, crossed=None):

@@ -22,6 +22,8 @@ def told(config: Told, work: Work) -> None:
         finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
         finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
         finding("bias", "ties", 3, **GIVEN),
+        finding("bias", "bits", 0.9, part="model", worse="up", **GIVEN),
+        finding("bias", "bits", 1.7, part="gzip", **GIVEN),
         finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
         finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
                 tests="instrument", **GIVEN),
@@ -70,6 +72,13 @@ def test_without_a_slice_each_of_them_is_judged(bias):
     ]  # fmt: skip
 
 
+def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
+    (row,) = verdicts(bias, metric="bits", lt=1.2)
+    assert (row["slice"], row["verdict"]) == ("model", "pass")
+    (row,) = verdicts(bias, metric="bits", slice="gzip", lt=1.2)  # who asks for it gets it
+    assert row["verdict"] == "fail"
+
+
 def test_where_there_is_no_interval_the_value_is_looked_at(bias):
     (row,) = verdicts(bias, metric="ties", lt=3.5)
     assert row["verdict"] == "pass" and row["end"] == 3 and "no interval" in row["why"]
@@ -94,7 +103,7 @@ def test_what_hangs_on_what_was_not_measured_fails_its_rule(bias):
 
 def test_unknown_names_are_refused_with_those_that_are_known(session):
     bias = told(Told(whole=True))
-    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties$"):
+    with pytest.raises(UsageError, match=r"no 'swapped'; it measures preference, ties, bits$"):
         verdicts(bias, metric="swapped", lt=1)  # a control is judged by itself
     with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
         verdicts(bias, metric="preference", slice="x", lt=1)
