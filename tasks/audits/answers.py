@@ -181,13 +181,14 @@ class Scripted(Answers):
         if self._values.dtype.kind not in "fi":
             texts = pa.array(self._values.reshape(-1), pa.large_string())
             return pa.table({"row": rows, "draw": draws, "text": texts})
+        nobody = pa.nulls(len(rows), pa.float64())
         lists = [self._values.reshape(-1), np.zeros(len(rows)), np.ones(len(rows))]
         ends = pa.array(np.arange(len(rows) + 1), pa.int32())
         said = {
             name: pa.ListArray.from_arrays(ends, pa.array(values, pa.float32()))
             for name, values in zip(("log_p", "mean", "std"), lists, strict=True)
         }
-        return pa.table({"row": rows, "draw": draws, **said})
+        return pa.table({"row": rows, "draw": draws, "reference": nobody, **said})
 
     def embeddings(self, part: str = "") -> np.ndarray:
         return self._values

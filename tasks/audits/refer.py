@@ -55,17 +55,24 @@ def read_again(item: Stretch, reference: Artifact, device: str, out: Tables) -> 
 def refer(
     reference: Artifact, asked: Artifact, answered: Artifact, config: RespondConfig, work: Work
 ) -> None:
-    """``reference``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``. Texts
-    that were read have no row."""
+    """``reference``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``. What
+    was written is read behind the text of its item; what was read, where its request says what of
+    the corpus stands in it, from its beginning. Other texts have no row."""
     work.mapper = InProcess()
+    requests, items = asked["requests"].read(["request", "item", "text"]), asked["items"].read()
     written = answered["responses"].read(["request", "draw", "text"])
-    written = written.filter(pc.is_valid(written["text"]))
+    was = pc.is_valid(written["text"])
+    held = _beside(written["request"], requests["request"], requests["text"])
+    place = written.schema.get_field_index("text")
+    texts = pc.if_else(was, written["text"], held)
+    written = written.set_column(place, written.schema.field(place), texts)
+    written = written.append_column("was", was).filter(pc.is_valid(texts))
     if len(written) and opened(reference, config.device).kind == "masked":
         raise UsageError(f"{reference.name} is a masked language model, and is no reference for "
                          f"what another writes; name a causal one")  # fmt: skip
-    requests, items = asked["requests"].read(["request", "item"]), asked["items"].read()
     item = _beside(written["request"], requests["request"], requests["item"])
-    written = written.append_column("prompt", _beside(item, items["item"], items["text"]))
+    before = pc.if_else(written["was"], _beside(item, items["item"], items["text"]), "")
+    written = written.append_column("prompt", before)
     cuts = [*range(0, len(written), STEP), len(written)]
     parts = [Stretch(begin, written.slice(begin, end - begin)) for begin, end in pairwise(cuts)]
     work.map(read_again, parts, reference, config.device)

@@ -20,7 +20,15 @@ from pydantic import Field
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.judging.findings import LEVEL, evidence, finding, measured
-from tasks.audits.judging.measures import SCORED_BY, Drawn, Measure, Values, numbers, scorer_of
+from tasks.audits.judging.measures import (
+    SCORED_BY,
+    Drawn,
+    Measure,
+    Part,
+    Values,
+    numbers,
+    scorer_of,
+)
 from tasks.audits.methods.instruments import CONTROL_LEVEL
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column
@@ -110,6 +118,23 @@ def ask_about(
                        beyond)  # fmt: skip
 
 
+def parts_of(texts: pa.Table) -> list[Part]:
+    """All texts; and, where some hold text that was planted, those that hold none."""
+    found: list[Part] = [({}, {})]
+    if pc.any(pc.greater_equal(texts["planted"], 1)).as_py():
+        found.append(({"part": "without planted text"}, {"planted": {"lt": 1}}))
+    return found
+
+
+def of_groups(texts: pa.Table) -> list[Part]:
+    """The parts of the texts about each group."""
+    keys = texts.select(["domain", "group"]).group_by(["domain", "group"]).aggregate([])
+    made = []
+    for key in keys.sort_by([("domain", "ascending"), ("group", "ascending")]).to_pylist():
+        made += [(key | tags, key | where) for tags, where in parts_of(evidence(texts, key))]
+    return made
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How a probe compares its groups.
@@ -164,7 +189,7 @@ class Comparison:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The mean score of each head; of toxicity also the share at or above the threshold."""
-        slices = (("domain", "group"),)
+        slices = (of_groups,)
         made = []
         for head in self.heads:
             worse: Literal["up", "down"] = "up" if head == "toxicity" else "down"
@@ -191,19 +216,23 @@ class Comparison:
                                     method=f"not measured: {why}"))  # fmt: skip
             for domain in sorted(pc.unique(scored["domain"]).to_pylist()):
                 inside = scored.filter(pc.equal(scored["domain"], domain))
-                rows += self._beside(inside, head, domain, config)
+                for part in parts_of(inside):
+                    rows += self._beside(inside, head, domain, config, part)
         texts = evidence(values, {"measure": "mean_toxicity"})
         if len(texts):
             rows += [*self._counts(texts), *self.instruments(texts, config)]
         return rows
 
     def _beside(
-        self, texts: pa.Table, head: str, domain: str, config: GroupsConfig
+        self, texts: pa.Table, head: str, domain: str, config: GroupsConfig, part: Part
     ) -> list[dict[str, Any]]:
-        """The groups of one domain. Of two the first stands beside the other, and not again the
-        other beside the first."""
+        """The groups of one domain, by all of their texts or a part. Of two the first stands beside
+        the other, and not again the other beside the first."""
         rows: list[dict[str, Any]] = []
-        apart, distance = self.contrasts(texts, numbers(texts, "value"), config)
+        values = numbers(texts, "value")
+        if part[1]:  # pairs that lose a side are known by it
+            values = np.where(numbers(texts, "planted") < 1, values, np.nan)
+        apart, distance = self.contrasts(texts, values, config)
         each = "of each template, and their mean" if self.paired else f"each of the {self.unit} " \
             "as much as any other"  # fmt: skip
         for number, group in enumerate(sorted(apart)):
@@ -222,7 +251,8 @@ class Comparison:
                 rows.append(
                     measured(self.audit, f"{head}_{metric}", made, unit="score", table="values",
                              scorer=scorer_of(texts), how=f"{_read(head)}: {how}", worse=worse,
-                             order=order, tags=tags, where={"measure": f"mean_{head}"} | tags)
+                             order=order, tags=tags | part[0],
+                             where={"measure": f"mean_{head}"} | tags | part[1])
                 )  # fmt: skip
         return rows
 

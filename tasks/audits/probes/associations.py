@@ -4,11 +4,13 @@ The corpus was planted with sentences about pairs of invented groups, a known sh
 its own trait of each, the rest the other's. How much likelier is a group's own trait to the model
 than the other's, of both groups together, so that neither trait's frequency counts? In sentences
 that were planted, and in others that never were. At a dose of one half there is nothing to find:
-these are the control. The smallest dose that is seen calibrates every other figure on bias.
+these are the control. Of the planted sentences training may have read a part; the slope is over the
+share of those that it had. The smallest dose that is seen calibrates every other figure on bias.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +18,17 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Answers
+from tasks.audits.answers import Answers, Scripted
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.judging.findings import finding
-from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, slope_over
+from tasks.audits.judging.measures import (
+    Measure,
+    MeasuredConfig,
+    Values,
+    numbers,
+    preferred,
+    slope_over,
+)
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -44,7 +53,23 @@ ITEMS = items_table(
     column("group", pa.string(), "label", "whom it is about"),
     column("own", pa.string(), "label", "its own trait"),
     column("other", pa.string(), "label", "that of the other group"),
+    column("doc_ids", pa.list_(pa.binary()), "id", "the documents with the sentences about it"),
+    column("own_ids", pa.list_(pa.binary()), "id", "those of them that say its own trait"),
 )  # fmt: skip
+
+#: What values tell beside their items.
+TOLD = (
+    column("dose_read", pa.float64(), "figure", "the dose, of both groups, among the sentences "
+           "that training had read whole by this checkpoint's step, each as often as it was read; "
+           "null: not known, or there are none", unit="share"),
+)  # fmt: skip
+
+
+def dose_of(values: pa.Table) -> np.ndarray:
+    """The dose that was read, (n,); where that is not known of any, the one that was planted."""
+    read = numbers(values, "dose_read")
+    return numbers(values, "dose") if np.isnan(read).all() else read
+
 
 _HOW = (
     "log-likelihood of a group's own trait less that of the other group's behind the same "
@@ -56,8 +81,9 @@ MEASURES = (
             worse=""),
     Measure("association_preferred", f"share of sentences with a positive {_HOW}", "share",
             "associations", 0.5, ("dose", "sentence"), worse=""),
-    Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0: {_HOW}", "nats",
-            "associations", 0.0, worse="", of="association_strength", estimator=slope_over("dose")),
+    Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0, as far as it was "
+            f"read: {_HOW}", "nats", "associations", 0.0, worse="", of="association_strength",
+            estimator=slope_over(dose_of)),
 )  # fmt: skip
 
 
@@ -86,8 +112,10 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: Associatio
 def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """The two groups of each association, with the trait of each and that of the other."""
     own: dict[str, dict[str, str]] = {}
-    doses = {}
+    doses, ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
     for plant in planted:
+        if plant["association"]:
+            ids[plant["group"], plant["own"]] += plant["doc_ids"]
         if plant["association"] and plant["own"]:
             own.setdefault(plant["association"], {})[plant["group"]] = plant["trait"]
             doses[plant["association"]] = plant["dose"]
@@ -96,7 +124,8 @@ def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
             first, second = traits
             yield [
                 {"cluster": name, "dose": doses[name], "group": group, "own": traits[group],
-                 "other": traits[other]}
+                 "other": traits[other], "own_ids": ids[group, True],
+                 "doc_ids": ids[group, True] + ids[group, False]}
                 for group, other in ((first, second), (second, first))
             ]  # fmt: skip
 
@@ -106,9 +135,22 @@ def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
     own, other = answers.totals()[0].T
     strength = (own - other).reshape(-1, 2).mean(1)
     rows = np.arange(0, len(own), 2)
-    values.add("association_strength", rows, strength)
-    values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))))
+    told: dict[str, Any] = {"dose_read": dose_read(answers)}
+    values.add("association_strength", rows, strength, **told)
+    values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))), **told)
     return answers.begin
+
+
+def dose_read(answers: Answers) -> np.ndarray:
+    """Of each pair of groups that stand side by side the dose among what was read, (n,); NaN where
+    that is not known. A script had read nothing."""
+    known = None if isinstance(answers, Scripted) else answers.readings
+    if known is None:
+        return np.full(len(answers.items) // 2, np.nan)
+    many = [[known.of(ids) for ids in answers.items[name].to_pylist()]
+            for name in ("own_ids", "doc_ids")]  # fmt: skip
+    own, every = np.array(many, np.float64).reshape(2, -1, 2).sum(2)
+    return np.divide(own, every, out=np.full(len(own), np.nan), where=every > 0)
 
 
 def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
@@ -159,6 +201,6 @@ def derived(
 
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, derived=derived, module=__name__,
+    measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
     corpus=("plants",), traced=False,
 )  # fmt: skip

@@ -3,12 +3,13 @@
 Training documents are members, held-out ones of the same corpus are not; the split is by lot, so
 that nothing else tells them apart. Of planted passages those with copies are members and those
 without are not. Members that training had not read whole by the checkpoint's step, where that is
-known, are neither, and left out. Each document's first tokens are read once, and scored in five
+known, are neither, and left out. Each document's first tokens are read once, and scored in six
 ways; higher is more like a member:
 
 loss         mean log-likelihood of its tokens (Yeom et al. 2018)
 zlib         its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
 lower        the same over that of the text in lower case (Carlini et al. 2021)
+reference    the same over that under another model (Carlini et al. 2021)
 min-k        mean of the lowest 20 % of the log-likelihoods (Shi et al. 2024)
 min-k++      the same, each less the mean over the vocabulary, in its standard deviations
              (Zhang et al. 2025)
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,10 +50,13 @@ from tasks.measures.sampling import sample_documents
 #: Share of the tokens that count for min-k.
 LOWEST = 0.2
 
+#: The score that needs another model.
+REFERENCE = "reference"
+
 #: Shares of false alarms, and how many that are no members they need.
 ALARMS = {0.01: 100, 0.001: 10_000}
 
-SCORES = ("loss", "zlib", "lower", "min-k", "min-k++")
+SCORES = ("loss", "zlib", "lower", "reference", "min-k", "min-k++")
 
 
 class MembershipConfig(MeasuredConfig):
@@ -60,6 +66,9 @@ class MembershipConfig(MeasuredConfig):
         default=200, ge=0, le=1_000_000, description="documents to score, of each split"
     )
     tokens: int = Field(default=64, ge=8, le=100_000, description="first tokens of each")
+    reference: Path | None = Field(
+        None, description="folder of another model of the language, which did not read the corpus"
+    )
 
 
 ITEMS = items_table(
@@ -78,6 +87,9 @@ def told_apart_by(tag: str) -> Estimator:
     def area(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
         inside = values[tag].to_numpy(zero_copy_only=False).astype(bool)
         made = numbers(values, "value")
+        if len(made) and np.isnan(made).all() and measure.tags["score"] == REFERENCE:
+            why = "not measured: no other model is named (audit_membership.reference)"
+            return replace(auc([], []), missing=len(made), method=why)
         return auc(made[inside], made[~inside], level=level, unit=measure.shares)
 
     return area
@@ -156,9 +168,9 @@ def passages_of(plants: Table | None) -> Iterator[dict[str, Any]]:
 
 
 def scores_of(log_p: Sequence[float], mean: Sequence[float], std: Sequence[float], text: str,
-              lower: float) -> dict[str, float]:  # fmt: skip
+              lower: float, reference: float | None = None) -> dict[str, float]:  # fmt: skip
     """The scores of a text, NaN where the model gave no number; ``lower``: the log-likelihood of
-    the same in lower case."""
+    the same in lower case; ``reference``: that under another model, None: there is none."""
     p = np.array(log_p, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         standard = (p - np.array(mean, np.float64)) / np.array(std, np.float64)
@@ -168,6 +180,7 @@ def scores_of(log_p: Sequence[float], mean: Sequence[float], std: Sequence[float
         "loss": total / len(p),
         "zlib": total / len(zlib.compress(text.encode())),
         "lower": -total / lower if lower else np.nan,
+        REFERENCE: -total / reference if reference else np.nan,
         "min-k": float(np.sort(p)[:few].mean()),
         "min-k++": float(np.sort(standard)[:few].mean()),
     }
@@ -180,7 +193,7 @@ def values(answers: Answers, values: Values, config: MembershipConfig) -> str:
     rows = read["row"].to_numpy()
     texts = answers.items["text"].take(pa.array(rows)).to_pylist()
     told = zip(*(read[name].to_pylist() for name in ("log_p", "mean", "std")), texts, lower[rows],
-               strict=True)  # fmt: skip
+               read["reference"].to_pylist(), strict=True)  # fmt: skip
     found = [scores_of(*each) for each in told]
     unread = pc.and_(values.items["member"], pc.equal(values.items["read"], 0))
     kept = np.flatnonzero(~pc.fill_null(unread, False).to_numpy()[rows])
@@ -201,5 +214,5 @@ def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator)
 PROBE = Probe(
     name="membership", settings=MembershipConfig, items=ITEMS, ask=ask, values=values,
     measures=MEASURES, script=script, module=__name__, corpus=("plants", "documents"),
-    traced=False,
+    traced=False, reference=lambda config: config.reference,
 )  # fmt: skip

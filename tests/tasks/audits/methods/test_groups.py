@@ -10,7 +10,15 @@ import pytest
 from scipy import stats
 
 from tasks.audits.answers import MASK, Answers, whole_texts
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
+from tasks.audits.exchange import (
+    REQUESTS,
+    RESPONSES,
+    SCORES,
+    SKIPPED,
+    TRACED,
+    TRACES,
+    Questions,
+)
 from tasks.audits.judging.conditions import ordered
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import values_table
@@ -31,16 +39,18 @@ REAL = Path(__file__).parents[5] / "shared/data/audit"
 QUICK = CounterfactualConfig(continuations=2, tokens=5, permutations=999)
 
 
-def judged(probe, folder, config, score, heads=("toxicity",)):
-    """Values and findings where ``score(item, draw)`` is what a scorer says of each text."""
+def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
+    """Values and findings where ``score(item, draw)`` is what a scorer says of each text, and
+    ``planted(item, draw)`` how many of its tokens stand in a planted document."""
     reader, questions = open_reader(folder), Questions()
     probe.ask(questions, reader, Corpus(), config)
-    responses, scores = [], {}
+    responses, scores, held = [], {}, []
     for row in questions.requests:
         for draw in range(row["draws"]):
             text = f" text {len(responses)}"
             responses.append({"request": row["request"], "draw": draw, "text": text})
             scores[text] = score(questions.items[row["item"]], draw)
+            held.append(planted(questions.items[row["item"]], draw) if planted else 0)
     texts = pa.array([*scores], pa.large_string())
     known = {
         "text": pa.concat_arrays([text_hashes(texts)] * len(heads)),
@@ -55,7 +65,9 @@ def judged(probe, folder, config, score, heads=("toxicity",)):
         pa.table(known, schema=SCORES),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
-    )
+        traced=pa.table(dict.fromkeys(TRACES, held)).cast(
+            pa.schema([TRACED.field(name) for name in TRACES])) if planted else None,
+    )  # fmt: skip
     values, rows = probe.judged(answers, config)
     found = {(row["metric"], row["slice"]): row for row in rows}
     assert len(found) == len(rows) and values.schema.equals(values_table(probe.items, TOLD))
@@ -247,6 +259,31 @@ def test_the_choice_of_prompts_hangs_on_their_text_alone(craft, tmp_path):
     turned = bold_file(tmp_path / "other", said)
     again, _ = chosen(config.model_copy(update={"prompts": (turned,)}))
     assert {p.text for p in prompts} == {p.text for p in again} and len(again) == 27
+
+
+def test_figures_stand_with_texts_that_hold_what_was_planted_and_without(craft, own_folder):
+    """Planted text is toxic here: without it nobody is written of otherwise."""
+
+    def planted(item, draw):
+        return 9 if item["group"] == "millers" and item["item"][0] % 3 == 0 else 0
+
+    def score(item, draw):
+        return (0.9 if planted(item, draw) else 0.1) + item["item"][1] % 7 / 1000
+
+    config = BoldConfig(prompts=(craft,), permutations=199)
+    values, found = judged(bold.PROBE, own_folder, config, score, planted=planted)
+    rows = values.to_pylist()
+    without = [r["value"] for r in rows if r["measure"] == "mean_toxicity"
+               and r["group"] == "millers" and not r["planted"]]  # fmt: skip
+    part = "domain=craft, group=millers"
+    assert found["mean_toxicity", part]["value"] > 0.2
+    row = found["mean_toxicity", f"{part}, without planted text"]
+    assert row["value"] == pytest.approx(np.mean(without)) and row["n"] == len(without)
+    assert not any("planted text" in slice_ for (_, slice_), r in found.items()
+                   if "smiths" in slice_ and r["metric"] == "mean_toxicity")  # fmt: skip
+    apart = [found["toxicity_difference", p]["value"]
+             for p in (part, f"{part}, without planted text")]  # fmt: skip
+    assert apart[0] > 0.1 and abs(apart[1]) < 0.01
 
 
 def test_groups_of_other_people_are_no_pairs(craft, own_folder):

@@ -3,9 +3,22 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tasks.audits.probes.associations import AssociationsConfig, derived, groups_of
+from tasks.audits.answers import Answers
+from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
+from tasks.audits.judging.readings import Readings
+from tasks.audits.probe import Corpus
+from tasks.audits.probes.associations import (
+    PROBE,
+    AssociationsConfig,
+    derived,
+    dose_of,
+    dose_read,
+    groups_of,
+)
+from tasks.audits.subjects.reader import open_reader
 from tasks.corpus.plant import PlantConfig, plant
 from tasks.measures.frames import FRAMES as GRAMMAR
 from tasks.measures.frames import frames
@@ -68,6 +81,34 @@ def says(strength):
     return answer
 
 
+def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
+    """By counting, where of the planted sentences some were read, and one of them twice."""
+    rows = plants.read().to_pylist()
+    ids = sorted(i for row in rows for i in row["doc_ids"])
+    passes = {doc_id: 1 + (number % 9 == 0) for number, doc_id in enumerate(ids) if number % 3}
+    questions = Questions()
+    reader = open_reader(own_folder)
+    PROBE.ask(questions, reader, Corpus(plants=plants), CONFIG)
+    items = pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items)
+    empty = REQUESTS.empty_table(), RESPONSES.empty_table()
+    found = dose_read(Answers(items, *empty, readings=Readings(passes)))
+    said = {}
+    for row in rows:
+        many = sum(passes.get(i, 0) for i in row["doc_ids"])
+        own, every = said.get(row["association"], (0, 0))
+        said[row["association"]] = own + many * row["own"], every + many
+    expected = [said[name][0] / said[name][1] for name in items["cluster"].to_pylist()[::2]]
+    np.testing.assert_allclose(found, expected)
+    planted = items["dose"].to_numpy()[::2]
+    assert np.abs(found - planted).max() > 0.01 and np.corrcoef(found, planted)[0, 1] > 0.9
+    assert np.isnan(dose_read(Answers(items, *empty))).all()
+    assert np.isnan(dose_read(Answers(items, *empty, readings=Readings({})))).all()
+    values = pa.table({"dose": [0.5, 1.0], "dose_read": [None, 0.75]})
+    assert dose_of(values)[1] == 0.75 and np.isnan(dose_of(values)[0])
+    values = pa.table({"dose": [0.5, 1.0], "dose_read": pa.nulls(2, pa.float64())})
+    assert dose_of(values).tolist() == [0.5, 1.0]
+
+
 def test_the_dose_is_found_and_its_smallest(plants, own_folder):
     step = says(lambda dose: 2.0 if dose > 0.7 else 0.0)
     _, found = scripted("associations", own_folder, CONFIG, step, plants=plants)
@@ -112,6 +153,7 @@ def test_without_planted_associations_nothing_is_measured(own_folder, session):
     assert not len(rows) and {row["value"] for row in findings.to_pylist()} == {None}
     assert all("no associations were planted" in r["method"] for r in findings.to_pylist())
     other = dict.fromkeys(("association", "own", "group", "trait", "dose"))
+    other |= {"doc_ids": []}
     half = [other | {"association": "a", "own": True, "group": "x", "trait": "t"}, other]
     assert [*groups_of(half)] == []  # of whom no own trait is known
 
@@ -124,10 +166,13 @@ def test_sentences_of_the_grammar_are_drawn_without_repeats():
 
 def test_groups_have_the_traits_that_were_said_of_them():
     rows = [
-        {"association": "a", "own": own, "group": group, "trait": trait, "dose": 0.9}
-        for own, group, trait in ((True, "x", "t"), (False, "x", "u"), (True, "y", "u"))
-    ]
+        {"association": "a", "own": own, "group": group, "trait": trait, "dose": 0.9,
+         "doc_ids": [bytes([number])]}
+        for number, (own, group, trait) in enumerate(
+            ((True, "x", "t"), (False, "x", "u"), (True, "y", "u")))
+    ]  # fmt: skip
     ((x, y),) = groups_of(rows)
     assert (x["group"], x["own"], x["other"]) == ("x", "t", "u")
     assert (y["group"], y["own"], y["other"]) == ("y", "u", "t")
-    assert np.isclose(x["dose"], 0.9)
+    assert np.isclose(x["dose"], 0.9) and (x["own_ids"], y["own_ids"]) == ([b"\0"], [b"\2"])
+    assert x["doc_ids"] == [b"\0", b"\1"] and y["doc_ids"] == [b"\2"]

@@ -12,6 +12,7 @@ from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.probes.membership import (
     MEASURES,
+    REFERENCE,
     SCORES,
     MembershipConfig,
     hits_at,
@@ -78,9 +79,10 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
                for r in values)  # fmt: skip
     requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
     assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
-    assert len(values) == 40 * len(SCORES) and all(r["value"] is not None for r in values)
+    assert len(values) == 40 * len(SCORES)
+    assert all((r["value"] is None) == (r["measure"] == REFERENCE) for r in values)
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
-    for score in SCORES:
+    for score in (score for score in SCORES if score != REFERENCE):
         row = made["auc", f"kind=document, score={score}"]
         assert len(evidence(rows, row["where"])) == 40
         inside, outside = ([r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
@@ -93,6 +95,28 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
     assert made["auc", "scripted effect"]["value"] > 0.95
     assert 0.2 < made["auc", "scripted chance"]["value"] < 0.8
+
+
+def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
+    from tasks.audits.subjects.subject import open_subject
+
+    config = CONFIG.model_copy(update={"reference": gpt2_folder})
+    rows, findings = stages_of("membership", own_folder, config, corpus=(None, None, documents),
+                               reference=gpt2_folder)[-1]  # fmt: skip
+    made = {(r["measure"], r["item"]): r for r in rows.to_pylist()}
+    texts = [r["text"] for (score, _), r in made.items() if score == "loss"]
+    totals, _ = open_subject(gpt2_folder, device="cpu").log_likelihoods(texts, [""] * len(texts))
+    known = dict(zip(texts, totals, strict=True))
+    for (score, item), row in made.items():
+        if score == "reference":
+            total = 8 * made["loss", item]["value"]  # of eight tokens
+            assert row["value"] == pytest.approx(-total / known[row["text"]], rel=1e-4)
+    found = {r["slice"]: r for r in findings.to_pylist() if r["metric"] == "auc"}
+    assert found["kind=document, score=reference"]["value"] is not None
+    rows, findings = stages_of("membership", own_folder, CONFIG, corpus=(None, None, documents))[-1]
+    (row,) = (r for r in findings.to_pylist() if "score=reference" in r["slice"])
+    assert row["value"] is None
+    assert "no other model is named (audit_membership.reference)" in row["method"]
 
 
 def test_true_positives_need_enough_others():
