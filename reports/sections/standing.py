@@ -222,6 +222,8 @@ def distance(row: Mapping[str, Any]) -> float:
         low = high = row["value"]
     if not row["worse"] or scale is None or None in (null, low, high) or (p or 0) >= 0.05:
         return 0.0
+    if p is None and row["worse"] == "apart":  # nothing tells it from chance
+        return 0.0
     up, down = low - null, null - high
     reach = {"up": up, "down": down, "apart": max(up, down)}[row["worse"]]
     return max(0.0, float(reach / scale))

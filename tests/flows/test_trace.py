@@ -163,10 +163,11 @@ def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
     secret = "DE89 3704 0044 0532 0130 00"
     text = ("word " * 60)[:160] + f" {secret} and more that goes on for a while " + "word " * 40
     doc_id = bytes(16)
-    row = {"source": "x", "cluster": doc_id, "text": text, "toxicity": 0.0, "read": 1}
+    row = {"source": "x", "cluster": doc_id, "text": text, "toxicity": 0.0, "read": 1,
+           "split": "train"}  # fmt: skip
     sources = Sources(None, None, {}, Masker(), {doc_id: row | {"first_step": 1}})
     span = {"char_start": text.index(secret) + 66, "char_end": text.index(secret) + 70}
-    span |= dict.fromkeys(("first_step", "read", "size", "sequence"), 1)
+    span |= dict.fromkeys(("first_step", "read", "size", "training", "sequence"), 1)
     told = sources.told(doc_id, span if begin else None)["text"]
     assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
 
@@ -343,7 +344,7 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
 )
 def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
     found = {"doc_id": "ab", "source": "here", "licence": None, "text": "told", "read": read,
-             "first_step": first} | ({"sequence": 4} if of_a_row else {})  # fmt: skip
+             "split": "train", "first_step": first} | ({"sequence": 4} if of_a_row else {})  # fmt: skip
     assert _document(found) == [f"    ab here{says}", "        | told"]
 
 

@@ -148,6 +148,7 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
         ("down", None, None, 0.01, 0.0),
         ("up", None, None, None, 0.0),  # of this no chance is known
         ("up", None, None, 0.05, 0.0),
+        ("apart", 0.7, 0.9, None, 0.0),
     ],
 )
 def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):

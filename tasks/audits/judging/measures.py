@@ -60,8 +60,6 @@ def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
     if null == "own":
         known = ~np.isnan(numbers(values, "value"))
         null = float(numbers(values, "null")[known].mean()) if known.any() else np.nan
-        # Where it is the same extreme for all, one value beside it would be impossible.
-        null = np.nan if null in (0.0, WHOLE.get(measure.unit, 1.0)) else null
     crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
     whole = WHOLE.get(measure.unit, 1.0)
     made = estimate(
@@ -69,6 +67,8 @@ def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Est
         share=measure.unit in WHOLE, null=float(null) / whole, level=level, unit=measure.shares,
         crossed=crossed,
     )  # fmt: skip
+    if measure.null == "own" and null in (0.0, whole):
+        made = replace(made, p=np.nan, smallest=np.nan)
     return made if whole == 1 else scaled(made, whole)
 
 
@@ -99,7 +99,7 @@ class Measure:
     unit     of the values: share, nats, percent
     shares   what a cluster is: "templates", in the method of a finding
     null     the value where there is nothing to find, NaN where there is none; "own": each value
-             has its own, and they have none together where it is 0 or 1 for all
+             has its own; where that is 0 or 1 for all there is no test: nothing beside it is chance
     slices   tags of items: beside the whole a finding for each of their values, or for what
              several have together; or called with the values for the parts
     nothing  a value that says nothing: a mean of nothing else is null

@@ -135,7 +135,7 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
         "flows.mitigating.behind_finding", lambda run, *_: asked.append(run) or set()
     )
     with pytest.raises(UsageError, match="no training document is behind"):
-        behind(None, "x", ["bias.preference[a.b]", "weat.effect", "none.such"], 5)
+        behind(None, "x", ["bias.preference[a.b]", "weat.effect", "bold.such"], 5)
     assert asked == [older, newest, newest]
 
 

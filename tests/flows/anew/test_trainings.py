@@ -32,7 +32,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     read = [Readings.until(each.pretrained, each.checkpoints, ids) for each in known]
     assert read[0].passes == read[1].passes and read[1].first == read[0].first
     more = [read[2].of([doc_id]) - read[0].of([doc_id]) for doc_id in ids]
-    assert min(more) == 0 < max(more) and sum(read[0].passes.values()) > len(ids) / 2
+    assert min(more) == 0 < max(more) and sum(read[0].passes.values()) > 100
     held = [
         dict(
             zip(
