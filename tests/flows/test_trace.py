@@ -344,7 +344,8 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
 )
 def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
     found = {"doc_id": "ab", "source": "here", "licence": None, "text": "told", "read": read,
-             "split": "train", "first_step": first} | ({"sequence": 4} if of_a_row else {})  # fmt: skip
+             "split": "train", "first_step": first}  # fmt: skip
+    found |= {"sequence": 4} if of_a_row else {}
     assert _document(found) == [f"    ab here{says}", "        | told"]
 
 
