@@ -14,8 +14,8 @@ from flows.runs import Run
 from reports.page.masking import OFFENSIVE, Masker
 from reports.sections.corpus_figures import masker_of
 from tasks.audits.about import AUDITS
-from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence, place_of
+from tasks.audits.judging.conditions import ordered, place_of
+from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.readings import Readings
 from tasks.audits.proofs.attribution import likeliest
 from tasks.audits.proofs.behind import behind_rows

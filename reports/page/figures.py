@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.audits.judging.conditions import condition, native, ordered
-from tasks.audits.judging.findings import place_of
+from tasks.audits.judging.conditions import condition, native, ordered, place_of
 from tasks.contract import Artifact, Column, HallmarkError, column, described, table
 
 FIGURES = table(

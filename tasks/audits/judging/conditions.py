@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_, ge, lt
@@ -19,6 +20,18 @@ def condition(schema: pa.Schema, where: Mapping[str, Any]) -> pc.Expression | No
     """
     terms = [term for name, value in where.items() for term in _terms(schema, name, value)]
     return reduce(and_, terms) if terms else None
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """The table of its audit that holds the rows of a finding, what selects them, and their order:
+    of one that rests on no rows, as counts of what was left out, its own. ValueError where what
+    selects them is no JSON object."""
+    if not row["table"]:
+        return "findings", {name: row[name] for name in ("metric", "slice", "control")}, ""
+    where = json.loads(row["where"] or "{}")
+    if not isinstance(where, dict):
+        raise ValueError("no JSON object")
+    return row["table"], where, row["order"]
 
 
 def ordered(rows: pa.Table, order: str) -> pa.Table:

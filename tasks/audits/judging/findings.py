@@ -173,18 +173,6 @@ def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
     return table if chosen is None else table.filter(chosen)
 
 
-def place_of(row: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """The table of its audit that holds the rows of a finding, what selects them, and their order:
-    of one that rests on no rows, as counts of what was left out, its own. ValueError where what
-    selects them is no JSON object."""
-    if not row["table"]:
-        return "findings", {name: row[name] for name in ("metric", "slice", "control")}, ""
-    where = json.loads(row["where"] or "{}")
-    if not isinstance(where, dict):
-        raise ValueError("no JSON object")
-    return row["table"], where, row["order"]
-
-
 def side(value: float, null: float, column: str) -> str:
     """The order of evidence by a column whose mean lies on one side of a null: the furthest on that
     side first."""
