@@ -3,8 +3,9 @@
 Training documents are members, held-out ones of the same corpus are not; the split is by lot, so
 that nothing else tells them apart. Of planted passages those with copies are members and those
 without are not. Members that training had not read whole by the checkpoint's step, where that is
-known, are neither, and left out. Each document's first tokens are read once, and scored in six
-ways; higher is more like a member:
+known, are neither, and left out; where it had read none there is nothing to find, and all stay: a
+control. Each document's first tokens are read once, and scored in six ways; higher is more like a
+member:
 
 loss         mean log-likelihood of its tokens (Yeom et al. 2018)
 zlib         its log-likelihood over the bytes that zlib makes of it (Carlini et al. 2021)
@@ -28,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.audits.answers import Answers
@@ -195,14 +195,25 @@ def values(answers: Answers, values: Values, config: MembershipConfig) -> str:
     told = zip(*(read[name].to_pylist() for name in ("log_p", "mean", "std")), texts, lower[rows],
                read["reference"].to_pylist(), strict=True)  # fmt: skip
     found = [scores_of(*each) for each in told]
-    unread = pc.and_(values.items["member"], pc.equal(values.items["read"], 0))
-    kept = np.flatnonzero(~pc.fill_null(unread, False).to_numpy()[rows])
+    kept = np.flatnonzero(~unread(values.items)[rows])
     for score in SCORES:
         values.add(score, rows[kept], [found[place][score] for place in kept])
     tokens = {len(each) for each in read["log_p"].to_pylist()}
     left = len(found) - len(kept)
     said = f"; without {left} members that training had not read by then" if left else ""
+    many = numbers(values.items, "read")[values.items["member"].to_numpy(zero_copy_only=False)]
+    nothing = len(many) and (many == 0).all()
+    said = "; training had read no member by then" if nothing else said
     return f"first {max(tokens, default=0)} tokens, {answers.begin}{said}"
+
+
+def unread(items: pa.Table) -> np.ndarray:
+    """Members that training had not read whole, of the kinds of which it had read some, (n,)
+    bool; none where that is not known."""
+    member = items["member"].to_numpy(zero_copy_only=False).astype(bool)
+    read, kind = numbers(items, "read"), items["kind"].to_numpy(zero_copy_only=False)
+    some = np.isin(kind, np.unique(kind[member & (read > 0)]))
+    return member & (read == 0) & some
 
 
 def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
