@@ -56,13 +56,16 @@ def refer(
     reference: Artifact, asked: Artifact, answered: Artifact, config: RespondConfig, work: Work
 ) -> None:
     """``reference``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``. What
-    was written is read behind the text of its item; what was read, where its request says what of
-    the corpus stands in it, from its beginning. Other texts have no row."""
+    was written is read behind the text of its item; what was read for its sake alone, no other
+    part, from its beginning, where the request says what of the corpus stands in it. Other texts
+    have no row."""
     work.mapper = InProcess()
-    requests, items = asked["requests"].read(["request", "item", "text"]), asked["items"].read()
+    names = ["request", "item", "part", "text"]
+    requests, items = asked["requests"].read(names), asked["items"].read()
     written = answered["responses"].read(["request", "draw", "text"])
     was = pc.is_valid(written["text"])
-    held = _beside(written["request"], requests["request"], requests["text"])
+    texts = pc.if_else(pc.equal(requests["part"], ""), requests["text"], None)
+    held = _beside(written["request"], requests["request"], texts)
     place = written.schema.get_field_index("text")
     texts = pc.if_else(was, written["text"], held)
     written = written.set_column(place, written.schema.field(place), texts)
