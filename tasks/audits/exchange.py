@@ -1,10 +1,10 @@
 """What goes from one stage of an audit to the next: items, requests, responses and scores.
 
 ``ask`` writes items and requests, ``respond`` answers requests, ``score`` scores texts, ``judge``
-draws findings from them; ``trace`` looks responses up in the training text. An item is what is
-measured: a prompt, a pair, a secret. A request is what a model is asked for its sake. Both are
-named by a hash of what they hold, so equal requests of two items are answered once, and checkpoints
-of one training are asked the same.
+draws findings from them; ``trace`` looks up in the training text what was written and what is
+sought. An item is what is measured: a prompt, a pair, a secret. A request is what a model is asked
+for its sake. Both are named by a hash of what they hold, so equal requests of two items are
+answered once, and checkpoints of one training are asked the same.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Probe:
     scored    whether scorers are asked about its texts, with
     heads     what for: scorers that score nothing of that are not asked
     floor     called with the config: whether an untrained model answers its requests, too
-    traced    whether what was written and read is looked for in the training text
+    traced    whether what was written, and what is sought, is looked for in the training text
     corpus    tables of the corpus that it asks about, as ``Corpus`` names them
     needs     settings without which it does not run: files of the user
     libraries that decide its findings, beside those of every probe
