@@ -240,7 +240,7 @@ class Values:
 
     def seen_of(self, groups: Iterable[Sequence[int]]) -> list[bool | None]:
         """Of the items in each group of rows whether the model had read any; None where that is
-        not known of one."""
+        known of none."""
         known = self.seen.to_pylist()
         each = [[known[row] for row in rows] for rows in groups]
         return [True if True in some else False if False in some else None for some in each]
