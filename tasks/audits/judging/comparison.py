@@ -219,18 +219,18 @@ def paired(
            for side in sides) and np.isfinite(whole):  # fmt: skip
         # From -1 to 1: put to where shares lie, and back.
         found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
-        ends = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
-        found = replace(found, **ends)
+        moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
+        found = replace(found, **moved)
     else:
         found = estimate(apart, null=0.0, **shares)
+    # What rounding leaves of equal values is no difference; a p may be as small.
+    ends = ("value", "low", "high", "smallest")
+    nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < 1e-12}
+    found = replace(found, **nothing)
     made = {
         "value": found.value, "low": found.low, "high": found.high, "p": found.p,
         "smallest_effect": found.smallest,
     }  # fmt: skip
-    # What rounding leaves of equal values is no difference.
-    known = {
-        name: None if np.isnan(value) else float(value) if abs(value) > 1e-12 else 0.0
-        for name, value in made.items()
-    }
+    known = {name: None if np.isnan(value) else float(value) for name, value in made.items()}
     return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
                     "missing": found.missing, "method": found.method}  # fmt: skip

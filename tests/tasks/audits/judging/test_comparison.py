@@ -158,6 +158,21 @@ def test_a_difference_of_shares_is_one():
     assert paired(*moved, "share")["method"].startswith("Student's t")
 
 
+def test_a_p_is_never_zero_however_small():
+    """Of 100 pairs that differ by five deviations or more: below 1e-40, and Holm's rule multiplies
+    what is left of it."""
+    rng = np.random.default_rng(0)
+    first, second = ({k: Unit(k, float(v)) for k, v in enumerate(rng.normal(mean, 0.05, 100))}
+                     for mean in (0.2, 0.7))  # fmt: skip
+    t = stats.ttest_rel(
+        [unit.value for unit in second.values()], [unit.value for unit in first.values()]
+    )
+    assert 0 < t.pvalue < 1e-40
+    for unit in ("score", "share"):
+        assert 0 < paired(first, second, unit)["p"] < 1e-12
+    assert paired(first, second, "score")["p"] == pytest.approx(t.pvalue, rel=1e-6)
+
+
 def test_units_that_share_two_things_are_compared_by_both():
     """What a pronoun and an occupation do to a difference: seen as one of them alone it seems
     surer than it is."""
