@@ -15,8 +15,9 @@ from flows.mitigating import write_list
 from flows.runs import Run, all_runs, check_whole, open_run
 from flows.tracing import finding_of
 from tasks.audits.about import AUDITS
-from tasks.audits.judging.comparison import Units, label, unlike
+from tasks.audits.judging.comparison import label, unlike
 from tasks.audits.judging.tags import spelled, tags_of
+from tasks.audits.judging.units import Units
 from tasks.audits.proofs.arms import LEAST
 from tasks.audits.proofs.behind import BehindConfig, Case
 from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError

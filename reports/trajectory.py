@@ -52,7 +52,8 @@ from reports.sections.course import (
 )
 from reports.sections.findings import levels, title, words
 from tasks.audits.about import AUDITS
-from tasks.audits.judging.comparison import Compared, Units, by_item
+from tasks.audits.judging.comparison import Compared
+from tasks.audits.judging.units import Units, by_item
 from tasks.contract import Artifact, HallmarkError
 
 FOLDER, PAGE = "trajectory", "trajectory.html"

@@ -26,7 +26,6 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import CROSSED, Questions, items_table
-from tasks.audits.judging.comparison import by_item
 from tasks.audits.judging.findings import finding
 from tasks.audits.judging.measures import (
     Drawn,
@@ -36,6 +35,7 @@ from tasks.audits.judging.measures import (
     mean,
     numbers,
 )
+from tasks.audits.judging.units import by_item
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

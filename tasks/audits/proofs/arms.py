@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.audits.judging.comparison import Unit, paired
+from tasks.audits.judging.comparison import paired
+from tasks.audits.judging.units import Unit
 from tasks.audits.methods.exposure import expected_exposure, null_region
 from tasks.audits.proofs.behind import Case
 from tasks.measures.estimates import Estimate, difference, estimate

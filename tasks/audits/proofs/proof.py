@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.judging.comparison import Unit, units_in
 from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.units import Unit, units_in
 from tasks.audits.proofs.arms import BASE, Measured, Row, effects, lines
 from tasks.audits.proofs.behind import BehindConfig, Case
 from tasks.contract import Artifact, Table, Work, column, stage, table

@@ -6,7 +6,8 @@ from flows import open_run
 from flows.comparing import Audited, compare, trainings
 from flows.runs import all_runs
 from reports.page.figures import show
-from tasks.audits.judging.comparison import Units, unlike
+from tasks.audits.judging.comparison import unlike
+from tasks.audits.judging.units import Units
 from tasks.contract import HallmarkError, Store
 from tasks.measures.estimates import estimate
 from tests.reports import pages

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from tasks.audits.exchange import items_table
-from tasks.audits.judging.comparison import Unit, compared, paired, unlike
+from tasks.audits.judging.comparison import compared, paired, unlike
 from tasks.audits.judging.findings import FINDINGS, findings_table
 from tasks.audits.judging.measures import (
     Measure,
@@ -19,6 +19,7 @@ from tasks.audits.judging.measures import (
     measure_all,
     values_table,
 )
+from tasks.audits.judging.units import Unit
 from tasks.contract import StageConfig, Work, stage
 from tasks.measures.estimates import scaled
 

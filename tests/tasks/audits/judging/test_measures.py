@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from tasks.audits.exchange import CROSSED, items_table
-from tasks.audits.judging.comparison import by_item
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import (
     SCORED_BY,
@@ -21,6 +20,7 @@ from tasks.audits.judging.measures import (
     shorter,
     untested,
 )
+from tasks.audits.judging.units import by_item
 from tasks.audits.methods.instruments import instrument
 from tasks.contract import column
 from tasks.measures.estimates import estimate

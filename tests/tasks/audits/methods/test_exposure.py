@@ -9,9 +9,10 @@ from scipy import stats
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
-from tasks.audits.judging.comparison import Unit, paired
+from tasks.audits.judging.comparison import paired
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import Values, measure_all
+from tasks.audits.judging.units import Unit
 from tasks.audits.methods.exposure import (
     MEASURES,
     ask_canaries,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tasks.audits.exchange import REQUESTS, Questions
-from tasks.audits.judging.comparison import Units
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import values_table
+from tasks.audits.judging.units import Units
 from tasks.audits.methods.exposure import exposures
 from tasks.audits.probes.extraction import (
     PROBE,

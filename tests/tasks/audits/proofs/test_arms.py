@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.audits.judging.comparison import Unit
+from tasks.audits.judging.units import Unit
 from tasks.audits.methods.exposure import expected_exposure
 from tasks.audits.proofs.arms import (
     BASE,
