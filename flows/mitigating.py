@@ -104,14 +104,14 @@ def outcome(runs: Sequence[Run], start: Audited | None) -> Report:
 
 def price(runs: Sequence[Run]) -> list[Report]:
     """What a byte of held-out text costs the last checkpoint of each, by source and by the groups
-    that documents mention; without intervals."""
+    that documents mention; of how many bytes, and without intervals."""
     tables = []
     for run in runs:
         rows = run["pretrain"]["validation"].read().to_pylist()
         last = max((row["step"] for row in rows), default=0)
-        tables.append({(r["kind"], r["name"]): r["bits_per_byte"] for r in rows
-                       if r["step"] == last})  # fmt: skip
+        tables.append({(r["kind"], r["name"]): r for r in rows if r["step"] == last})
     return [
-        {"kind": kind, "name": name, "values": [table.get((kind, name)) for table in tables]}
-        for kind, name in tables[0]
-    ]
+        {"kind": kind, "name": name, "bytes": row["bytes"],
+         "values": [table.get((kind, name), {}).get("bits_per_byte") for table in tables]}
+        for (kind, name), row in tables[0].items()
+    ]  # fmt: skip

@@ -142,7 +142,7 @@ def _case(run: Run, kind: str, part: str, rows: Sequence[Row]) -> Case:
     units = Units(run[label(first["audit"], "audit")])
     where = [units.where(row) for row in rows]
     name = f"{first['audit']}: {first['metric']}".replace("_", " ") + (f", {part}" if part else "")
-    if None in map(units.of, rows):
+    if None in where or None in map(units.of, rows):
         raise UsageError(
             f"{full_name(first)} is no mean of units that each have a value, so arms cannot be "
             f"compared unit by unit; name another finding"

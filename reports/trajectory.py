@@ -53,7 +53,7 @@ from reports.sections.course import (
 from reports.sections.findings import levels, title, words
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.comparison import Compared
-from tasks.audits.judging.units import Units, by_item
+from tasks.audits.judging.units import CAPABILITY, Units, by_item
 from tasks.contract import Artifact, HallmarkError
 
 FOLDER, PAGE = "trajectory", "trajectory.html"
@@ -172,7 +172,7 @@ class Writer:
         if change is None:
             sentence.append("not paired, for it is no mean of units that each has a value of.")
         else:
-            sentence += [Link(said(change, unit), self.pairs(audit, each, 0)), f": "
+            sentence += [self.linked(said(change, unit), audit, each, 0), f": "
                          f"{verdict(each, change)}."]  # fmt: skip
         section.add(Paragraph(sentence))
         parts = [e for e in audit.found if e.found[0]["metric"] == first["metric"]]
@@ -290,8 +290,14 @@ class Writer:
         if change is None:
             return ["not paired", "–", "–"]
         text = amount(change["value"], unit)
-        value = Link(text, self.pairs(audit, each, place))
+        value = self.linked(text, audit, each, place)
         return [value, span(change, unit), p_of(change["p_corrected"])]
+
+    def linked(self, text: str, audit: Audit, each: Compared, place: int) -> Inline:
+        """A change in words, which leads to its pairs; capability keeps no table of values."""
+        if audit.name == CAPABILITY:
+            return text
+        return Link(text, self.pairs(audit, each, place))
 
     def pairs(self, audit: Audit, each: Compared, place: int) -> str:
         """The page of the pairs behind a change; written where it is not there."""

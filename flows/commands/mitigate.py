@@ -82,13 +82,15 @@ def mitigate(
 
 def render(report: Report) -> str:
     control, without = report["left_out"]
-    lines = [f"left out: {without:,} documents; of the control {control:,} others"]
-    if report["documents"]:
-        lines.append(f"listed in {report['documents']}")
-    lines += ["", "bits per byte of held-out text: control, without"]
+    lines = ["bits per byte of held-out text: control, without"]
     for row in report["price"]:
         one, other = row["values"]
         if None not in (one, other):
             name = visible(f"{row['kind']} {row['name']}".strip())
-            lines.append(f"    {name}  {one:.4f}  {other:.4f}  ({other - one:+.4f})")
-    return "\n".join([*lines, "", render_comparison(report)])
+            lines.append(f"    {name}  {one:.4f}  {other:.4f}  ({other - one:+.4f}), "
+                         f"{row['bytes']:,} bytes")  # fmt: skip
+    lines += ["", f"left out: {without:,} documents; of the control {control:,} others"]
+    if report["documents"]:
+        lines.append(f"listed in {report['documents']}")
+    # What it was all about is read last: the comparison is long.
+    return "\n".join([render_comparison(report), "", *lines])

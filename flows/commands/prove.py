@@ -141,5 +141,7 @@ def render(report: Report) -> str:
         known = {r["arm"]: r for r in report["price"] if (r["kind"], r["name"]) == (kind, name)}
         told = ", ".join(f"{arm} {r['bits_per_byte']:.4f}" for arm, r in known.items()
                          if r["bits_per_byte"] is not None)  # fmt: skip
-        lines.append(f"    {visible(f'{kind} {name}')}: {told or 'nothing was predicted'}")
+        size = max(r["bytes"] for r in known.values())
+        lines.append(f"    {visible(f'{kind} {name}')}, {size:,} bytes: "
+                     f"{told or 'nothing was predicted'}")  # fmt: skip
     return "\n".join([*lines, "", f"page: {report['page']}"])

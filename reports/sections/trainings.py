@@ -83,6 +83,8 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
     for kind, name in texts[:limit]:
         cells: list[Inline] = [masker.shown("all text" if kind == "all" else (
             f"{kind} {name}"), "label")]  # fmt: skip
+        sizes = (known[kind, name, arm]["bytes"] for arm in arms if (kind, name, arm) in known)
+        cells.append(f"{max(sizes):,}")
         for arm in arms:
             figure = book.figure(
                 f"price {kind} {name} {arm}", f"bits per byte of {kind} {name}, {arm}",
@@ -94,8 +96,8 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
             more = known.get((kind, name, arm), {}).get("more")
             cells.append("–" if more is None else f"{more:+.4f}".replace("-", "−"))
         rows.append(cells)
-    columns = ["held-out text", *(arm if arm.startswith(SEED) else ARM[arm] for arm in arms),
-               "change by removal", "by random"]  # fmt: skip
+    names = (arm if arm.startswith(SEED) else ARM[arm] for arm in arms)
+    columns = ["held-out text", "bytes", *names, "change by removal", "by random"]
     note = (
         "Bits per byte of the validation split at the last step, without intervals: less is "
         "better. What the removal costs beyond the random arm, and beyond what seeds differ "

@@ -75,8 +75,8 @@ def card(cases, why=None, lines_shown=40, sources=None):
                     for a in arms]  # fmt: skip
     rows["sources"] = sources or [{"arm": a, "source": source, "documents": 1, "bytes": 10}
                        for a in ("removed", "random") for source in (HOSTILE, "town")]  # fmt: skip
-    rows["price"] = [{"kind": "identity", "name": name, "arm": a, "bits_per_byte": 2 + n / 10,
-                      "more": n / 10} for name in (HOSTILE, "women")
+    rows["price"] = [{"kind": "identity", "name": name, "arm": a, "bytes": 1234 + n,
+                      "bits_per_byte": 2 + n / 10, "more": n / 10} for name in (HOSTILE, "women")
                      for n, a in enumerate(arms)]  # fmt: skip
     proof = made_proof(RowsConfig(tables=json.dumps(rows)))
     behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
@@ -189,6 +189,7 @@ def test_tables_that_are_cut_say_so(session):
     text = pages.read(card([memorised()], lines_shown=1).directory() / "proof_card.html").text
     assert "The first 1 of 2; all are in the table sources." in text
     assert "The first 1 of 2; all are in the table price." in text
+    assert "1,237" in text  # of how many bytes, of the arm with the most
     assert "The first" not in pages.read(card([memorised()]).directory() / "proof_card.html").text
 
 
@@ -232,13 +233,16 @@ def test_differences_of_shares_are_in_percentage_points(session):
 
 def test_the_command_writes_them_so_too():
     found = effects(fading())
-    told = {"base": "a", "page": "b", "arms": [], "price": [], "effects": found,
+    price = [{"kind": "source", "name": "town", "arm": arm, "bytes": 1234, "bits_per_byte": cost}
+             for arm, cost in (("base", 2.0), ("removed", None), ("random", 2.5))]  # fmt: skip
+    told = {"base": "a", "page": "b", "arms": [], "price": price, "effects": found,
             "lines": lines(PASSAGES, found),
             "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}]}  # fmt: skip
     said = render(told)
     assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
     assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
     assert re.search(r"    removed +1\d\.\d %", said)
+    assert "    source town, 1,234 bytes: base 2.0000, random 2.5000" in said
 
 
 def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):

@@ -138,6 +138,7 @@ def measure_cloze(rows: list[dict[str, Any]], audit: str = "capability") -> list
                 control=control,
                 passed=passed,
                 tests="instrument" if control else "",
+                worse="" if control else "down",
                 table="samples",
                 where={"part": part},
             )

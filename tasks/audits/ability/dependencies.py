@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH
+from tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, SUBJECT
 from tasks.audits.judging.findings import finding
 from tasks.measures.estimates import estimate
 
@@ -36,7 +36,8 @@ def measure_dependencies(rows: Sequence[dict[str, Any]], audit: str) -> list[dic
         return finding(
             audit, metric, share.value, low=share.low, high=share.high, n=share.n,
             unit="share", method=f"{HOW[kind]}; ties count half; {share.method}", table="pairs",
-            where={"phenomenon": kind, **where}, **more,
+            where={"phenomenon": kind, **where},
+            worse="down" if where["reader"] == SUBJECT else "", **more,
         )  # fmt: skip
 
     findings = []

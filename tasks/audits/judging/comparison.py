@@ -9,15 +9,17 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tasks.audits.exchange import SETTINGS
 from tasks.audits.judging.measures import WHOLE
-from tasks.audits.judging.units import Unit, Units
+from tasks.audits.judging.units import CAPABILITY, Unit, Units, texts_in
 from tasks.contract import Artifact
 from tasks.measures.corrections import holm
 from tasks.measures.estimates import estimate, scaled
 
 Row = dict[str, Any]
+Float64 = NDArray[np.float64]
 
 #: Settings of a trace that decide no finding.
 NO_MATTER = ("places",)
@@ -45,6 +47,8 @@ def unlike(audit: str, subjects: Sequence[Audited]) -> str:
             return f"{(second if one else first).name} has no such audit"
         if changed := settings_apart(one, other):
             return f"its settings differ: {', '.join(changed)}"
+        if audit == CAPABILITY and texts_in(one) != texts_in(other):
+            return "other held-out texts were measured"
         one, other = (each.part(audit, "ask") for each in (first, second))
         if one and other and one["items"].digest != other["items"].digest:
             return "other items were asked about"
@@ -143,6 +147,7 @@ def paired(
         return None
     sides = [np.array([side[item].value for item in both]) for side in (first, second)]
     units = [first[item] for item in both]
+    weights = np.array([unit.weight for unit in units])
     shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
     if any(each.crossed is not None for each in units):
         shares["crossed"] = [each.crossed for each in units]
@@ -154,7 +159,7 @@ def paired(
         moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
         found = replace(found, **moved)
     else:
-        found = estimate(apart, null=0.0, **shares)
+        found = estimate(weighed(apart, weights), null=0.0, **shares)
     # What rounding leaves of equal values is no difference; a p may be as small.
     ends = ("value", "low", "high", "smallest")
     nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < 1e-12}
@@ -166,3 +171,14 @@ def paired(
     known = {name: None if np.isnan(value) else float(value) for name, value in made.items()}
     return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
                     "missing": found.missing, "method": found.method}  # fmt: skip
+
+
+def weighed(values: Float64, weights: Float64) -> Float64:
+    """Values whose plain mean is the weighted one, and whose spread about it is that of a ratio of
+    two sums, linearised (Woodruff 1971, "A simple method for approximating the variance of a
+    complicated estimate", JASA 66). Where all weigh alike, the values."""
+    known = ~np.isnan(values)
+    if not known.any() or bool((weights == weights[0]).all()):
+        return values
+    mean = np.average(values[known], weights=weights[known])
+    return np.asarray(mean + weights * (values - mean) / weights[known].mean())

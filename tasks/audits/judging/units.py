@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +17,22 @@ from tasks.contract import Artifact
 
 Row = dict[str, Any]
 
+#: The audit that is no probe. It has no values, but a table of texts and one of pairs of sentences.
+CAPABILITY = "capability"
+
+#: Of these the columns that name a unit, and the one that says what it shares with others.
+COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cluster")}
+
 
 class Unit(NamedTuple):
-    """A unit: what it shares with others, its value, what else it shares with others, and of how
-    many values its own is the mean."""
+    """A unit: what it shares with others, its value, what else it shares with others, of how many
+    values its own is the mean, and what it weighs, as bytes do in bits per byte."""
 
     cluster: str
     value: float
     crossed: str | None = None
     draws: int = 1
+    weight: float = 1.0
 
 
 class Units:
@@ -33,6 +40,7 @@ class Units:
 
     def __init__(self, artifact: Artifact) -> None:
         self.values = artifact["values"].read() if "values" in artifact.tables else None
+        self.others = {name: artifact[name].read() for name in COLUMNS if name in artifact.tables}
 
     def where(self, finding: Row) -> Mapping[str, Any] | None:
         """What selects the units of a finding; None where it is no mean of any."""
@@ -44,16 +52,29 @@ class Units:
 
     def of(self, finding: Row) -> dict[Any, Unit] | None:
         """Cluster and value by unit; None where the finding is no mean of units."""
-        where = self.where(finding)
-        if self.values is None or where is None:
+        where, value = self.where(finding), finding["value"]
+        if self.values is None and finding["table"] in self.others:
+            rows = evidence(self.others[finding["table"]], finding["where"])
+            # That of a baseline, which is worse in no way, is the same beside every model.
+            units = capability_units(rows, finding["table"]) if finding["worse"] else {}
+            means = [_mean(units)]
+        elif self.values is None or where is None:
             return None
-        rows = evidence(self.values, where)
+        else:
+            rows = evidence(self.values, where)
+            units, means = units_in(rows), [_plain(rows), _plain(by_item(rows))]
         # What is computed from its values in another way, as a ratio or corrected, is no mean.
-        value, near = finding["value"], []
-        for mean in (pc.mean(rows["value"]).as_py(), pc.mean(by_item(rows)["value"]).as_py()):
-            near.append(mean is not None and value is not None and math.isclose(
-                mean, value, rel_tol=1e-9, abs_tol=1e-9))  # fmt: skip
-        return units_in(rows) if any(near) else None
+        near = (
+            mean is not None
+            and value is not None
+            and math.isclose(mean, value, rel_tol=1e-9, abs_tol=1e-9)
+            for mean in means
+        )
+        return units if any(near) else None
+
+
+def _plain(rows: pa.Table) -> float | None:
+    return pc.mean(rows["value"]).as_py()  # type: ignore[no-any-return]
 
 
 def units_in(values: pa.Table) -> dict[Any, Unit]:
@@ -78,3 +99,34 @@ def by_item(values: pa.Table) -> pa.Table:
     place = values.schema.get_field_index("value")
     rows = values.take(means["at_min"])
     return rows.set_column(place, values.schema.field(place), means["value_mean"])
+
+
+def capability_units(rows: pa.Table, table: str) -> dict[Any, Unit]:
+    """A document with its bits per byte, which weighs as many bytes; a passage, or a pair of
+    sentences, with 1 or 0."""
+    names, cluster = COLUMNS[table]
+    value, weight = rows["correct"].cast(pa.float64()), pa.array(np.ones(len(rows)))
+    if table == "samples":
+        sizes = rows["bytes"].cast(pa.float64())
+        value = pc.coalesce(value, pc.divide(rows["model_bits"], sizes))
+        weight = pc.coalesce(sizes, weight)
+    value = pc.fill_null(value, math.nan)
+    each = zip(*(c.to_pylist() for c in (rows[cluster], value, weight)), strict=True)
+    units = [Unit(shared, known, weight=weighs) for shared, known, weighs in each]
+    return dict(zip(_names(rows, names), units, strict=True))
+
+
+def texts_in(capability: Artifact) -> set[Any]:
+    """The documents that capability was measured on, and the passages out of them."""
+    names, _ = COLUMNS["samples"]
+    return {*_names(capability["samples"].read(names), names)}
+
+
+def _names(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return [*zip(*(rows[name].to_pylist() for name in columns), strict=True)]
+
+
+def _mean(units: Mapping[Any, Unit]) -> float | None:
+    """The weighted mean."""
+    whole = sum(unit.weight for unit in units.values())
+    return sum(unit.weight * unit.value for unit in units.values()) / whole if whole else None

@@ -93,6 +93,7 @@ PRICE = table(
     column("kind", pa.string(), "label", "all, source or identity"),
     column("name", pa.string(), "label", "the source, or the group that documents mention"),
     _ARM,
+    column("bytes", pa.int64(), "figure", "bytes that were predicted", unit="bytes"),
     column("bits_per_byte", pa.float64(), "figure", "null: nothing was predicted",
            unit="bits per byte"),
     column("more", pa.float64(), "figure", "than the base", unit="bits per byte"),
@@ -180,19 +181,19 @@ def left_out(arm: str, ledger: Artifact | None) -> list[Row]:
 
 def price(trained: Mapping[str, Artifact]) -> list[Row]:
     """Rows of PRICE."""
-    costs: dict[str, dict[tuple[str, str], float | None]] = {}
+    costs: dict[str, dict[tuple[str, str], Row]] = {}
     for arm, artifact in trained.items():
         rows = artifact["validation"].read().to_pylist()
         last = max((row["step"] for row in rows), default=0)
-        costs[arm] = {(r["kind"], r["name"]): r["bits_per_byte"] for r in rows
-                      if r["step"] == last}  # fmt: skip
+        costs[arm] = {(r["kind"], r["name"]): r for r in rows if r["step"] == last}
     made = []
-    for kind, name in costs[BASE]:
+    for (kind, name), base in costs[BASE].items():
         for arm, known in costs.items():
-            ours, cost = costs[BASE][kind, name], known.get((kind, name))
+            row = known.get((kind, name), {})
+            ours, cost = base["bits_per_byte"], row.get("bits_per_byte")
             more = None if ours is None or cost is None else cost - ours
-            made.append({"kind": kind, "name": name, "arm": arm, "bits_per_byte": cost,
-                         "more": more})  # fmt: skip
+            made.append({"kind": kind, "name": name, "arm": arm, "bytes": row.get("bytes", 0),
+                         "bits_per_byte": cost, "more": more})  # fmt: skip
     return made
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows import open_run
-from flows.commands.mitigate import mitigate
+from flows.commands.mitigate import mitigate, render
 from flows.comparing import Audited
 from flows.config import load
 from flows.mitigating import behind, settings, write_list
@@ -52,6 +52,13 @@ def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     assert rows["extractable", "record, copies=8"]["differences"][0]["n"] == 4
     priced = {(row["kind"], row["name"]) for row in report["price"]}
     assert ("all", "all") in priced and len(priced) > 3
+    bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["price"]}
+    assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
+    *_, listed = render(report).splitlines()  # behind all that was compared
+    assert listed == f"listed in {report['documents']}"
+    # Of the same held-out documents, in pairs.
+    (change,) = rows["bits_per_byte", "model"]["differences"]
+    assert change["low"] < change["value"] < change["high"] and change["n"] > 10
     # What was left out was read by nobody: its copies count as never read.
     values = runs[1]["audit_extraction"]["values"].read().to_pylist()
     read = {r["read"] for r in values if (r["part"], r["copies"]) == ("record", 8)}

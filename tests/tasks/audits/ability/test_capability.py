@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from tasks.audits.ability.capability import (
 from tasks.audits.ability.capability_baselines import capability_baselines, costs
 from tasks.audits.ability.cloze import answer_passages, find_passages, first_word, measure_cloze
 from tasks.audits.ability.texts import choose, random_texts
+from tasks.audits.judging.comparison import compared, unlike
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.subjects.subject import Subject
@@ -397,3 +398,58 @@ def test_a_subject_without_words_leaves_the_control_unmeasured() -> None:
 def test_where_is_json(audited: Artifact) -> None:
     for row in audited["findings"].read().to_pylist():
         assert isinstance(json.loads(row["where"]), dict)
+
+
+def test_checkpoints_are_compared_document_by_document(
+    trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
+) -> None:
+    """Bits per byte is a ratio of two sums: what the second costs more, by the bytes of all, with
+    the interval of a ratio (Cochran 1977, equation 6.13)."""
+    session, corpus, checkpoints = trained
+    with open_session(session):
+        first = measured(checkpoints[0], corpus)
+    found = {(c.found[0]["metric"], c.found[0]["slice"]): (c.found, c.changes[0])
+             for c in compared([first, audited], [(0, 1)])}  # fmt: skip
+    sides = [evidence(a["samples"].read(), {"part": "text"}) for a in (first, audited)]
+    assert sides[0]["doc_id"] == sides[1]["doc_id"]
+    less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
+    sizes = sides[0]["bytes"].to_numpy()
+    n, ratio = len(sizes), less.sum() / sizes.sum()
+    error = np.sqrt(n / (n - 1) * ((less - ratio * sizes) ** 2).sum()) / sizes.sum()
+    half = scipy.stats.t.ppf(0.975, n - 1) * error
+    rows, change = found["bits_per_byte", "model"]
+    assert change["n"] == n and len({*sizes}) > 1
+    assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"])
+    assert [change["value"], change["low"], change["high"]] == pytest.approx(
+        [ratio, ratio - half, ratio + half]
+    )
+    assert change["p"] == pytest.approx(2 * scipy.stats.t.sf(abs(ratio) / error, n - 1))
+    assert 0 < change["p"] < change["p_corrected"]
+    for metric, part in (("cloze_accuracy", ""), ("agreement_accuracy", "model"),
+                         ("agreement_accuracy", "model, distance=3"),
+                         ("garden_path_share", "model")):  # fmt: skip
+        rows, change = found[metric, part]
+        assert change["n"] == rows[0]["n"]
+        assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"], abs=1e-12)
+    # Baselines are the same beside both.
+    assert all(change is None for (_, part), (_, change) in found.items()
+               if {"bigram", "fivegram", "recurrent", "gzip"} & {*part.split(", ")})  # fmt: skip
+
+
+class Measured(NamedTuple):
+    name: str
+    audit: Artifact
+
+    def part(self, audit: str, stage: str) -> Artifact | None:
+        return self.audit if stage == "audit" else None
+
+
+def test_other_held_out_texts_are_not_compared(
+    trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
+) -> None:
+    session, _, checkpoints = trained
+    with open_session(session):
+        others = measured(checkpoints[-1], split_corpus(160))
+    subjects = [Measured("one", audited), Measured("other", others)]
+    assert unlike("capability", subjects) == "other held-out texts were measured"
+    assert unlike("capability", subjects[:1] * 2) == ""

@@ -299,8 +299,8 @@ def test_a_case_says_how_many_documents_went_or_why_none_did(corpus, asked):
 def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
     costs = {"base": 2.0, "removed": None, "random": 2.5}
     trained = {arm: made_training(config_of([[20, cost]])) for arm, cost in costs.items()}
-    assert {r["arm"]: r["more"] for r in price(trained)} == {
-        "base": 0, "removed": None, "random": 0.5
+    assert {r["arm"]: (r["more"], r["bytes"]) for r in price(trained)} == {
+        "base": (0, 9), "removed": (None, 9), "random": (0.5, 9)
     }  # fmt: skip
 
 
