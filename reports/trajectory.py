@@ -42,12 +42,14 @@ from reports.sections.course import (
     amount,
     audits_of,
     headlines,
+    judged,
     left_out,
     measure_of,
     p_of,
     said,
     span,
     verdict,
+    whole_of,
     worse_by,
 )
 from reports.sections.findings import levels, title, words
@@ -175,8 +177,8 @@ class Writer:
             sentence += [self.linked(said(change, unit), audit, each, 0), f": "
                          f"{verdict(each, change)}."]  # fmt: skip
         section.add(Paragraph(sentence))
-        parts = [e for e in audit.found if e.found[0]["metric"] == first["metric"]]
-        if last["worse"] and last["slice"] and len(parts) > 1:
+        parts = judged(audit.found, last["metric"])
+        if last["worse"] and whole_of(parts) is not each:
             section.add(Paragraph([PARTS.format(parts=len(parts), last=ends[1])]))
         name = slug(f"{audit.name} {first['metric']}")
         if first["slice"]:  # which may be called anything, and hold what must not be shown

@@ -14,6 +14,7 @@ from reports.sections.findings import title, words
 from reports.sections.standing import distance
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.comparison import Compared, compared, label, measured, unlike
+from tasks.audits.judging.tags import tags_of
 from tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]
@@ -92,14 +93,24 @@ def audits_of(points: Sequence[Point]) -> list[Audit]:
 def headlines(found: Sequence[Compared]) -> list[Compared]:
     """Of each metric that one way is worse its finding of the whole, else the part that is the
     worst at the last checkpoint; of an audit that has no such metric the first finding."""
-    chosen: dict[str, Compared] = {}
-    for each in found:
-        last = each.found[-1]
-        if last["worse"]:
-            held = chosen.setdefault(last["metric"], each)
-            if held.found[-1]["slice"] and (not last["slice"] or rank(last) > rank(held.found[-1])):
-                chosen[last["metric"]] = each
-    return [*chosen.values()] or list(found[:1])
+    metrics = dict.fromkeys(each.found[-1]["metric"] for each in found)
+    parts = [judged(found, metric) for metric in metrics]
+    chosen = [whole_of(each) or max(each, key=lambda one: rank(one.found[-1]))
+              for each in parts if each]  # fmt: skip
+    return chosen or list(found[:1])
+
+
+def judged(found: Sequence[Compared], metric: str) -> list[Compared]:
+    """The findings of a metric that one way is worse: no baselines."""
+    rows = [(each, each.found[-1]) for each in found]
+    return [each for each, last in rows if last["worse"] and last["metric"] == metric]
+
+
+def whole_of(parts: Sequence[Compared]) -> Compared | None:
+    """The finding of which all others are parts: they have its tags, too."""
+    tags = [tags_of(each.found[-1]).items() for each in parts]
+    wholes = (each for each, own in zip(parts, tags, strict=True) if all(own <= t for t in tags))
+    return next(wholes, None)
 
 
 def rank(row: Row) -> tuple[float, float]:

@@ -11,10 +11,10 @@ from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.findings import finding
 
 
-def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01):
+def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):
     ends = {} if value is None else {"low": value - wide, "high": value + wide}
     made = finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse=worse,
-                   null=null, **ends)  # fmt: skip
+                   null=null, tags=tags, **ends)  # fmt: skip
     return made | {"p_corrected": p}
 
 
@@ -35,6 +35,11 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
     assert headlines([unknown, below]) == [below]
     assert headlines([neither, neither]) == [neither] and headlines([]) == []
+    # The model's figure, not that of a source: a baseline, worse in no way, counts as no part.
+    base = of(row("f", 0.9, "gzip", worse=""), row("f", 0.9, "gzip", worse=""))
+    town = of(*(row("f", 0.8, "model", source="town") for _ in range(2)))
+    model = of(row("f", 0.2, "model"), row("f", 0.2, "model"))
+    assert headlines([base, town, model]) == [model]
     down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
                null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
     assert headlines(down) == [down[1]]
