@@ -67,10 +67,11 @@ LINES, PAIRS = 30, 100
 
 ABOUT = (
     "Checkpoints of one training answer the same questions, so one is compared with another in "
-    "pairs: prompt by prompt, pair by pair, secret by secret. That shows changes that two separate "
-    "intervals would hide. The p of a change is corrected for all changes of its audit that were "
-    "looked at here, of all parts and between all these checkpoints (Holm). Intervals tell what "
-    "chance would do to these items, not what other items, or another training, would show."
+    "pairs: prompt by prompt, secret by secret, document by document. That shows changes that two "
+    "separate intervals would hide. The p of a change is corrected for all changes of its audit "
+    "that were looked at here, of all parts and between all these checkpoints (Holm). Intervals "
+    "tell what chance would do to these items, not what other items, or another training, would "
+    "show."
 )
 
 PARTS = (

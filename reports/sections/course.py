@@ -25,6 +25,9 @@ LEVEL = 0.05
 #: p below this are not told apart.
 LEAST_P = 1e-4
 
+#: Below this, p is no number of its own.
+TINY_P = 1e-300
+
 
 @dataclass(frozen=True)
 class Point:
@@ -171,8 +174,8 @@ def said(change: Mapping[str, Any], unit: str) -> str:
     words = f"{amount(change['value'], unit)}{' points' if unit == 'share' else ''}"
     if change["low"] is not None:
         words += f" ({span(change, unit)})"
-    if change["p_corrected"] is not None:
-        words += f", p corrected {change['p_corrected']:.3g}"
+    if (p := change["p_corrected"]) is not None:
+        words += f", p corrected {p:.3g}" if p > TINY_P else f", p corrected < {TINY_P:g}"
     return f"{words}, {change['n']} pairs"
 
 
@@ -195,10 +198,15 @@ def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Parag
             which = f", {parts[0]}" if len(parts) == 1 else f", {len(parts)} parts"
             what = words(metric) + (which if any(parts) else "")
             rows.append([name, say(what), f"not found at {where}"])
-        alone = [each.found[0]["metric"] for each in audit.found if each.changes[0] is None]
-        if alone:
-            what = ", ".join(words(metric) for metric in dict.fromkeys(alone))
-            rows.append([name, say(what), "by value only: no means of units that can be paired"])
+        alone = [each.found[-1] for each in audit.found if each.changes[0] is None]
+        beside = [row for row in alone
+                  if not row["worse"] and judged(audit.found, row["metric"])]  # fmt: skip
+        for found, why in (
+            ([row for row in alone if row not in beside], "no means of units that can be paired"),
+            (beside, "baselines, which read the same text"),
+        ):
+            if what := ", ".join(words(row) for row in dict.fromkeys(r["metric"] for r in found)):
+                rows.append([name, say(what), f"by value only: {why}"])
     if not rows:
         return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
     return Grid("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

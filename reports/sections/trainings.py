@@ -99,8 +99,8 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
     names = (arm if arm.startswith(SEED) else ARM[arm] for arm in arms)
     columns = ["held-out text", "bytes", *names, "change by removal", "by random"]
     note = (
-        "Bits per byte of the validation split at the last step, without intervals: less is "
-        "better. What the removal costs beyond the random arm, and beyond what seeds differ "
+        "Bits per byte of rows of the validation split at the last step, without intervals: less "
+        "is better. What the removal costs beyond the random arm, and beyond what seeds differ "
         "by, is its price."
     )
     note += _first(limit, len(texts), "price")

@@ -57,27 +57,33 @@ def estimate(
     level: float = 0.95,
     unit: str = "items",
     crossed: Sequence[Any] | None = None,
+    weights: ArrayLike | None = None,
 ) -> Estimate:
     """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
-    ``crossed``: clusters of another kind, where items share two things."""
+    ``crossed``: clusters of another kind, where items share two things. ``weights``: of values that
+    are no share; the mean is then a ratio of two sums, as bits per byte over documents, and an item
+    of twice the weight as a cluster of twice the items."""
     array = np.asarray(values, dtype=np.float64)
-    known = array[~np.isnan(array)]
-    n, ways = len(known), [by_cluster(array, clusters)]
-    groups = len(ways[0][0])
-    if not groups:
+    there = ~np.isnan(array)
+    known, n = array[there], int(there.sum())
+    if not n:
         return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null)
-    value = float(known.mean())
+    weigh = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    weigh = weigh / weigh[there].mean()
+    ways = [by_cluster(array, clusters, weigh)]
+    groups = len(ways[0][0])
+    value = float(np.average(known, weights=weigh[there]))
     made = Estimate(value, np.nan, np.nan, n, groups, len(array) - n, "", null)
     if groups == 1:
         return replace(made, method=f"no interval: a single one of {unit} tells no spread")
     over = f"over {groups} {unit}"
     if crossed is not None and clusters is not None:
-        other = by_cluster(array, crossed)
+        other = by_cluster(array, crossed, weigh)
         if len(other[0]) > 1:
-            ways += [other, by_cluster(array, [*zip(clusters, crossed, strict=True)])]
+            ways += [other, by_cluster(array, [*zip(clusters, crossed, strict=True)], weigh)]
             over = f"over two-way clusters: {groups} {unit}, and {len(other[0])} more"
             made = replace(made, clusters=min(groups, len(other[0])))
-    spread = float(known.var())
+    spread = float(np.average((known - value) ** 2, weights=weigh[there]))
     variance, alike = _two_way(
         [_jackknifed(*way, value) for way in ways], [_alike(*way, value, spread) for way in ways]
     )

@@ -52,18 +52,22 @@ def _known(values: ArrayLike) -> Float64:
     return found[~np.isnan(found)]
 
 
-def by_cluster(values: ArrayLike, clusters: Sequence[Any] | None) -> tuple[Float64, Float64]:
-    """Sum and count of the values of each cluster; each value its own without clusters."""
+def by_cluster(
+    values: ArrayLike, clusters: Sequence[Any] | None, weights: ArrayLike | None = None
+) -> tuple[Float64, Float64]:
+    """Sum and count of the values of each cluster, those that are known; each value its own without
+    clusters. A value counts as its weight."""
     array = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(array)
+    counted = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
     if clusters is None:
-        return array[known], np.ones(int(known.sum()))
+        return (array * counted)[known], counted[known]
     names = [name for name, keep in zip(clusters, known, strict=True) if keep]
     numbers: dict[Any, int] = {}
     index = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
     sums, counts = np.zeros(len(numbers)), np.zeros(len(numbers))
-    np.add.at(sums, index, array[known])
-    np.add.at(counts, index, 1)
+    np.add.at(sums, index, (array * counted)[known])
+    np.add.at(counts, index, counted[known])
     return sums, counts
 
 

@@ -1,12 +1,14 @@
 """What the page of a training says of a course, and how it draws it."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from reports.page.charts import course, even_in_logs
-from reports.sections.course import headlines, verdict
+from reports.sections.course import Audit, Point, headlines, left_out, verdict
 from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.findings import finding
 
@@ -43,6 +45,20 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
                null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
     assert headlines(down) == [down[1]]
+
+
+def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
+    model = of(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
+    beside = [Compared([row(*name, worse="")] * 2, [None])
+              for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))]  # fmt: skip
+    rows = pa.Table.from_pylist([each.found[0] for each in (model, *beside)])
+    left = {"findings": SimpleNamespace(read=lambda: rows)}
+    points = [Point(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
+    made = left_out([Audit("capability", points, [model, *beside])], str)
+    assert [line[1:] for line in made.rows] == [
+        ["Cost difference", "by value only: no means of units that can be paired"],
+        ["Cost", "by value only: baselines, which read the same text"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.audits.exchange import SETTINGS
 from tasks.audits.judging.measures import WHOLE
@@ -19,7 +18,9 @@ from tasks.measures.corrections import holm
 from tasks.measures.estimates import estimate, scaled
 
 Row = dict[str, Any]
-Float64 = NDArray[np.float64]
+
+#: What rounding leaves of equal values is no difference.
+ROUNDING = 1e-12
 
 #: Settings of a trace that decide no finding.
 NO_MATTER = ("places",)
@@ -139,19 +140,21 @@ def paired(
 ) -> Row | None:
     """What the second has more than the first, over the units of both. Of shares no end of the
     interval is beyond what a difference of shares can be. None where a unit is not the mean of as
-    many values in both: which texts are looked at is then decided by what they are."""
+    many values in both, or does not weigh as much: which texts are looked at is then decided by
+    what they are, or they are others."""
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
         return None
-    if any(first[item].draws != second[item].draws for item in both):
+    if any(first[item][3:] != second[item][3:] for item in both):  # draws, weight
         return None
     sides = [np.array([side[item].value for item in both]) for side in (first, second)]
     units = [first[item] for item in both]
-    weights = np.array([unit.weight for unit in units])
+    weights = [unit.weight for unit in units]
     shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
     if any(each.crossed is not None for each in units):
         shares["crossed"] = [each.crossed for each in units]
     whole, apart = WHOLE.get(unit, np.inf), sides[1] - sides[0]
+    apart[abs(apart) < ROUNDING] = 0.0
     if all(np.nanmin(side, initial=0) >= 0 and np.nanmax(side, initial=0) <= whole
            for side in sides) and np.isfinite(whole):  # fmt: skip
         # From -1 to 1: put to where shares lie, and back.
@@ -159,10 +162,10 @@ def paired(
         moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
         found = replace(found, **moved)
     else:
-        found = estimate(weighed(apart, weights), null=0.0, **shares)
-    # What rounding leaves of equal values is no difference; a p may be as small.
+        found = estimate(apart, null=0.0, weights=weights, **shares)
+    # A p may be as small.
     ends = ("value", "low", "high", "smallest")
-    nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < 1e-12}
+    nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < ROUNDING}
     found = replace(found, **nothing)
     made = {
         "value": found.value, "low": found.low, "high": found.high, "p": found.p,
@@ -171,14 +174,3 @@ def paired(
     known = {name: None if np.isnan(value) else float(value) for name, value in made.items()}
     return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
                     "missing": found.missing, "method": found.method}  # fmt: skip
-
-
-def weighed(values: Float64, weights: Float64) -> Float64:
-    """Values whose plain mean is the weighted one, and whose spread about it is that of a ratio of
-    two sums, linearised (Woodruff 1971, "A simple method for approximating the variance of a
-    complicated estimate", JASA 66). Where all weigh alike, the values."""
-    known = ~np.isnan(values)
-    if not known.any() or bool((weights == weights[0]).all()):
-        return values
-    mean = np.average(values[known], weights=weights[known])
-    return np.asarray(mean + weights * (values - mean) / weights[known].mean())

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.audits.ability.texts import TEXT
 from tasks.audits.judging.findings import evidence
 from tasks.contract import Artifact
 
@@ -55,7 +56,7 @@ class Units:
         where, value = self.where(finding), finding["value"]
         if self.values is None and finding["table"] in self.others:
             rows = evidence(self.others[finding["table"]], finding["where"])
-            # That of a baseline, which is worse in no way, is the same beside every model.
+            # That of a baseline is worse in no way; what it reads is the text, not the model.
             units = capability_units(rows, finding["table"]) if finding["worse"] else {}
             means = [_mean(units)]
         elif self.values is None or where is None:
@@ -117,9 +118,11 @@ def capability_units(rows: pa.Table, table: str) -> dict[Any, Unit]:
 
 
 def texts_in(capability: Artifact) -> set[Any]:
-    """The documents that capability was measured on, and the passages out of them."""
-    names, _ = COLUMNS["samples"]
-    return {*_names(capability["samples"].read(names), names)}
+    """The held-out documents that capability was measured on, and their sizes: of one that has a
+    name of its own the text may change."""
+    names = ("doc_id", "bytes")
+    rows = capability["samples"].read(["part", *names])
+    return {*_names(rows.filter(pc.equal(rows["part"], TEXT)), names)}
 
 
 def _names(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:

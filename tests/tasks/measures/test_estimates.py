@@ -1,6 +1,7 @@
 """Estimates against scipy, closed forms, and worlds whose truth is known."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -65,6 +66,44 @@ def test_clusters_of_unequal_sizes_by_hand():
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 2, mean, error))
     assert found.p == pytest.approx(2 * stats.t.sf((mean - 0.5) / error, 2))
     assert found.method == "Student's t over 4 items, which weigh as 3"
+
+
+def test_a_weighted_mean_is_that_of_clusters_of_as_many_items():
+    rng = np.random.default_rng(0)
+    weights, values = rng.integers(1, 9, 20), rng.normal(size=20)
+    found = estimate([*values, np.nan], null=0.1, weights=[*weights, 3])
+    copies = estimate(np.repeat(values, weights), np.repeat(np.arange(20), weights), null=0.1)
+    assert found.value == pytest.approx(np.average(values, weights=weights))
+    assert (found.n, found.clusters, found.missing) == (20, 20, 1)
+    errors = [(each.high - each.low) / 2 / stats.t.ppf(0.975, freedom_of(each))
+              for each in (found, copies)]  # fmt: skip
+    assert errors[0] == pytest.approx(errors[1])
+    alike, plain = (estimate(values, null=0.1, weights=w) for w in (np.full(20, 7.0), None))
+    assert (alike.low, alike.high, alike.p) == pytest.approx((plain.low, plain.high, plain.p))
+
+
+def freedom_of(found):
+    alike = re.search(r"weigh as (\d+)", found.method)
+    return (int(alike[1]) if alike else found.clusters) - 1
+
+
+@pytest.mark.parametrize("noise", ["of any size alike", "less of long ones"])
+def test_weighted_means_cover_what_they_are_of(noise):
+    """Documents of very different sizes, of one that is half of all, and of a few."""
+    rng = np.random.default_rng(1)
+    for sizes in (np.exp(rng.normal(0, 1.5, 36)), np.array([*[1.0] * 35, 35.0]),
+                  np.exp(rng.normal(0, 1, 200)), np.array([60.0, 80, 120, 300, 1439])):  # fmt: skip
+        deviation = 1 / np.sqrt(sizes) if noise.startswith("less") else np.ones(len(sizes))
+        covered = coverage(
+            [*range(len(sizes))],
+            lambda draws, d=deviation: draws.normal(0, d),
+            0.0,
+            null=0.0,
+            weights=sizes,
+        )
+        assert covered >= 0.94
+        if len(sizes) == 200:  # and not by being wide
+            assert covered <= 0.975
 
 
 def test_a_share_has_wilsons_interval_of_as_many_units_as_would_err_alike():

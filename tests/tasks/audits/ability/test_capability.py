@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import scipy.stats
 from model.interchange import checkpoint
 from tasks.audits.ability.baselines import NgramModel, gzip_bits
 from tasks.audits.ability.capability import (
+    SAMPLES,
     CapabilityConfig,
     Text,
     audit_capability,
@@ -28,8 +30,19 @@ from tasks.audits.ability.texts import choose, random_texts
 from tasks.audits.judging.comparison import compared, unlike
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
+from tasks.audits.judging.units import texts_in
 from tasks.audits.subjects.subject import Subject
-from tasks.contract import Artifact, HallmarkError, Session, Store, external, open_session
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Session,
+    StageConfig,
+    Store,
+    Work,
+    external,
+    open_session,
+    stage,
+)
 from tasks.training.encoding import load_tokenizer
 from tests.model.oracles import logits
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
@@ -404,7 +417,7 @@ def test_checkpoints_are_compared_document_by_document(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
     """Bits per byte is a ratio of two sums: what the second costs more, by the bytes of all, with
-    the interval of a ratio (Cochran 1977, equation 6.13)."""
+    each document left out in turn."""
     session, corpus, checkpoints = trained
     with open_session(session):
         first = measured(checkpoints[0], corpus)
@@ -415,15 +428,19 @@ def test_checkpoints_are_compared_document_by_document(
     less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
     sizes = sides[0]["bytes"].to_numpy()
     n, ratio = len(sizes), less.sum() / sizes.sum()
-    error = np.sqrt(n / (n - 1) * ((less - ratio * sizes) ** 2).sum()) / sizes.sum()
-    half = scipy.stats.t.ppf(0.975, n - 1) * error
+    without = [np.delete(less, i).sum() / np.delete(sizes, i).sum() for i in range(n)]
+    error = np.sqrt((n - 1) / n * ((np.array(without) - ratio) ** 2).sum())
     rows, change = found["bits_per_byte", "model"]
     assert change["n"] == n and len({*sizes}) > 1
     assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"])
+    alike = re.search(r"weigh as (\d+)", change["method"])  # documents of one size
+    freedom = int(alike[1]) - 1 if alike else n - 1
+    assert 1 < freedom <= n - 1
+    half = scipy.stats.t.ppf(0.975, freedom) * error
     assert [change["value"], change["low"], change["high"]] == pytest.approx(
         [ratio, ratio - half, ratio + half]
     )
-    assert change["p"] == pytest.approx(2 * scipy.stats.t.sf(abs(ratio) / error, n - 1))
+    assert change["p"] == pytest.approx(2 * scipy.stats.t.sf(abs(ratio) / error, freedom))
     assert 0 < change["p"] < change["p_corrected"]
     for metric, part in (("cloze_accuracy", ""), ("agreement_accuracy", "model"),
                          ("agreement_accuracy", "model, distance=3"),
@@ -434,6 +451,19 @@ def test_checkpoints_are_compared_document_by_document(
     # Baselines are the same beside both.
     assert all(change is None for (_, part), (_, change) in found.items()
                if {"bigram", "fivegram", "recurrent", "gzip"} & {*part.split(", ")})  # fmt: skip
+
+
+class Rewritten(StageConfig):
+    """Rows of samples, as JSON."""
+
+    samples: str
+
+
+@stage(tables={"samples": SAMPLES})
+def resampled(config: Rewritten, work: Work) -> None:
+    rows = [{**row, "doc_id": row["doc_id"] and bytes.fromhex(row["doc_id"])}
+            for row in json.loads(config.samples)]  # fmt: skip
+    work.table("samples").write(pa.Table.from_pylist(rows, schema=SAMPLES))
 
 
 class Measured(NamedTuple):
@@ -447,9 +477,23 @@ class Measured(NamedTuple):
 def test_other_held_out_texts_are_not_compared(
     trained: tuple[Session, Artifact, list[Artifact]], audited: Artifact
 ) -> None:
+    """Nor those that have the same names, but were cut otherwise; a masked model is asked for no
+    last words, and compared in all else."""
     session, _, checkpoints = trained
+
+    def rewritten(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Measured:
+        rows = [change(row) for row in audited["samples"].read().to_pylist()]
+        config = Rewritten(samples=json.dumps(
+            [{k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}
+             for row in rows if row]))  # fmt: skip
+        return Measured("other", cast(Artifact, resampled(config)))
+
     with open_session(session):
-        others = measured(checkpoints[-1], split_corpus(160))
-    subjects = [Measured("one", audited), Measured("other", others)]
+        others = Measured("other", measured(checkpoints[-1], split_corpus(160)))
+        cut = rewritten(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
+        masked = rewritten(lambda row: row | {"model_bits": None} if row["bytes"] else None)
+        found = [texts_in(one.audit) for one in (Measured("one", audited), others, cut, masked)]
+    assert found[0] == found[3] and found[0] != found[1] and found[0] != found[2]
+    subjects = [Measured("one", audited), others]
     assert unlike("capability", subjects) == "other held-out texts were measured"
     assert unlike("capability", subjects[:1] * 2) == ""

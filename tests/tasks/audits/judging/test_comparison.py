@@ -174,6 +174,20 @@ def test_a_p_is_never_zero_however_small():
     assert paired(first, second, "score")["p"] == pytest.approx(t.pvalue, rel=1e-6)
 
 
+def test_what_rounding_leaves_is_no_difference_and_has_no_p():
+    first = {k: Unit(str(k), 0.3) for k in range(60)}
+    found = paired(first, {**first, 7: Unit("7", 0.1 + 0.2)}, "score")
+    assert (found["value"], found["p"]) == (0.0, 1.0)
+
+
+def test_units_of_other_weights_are_no_pairs():
+    first = {k: Unit(str(k), 0.3 * k, weight=1.0 + k) for k in range(9)}
+    second = {k: unit._replace(value=unit.value + k) for k, unit in first.items()}
+    found = paired(first, second, "bits")
+    assert found["value"] == pytest.approx(np.average(range(9), weights=range(1, 10)))
+    assert paired(first, {**second, 3: second[3]._replace(weight=5.0)}, "bits") is None
+
+
 def test_units_that_share_two_things_are_compared_by_both():
     """What a pronoun and an occupation do to a difference: seen as one of them alone it seems
     surer than it is."""
