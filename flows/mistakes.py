@@ -42,9 +42,9 @@ MOVED = {
 GONE = {
     (f"audit_{probe}", "resamples"): "no interval of this audit is resampled now"
     for probe in (
-        "amplification", "associations", "bbq", "bias", "bold", "counterfactual", "extraction",
-        "extraction_attack", "honest", "membership", "misuse", "stereoset", "winobias",
-        "winogender",
+        "amplification", "associations", "bbq", "bias", "bold", "capability", "counterfactual",
+        "extraction", "extraction_attack", "honest", "membership", "misuse", "stereoset",
+        "winobias", "winogender",
     )
 }  # fmt: skip
 

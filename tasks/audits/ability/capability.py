@@ -39,6 +39,7 @@ from tasks.contract import (
     stage,
     table,
 )
+from tasks.measures.estimates import Estimate, estimate
 
 Float64 = NDArray[np.float64]
 
@@ -49,7 +50,6 @@ class CapabilityConfig(BaselinesConfig):
     passages: int = Field(200, ge=2, description="most passages of the cloze test")
     passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
     passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
-    resamples: int = Field(2_000, ge=100, le=100_000, description="of the bootstrap")
     device: Device = Field("auto", description="of the subject")
 
     @property
@@ -112,20 +112,9 @@ def bits_of(subject: Subject, texts: Sequence[str]) -> Float64 | None:
 # Bits per byte -------------------------------------------------------------------------------
 
 
-def ratio(
-    bits: Float64, sizes: NDArray[np.int64], resamples: int, seed: int
-) -> tuple[float, float, float]:
-    """Sum of bits over sum of bytes, with the percentile bootstrap interval over documents."""
-    value = float(bits.sum() / sizes.sum())
-    if len(bits) < 2:
-        return value, np.nan, np.nan
-    rng = np.random.default_rng(seed)
-    draws = np.empty(resamples)
-    for i in range(resamples):
-        drawn = rng.integers(len(bits), size=len(bits))
-        draws[i] = bits[drawn].sum() / sizes[drawn].sum()
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return value, float(low), float(high)
+def rate(bits: Float64, sizes: NDArray[np.int64]) -> Estimate:
+    """Sum of bits over sum of bytes, over documents, of which long ones weigh more."""
+    return estimate(bits / sizes, weights=sizes, unit="documents")
 
 
 def measure_text(
@@ -139,17 +128,16 @@ def measure_text(
 ) -> list[dict[str, Any]]:
     """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
     how = f"every token given the left context in its document, {subject.begin}"
-    over = f"percentile bootstrap over documents, {config.resamples} resamples"
     smoothing = f"interpolated modified Kneser-Ney over the subject's tokens, {trained}"
     made = dict.fromkeys(NGRAMS, smoothing) | {RECURRENT: recurrent}
 
     def row(name: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
-        value, low, high = ratio(bits[keep], part.sizes[keep], config.resamples, config.seed)
+        found = rate(bits[keep], part.sizes[keep])
         where = more.pop("where", {"part": part.part})
         metric = more.pop("metric", "bits_per_byte")
-        return finding(AUDIT, metric, value, part=name, low=low, high=high, unit="bits",
-                       n=len(bits[keep]), method=f"{method}; {over}", where=where, table="samples",
-                       **more)  # fmt: skip
+        return finding(AUDIT, metric, found.value, part=name, low=found.low, high=found.high,
+                       unit="bits", n=found.n, method=f"{method}; {found.method}", where=where,
+                       table="samples", **more)  # fmt: skip
 
     everything = slice(None)
     rows = []
@@ -175,7 +163,7 @@ def measure_text(
                             where={"part": TEXT, "source": source}))  # fmt: skip
     rows.append(_random_control(random, row))
     high = next(r for r in rows if r["slice"] == "fivegram")["high"]
-    found = ratio(seen.baselines["fivegram"], seen.sizes, 100, config.seed)[0]
+    found = rate(seen.baselines["fivegram"], seen.sizes).value
     rows.append(
         row(SEEN, seen, seen.baselines["fivegram"], everything, control="positive",
             passed=found < (high if high is not None else np.inf), tests="baseline",
@@ -203,7 +191,8 @@ def _random_control(random: Text, row: Any) -> dict[str, Any]:
         passed=True,
         tests="baseline" if random.model is None else "instrument",
     )
-    return {**made, "verdict": "pass" if made["high"] >= entropy else "fail"}
+    end = made["value"] if made["high"] is None else made["high"]
+    return {**made, "verdict": "pass" if end >= entropy else "fail"}
 
 
 def _gzip(texts: Sequence[str]) -> dict[str, Any]:
