@@ -39,11 +39,14 @@ from tasks.contract import (
     stage,
     table,
 )
-from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.estimates import Estimate, estimate, student
 
 Float64 = NDArray[np.float64]
 
 AUDIT = "capability"
+
+#: Of the intervals.
+LEVEL = 0.95
 
 
 class CapabilityConfig(BaselinesConfig):
@@ -114,7 +117,7 @@ def bits_of(subject: Subject, texts: Sequence[str]) -> Float64 | None:
 
 def rate(bits: Float64, sizes: NDArray[np.int64]) -> Estimate:
     """Sum of bits over sum of bytes, over documents, of which long ones weigh more."""
-    return estimate(bits / sizes, weights=sizes, unit="documents")
+    return estimate(bits / sizes, weights=sizes, unit="documents", level=LEVEL)
 
 
 def measure_text(
@@ -197,10 +200,10 @@ def _random_control(random: Text, row: Any) -> dict[str, Any]:
 
 def _gzip(texts: Sequence[str]) -> dict[str, Any]:
     value, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
-    half = 1.959964 * error
+    half, _ = student(error, groups - 1, 0.0, LEVEL)
     method = (
         f"gzip -9 over the documents one behind the other in the order of their hash; "
-        f"normal interval, delete-a-group jackknife, {groups} groups of documents"
+        f"Student's t, delete-a-group jackknife, {groups} groups of documents"
     )
     return finding(AUDIT, "bits_per_byte", value, part="gzip", low=value - half, high=value + half,
                    unit="bits", n=len(texts), method=method, where={"part": TEXT},

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import scipy.stats
 
 from model.interchange import checkpoint
-from tasks.audits.ability.baselines import NgramModel, gzip_bits
+from tasks.audits.ability.baselines import NgramModel, gzip_bits, gzip_bits_per_byte
 from tasks.audits.ability.capability import (
     SAMPLES,
     CapabilityConfig,
@@ -279,7 +281,10 @@ class ByteSubject(Subject):
         return f" {prompt.split()[-1]}, and so on"
 
 
-def findings_of(subject: Subject, texts: list[str]) -> list[dict[str, Any]]:
+def findings_of(
+    subject: Subject, texts: list[str], seen_costs: float = 1.0
+) -> list[dict[str, Any]]:
+    """``seen_costs``: so many times what the training text costs the 5-gram model."""
     table = pa.table(
         {
             "text": pa.array(texts, pa.large_string()),
@@ -297,6 +302,10 @@ def findings_of(subject: Subject, texts: list[str]) -> list[dict[str, Any]]:
             ("text", table), ("random characters", random_texts(0)), ("training text", seen)
         )
     ]  # fmt: skip
+    *_, learnt = parts
+    place = learnt.rows.column_names.index("fivegram_bits")
+    more = pc.multiply(learnt.rows["fivegram_bits"], seen_costs)
+    parts[-1] = replace(learnt, rows=learnt.rows.set_column(place, "fivegram_bits", more))
     return measure_text(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
 
 
@@ -344,6 +353,43 @@ def test_intervals_of_few_documents_cover_what_all_would_cost(count: int) -> Non
         found = rate(bits[taken], sizes[taken])
         covered += found.low <= whole <= found.high
     assert 0.925 <= covered / 1000 <= 0.985
+
+
+def test_gzips_interval_leaves_groups_of_documents_out() -> None:
+    texts = sentences(30, seed=3)
+    rows = findings_of(ByteSubject(bits=8), texts)
+    gzip = next(row for row in rows if row["slice"] == "gzip")
+    found, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
+    low, high = scipy.stats.t.interval(0.95, groups - 1, found, error)
+    assert groups == 20
+    assert [gzip[name] for name in ("value", "low", "high")] == pytest.approx([found, low, high])
+
+
+def test_text_that_the_five_gram_model_has_not_learnt_fails_its_control() -> None:
+    """What it was trained on must cost it less than the upper end of what it was not."""
+    for spread, verdict in ((0.5, "pass"), (4.0, "fail")):
+        rows = findings_of(ByteSubject(bits=8), sentences(20, seed=1), seen_costs=spread)
+        (control,) = [row for row in rows if row["control"] == "positive"]
+        (own,) = [row for row in rows if row["slice"] == "fivegram"]
+        assert (control["value"] < own["high"]) == (verdict == "pass")
+        assert control["verdict"] == verdict
+        model = next(row for row in rows if row["slice"] == "model")
+        assert control["value"] < model["value"]  # which would let it pass
+
+
+def test_baselines_of_other_text_or_settings_are_refused(
+    trained: tuple[Session, Artifact, list[Artifact]],
+) -> None:
+    session, corpus, checkpoints = trained
+    with open_session(session):
+        subject = checkpoints[-1]
+        other = split_corpus(160)
+        own = CONFIG.of_baselines
+        changed = own.model_copy(update={"recurrent_tokens": 10_000})
+        for given, settings in ((other, own), (corpus, changed)):
+            beside = capability_baselines(subject, given, settings)
+            with pytest.raises(HallmarkError, match="is of another corpus, or of other settings"):
+                audit_capability(subject, corpus, beside, CONFIG)
 
 
 def test_text_is_chosen_by_hash_about_as_much_as_asked_for(tmp_path: Path) -> None:
