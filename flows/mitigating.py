@@ -49,7 +49,7 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
         raise UsageError(
             f"no training document is behind {', '.join(findings)}: its rows name none, and "
             f"nothing that the model wrote there stands in what it read; name another finding, or "
-            f"give --toxicity"
+            f"--toxicity alone"
         )
     if "leave_out" in subject.corpus:  # what was left out before stays out
         before = subject.corpus["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
@@ -59,7 +59,7 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
     if len(rows_of) and not pc.any(pc.equal(rows_of["split"], "train")).as_py():
         raise UsageError(
             f"the documents behind {', '.join(findings)} are held out: none was trained on, and "
-            f"there is nothing to leave out; name another finding, or give --toxicity"
+            f"there is nothing to leave out; name another finding, or --toxicity alone"
         )
     ids = pa.array(sorted(found), pa.binary(16))
     clusters = pc.unique(rows_of["cluster"])

@@ -74,10 +74,8 @@ ABOUT = (
     "show."
 )
 
-PARTS = (
-    "Of {parts} parts the worst at {last}, which is why this one stands here: some of its change "
-    "may be due to that choice. Its p is corrected for all of them."
-)
+PARTS = "Of {parts} parts the worst at {last}, which is why this one stands here"
+CHOSEN = ": some of its change may be due to that choice. Its p is corrected for all of them"
 
 
 def page_of(run: str) -> Path:
@@ -180,7 +178,8 @@ class Writer:
         section.add(Paragraph(sentence))
         parts = judged(audit.found, last["metric"])
         if last["worse"] and whole_of(parts) is not each:
-            section.add(Paragraph([PARTS.format(parts=len(parts), last=ends[1])]))
+            told = PARTS.format(parts=len(parts), last=ends[1]) + CHOSEN * (change is not None)
+            section.add(Paragraph([f"{told}."]))
         name = slug(f"{audit.name} {first['metric']}")
         if first["slice"]:  # which may be called anything, and hold what must not be shown
             name += f"-{hashlib.sha256(first['slice'].encode()).hexdigest()[:10]}"

@@ -58,6 +58,8 @@ def mitigate(
     assert subject.run is not None
     listed = (write_list(behind(place, checkpoint, findings, rows), left_out(place))
               if findings else None)  # fmt: skip
+    # Before the arms: "latest" is one of them, then.
+    start = None if anew else by(place, checkpoint)
     uri = place.uri if place.root is None else str(place.root.resolve())
     shared: dict[str, Any] = {
         "config": subject.run.record["config"] | {"store": uri},
@@ -75,7 +77,6 @@ def mitigate(
 
         runs = [run_of(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared))  # type: ignore[misc]
                 for arm in arms]  # fmt: skip
-    start = None if anew else by(place, checkpoint)
     found = outcome(runs, start) | {"documents": str(listed) if listed else None}
     show(found, json_, render)
 
@@ -90,7 +91,9 @@ def render(report: Report) -> str:
             lines.append(f"    {name}  {one:.4f}  {other:.4f}  ({other - one:+.4f}), "
                          f"{row['bytes']:,} bytes")  # fmt: skip
     lines += ["", f"left out: {without:,} documents; of the control {control:,} others"]
+    if control < without:
+        lines.append("the control lacks fewer: no more others were left")
     if report["documents"]:
-        lines.append(f"listed in {report['documents']}")
+        lines.append(f"those behind findings are listed in {report['documents']}")
     # What it was all about is read last: the comparison is long.
     return "\n".join([render_comparison(report), "", *lines])

@@ -176,7 +176,8 @@ def said(change: Mapping[str, Any], unit: str) -> str:
         words += f" ({span(change, unit)})"
     if (p := change["p_corrected"]) is not None:
         words += f", p corrected {p:.3g}" if p > TINY_P else f", p corrected < {TINY_P:g}"
-    return f"{words}, {change['n']} pairs"
+    words += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
+    return words + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
 
 
 def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Paragraph:

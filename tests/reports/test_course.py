@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reports.page.charts import course, even_in_logs
-from reports.sections.course import Audit, Point, headlines, left_out, verdict
+from reports.sections.course import Audit, Point, headlines, left_out, said, verdict
 from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.findings import finding
 
@@ -59,6 +59,13 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
         ["Cost difference", "by value only: no means of units that can be paired"],
         ["Cost", "by value only: baselines, which read the same text"],
     ]
+
+
+def test_a_change_says_its_pairs_and_what_they_share():
+    told = {"value": 0.25, "low": None, "high": None, "p_corrected": 0.0, "n": 288, "clusters": 12}
+    assert said(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
+    one = told | {"p_corrected": None, "n": 1, "clusters": 1}
+    assert said(one, "score") == "0.2500, 1 pair"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class BaselinesConfig(StageConfig):
     recurrent_tokens: int = Field(
         1_000_000, ge=0, description="tokens that the recurrent baseline is trained on; 0: none"
     )
-    seed: Seed = Field(0, description="of choices and resampling")
+    seed: Seed = Field(0, description="of what is drawn by lot")
 
 
 COSTS = table(

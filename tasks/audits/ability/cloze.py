@@ -139,6 +139,7 @@ def measure_cloze(rows: list[dict[str, Any]], audit: str = "capability") -> list
                 passed=passed,
                 tests="instrument" if control else "",
                 worse="" if control else "down",
+                order="correct",
                 table="samples",
                 where={"part": part},
             )

@@ -37,7 +37,7 @@ def measure_dependencies(rows: Sequence[dict[str, Any]], audit: str) -> list[dic
             audit, metric, share.value, low=share.low, high=share.high, n=share.n,
             unit="share", method=f"{HOW[kind]}; ties count half; {share.method}", table="pairs",
             where={"phenomenon": kind, **where},
-            worse="down" if where["reader"] == SUBJECT else "", **more,
+            worse="down" if where["reader"] == SUBJECT else "", order="difference", **more,
         )  # fmt: skip
 
     findings = []

@@ -57,7 +57,7 @@ PAIRS = table(
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
     column("distance", pa.int32(), "figure", "words between what depends on each other",
            unit="words"),
-    column("cluster", pa.string(), "label", "what pairs share: the noun; resampled as a whole"),
+    column("cluster", pa.string(), "label", "what pairs share: the noun"),
     column("expected", pa.string(), "project text", "the text that should be the more probable"),
     column("other", pa.string(), "project text", "the other one"),
     column("judged", pa.string(), "project text", "the words whose probability is compared"),

@@ -55,7 +55,8 @@ def test_both_were_asked_alike_with_one_tokenizer(mitigated):
     bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["price"]}
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
     *_, listed = render(report).splitlines()  # behind all that was compared
-    assert listed == f"listed in {report['documents']}"
+    assert listed == f"those behind findings are listed in {report['documents']}"
+    assert "the control lacks fewer" in render(report | {"left_out": [1, 2]})
     # Of the same held-out documents, in pairs.
     (change,) = rows["bits_per_byte", "model"]["differences"]
     assert change["low"] < change["value"] < change["high"] and change["n"] > 10
@@ -131,6 +132,26 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
     )
     mitigate("x", toxicity=0.5, anew=True, store="store")
     assert begun == [(str(folder), str(tmp_path / "store"))] * 2
+
+
+def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
+    run = Run(Store(tmp_path), {"config": load("smoke").model_dump(mode="json"),
+                                "folder": str(tmp_path)})  # fmt: skip
+    trained = ["first"]
+    for name, stub in {
+        "default_store": lambda *_, **more: Store(tmp_path),
+        "known": lambda *_: SimpleNamespace(run=run, name="first@60"),
+        "by": lambda *_: trained[-1],
+        "ready": lambda check: nullcontext(),
+        "run_of": lambda flow: flow(),
+        "outcome": lambda runs, start: {"start": start},
+        "show": lambda found, *_: shown.append(found["start"]),
+    }.items():
+        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
+    monkeypatch.setattr("flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
+    shown = []
+    mitigate("latest", toxicity=0.5)
+    assert shown == ["first"] and trained == ["first", "an arm", "an arm"]
 
 
 def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
