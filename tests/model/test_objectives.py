@@ -243,6 +243,14 @@ def test_a_row_without_text_still_has_something_to_read():
     assert batch.targets[0, 0] == END_OF_TEXT and batch.weights.sum(1).tolist() == [0, 1]
 
 
+def test_of_three_tokens_the_one_between_is_hidden():
+    rows = np.array([[END_OF_TEXT, 5, 6, 7]])
+    for key in range(20):
+        batch = span_corruption(rows, key, sentinels=[50])
+        assert batch.source.tolist() == [[5, 50, 7, PAD]]
+        assert batch.targets[batch.weights > 0].tolist() == [50, 6, END_OF_TEXT]
+
+
 def test_batches_of_span_corruption_have_few_shapes():
     """A training is compiled for each of them; and a source's width suits blocks of attention."""
     rows = toy_rows(400, 64, 50).astype(np.int64).reshape(100, 4, 64)
@@ -291,6 +299,8 @@ def test_too_few_sentinels_say_for_which_context_they_are_enough():
         make_objective("span_corruption", token_id=marks.get, **how)
     with pytest.raises(ValueError, match="it has 0; 1 are enough for a context of 30"):
         make_objective("span_corruption", token_id={}.get, **how)
+    with pytest.raises(ValueError, match=r"1 are enough for a context of 20\.$"):
+        make_objective("span_corruption", token_id={}.get, **how | {"context": 20})
     with pytest.raises(ValueError, match="2 spans need as many sentinels, not 1"):
         corrupt(range(2, 12), [(1, 3), (5, 7)], [50])
 
