@@ -249,6 +249,10 @@ def test_of_three_tokens_the_one_between_is_hidden():
         batch = span_corruption(rows, key, sentinels=[50])
         assert batch.source.tolist() == [[5, 50, 7, PAD]]
         assert batch.targets[batch.weights > 0].tolist() == [50, 6, END_OF_TEXT]
+    four = np.array([[END_OF_TEXT, 5, 6, 7, 8]])
+    hidden = [int(span_corruption(four, key, sentinels=[50]).targets[0, 1]) for key in range(200)]
+    found, counts = np.unique(hidden, return_counts=True)
+    assert found.tolist() == [6, 7] and counts.min() > 70  # each as likely
 
 
 def test_batches_of_span_corruption_have_few_shapes():
@@ -325,6 +329,8 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     assert abs(shares - 0.15).max() < 4.5 * np.sqrt(0.15 * 0.85 / 400)
     assert abs(masked - 0.8) < deviations
     assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
+    others = seen[chosen & (seen != mask) & (seen != rows)]
+    assert others.min() == 2 and others.max() == 498  # every token of text, none beyond
     assert (batch.keys.numpy() == (rows != PAD)).all()
 
 
