@@ -55,7 +55,7 @@ def list_runs(
 ) -> list[Row]:
     """A JSON value, a row a run, oldest first: KEPT of run.json and ``status``; ``stages``, and how
     many of these were ``made`` by the run; ``broken``, the rules of its policy that are, None where
-    the verdicts cannot be read."""
+    the verdicts cannot be read; ``left_out``, of training: documents, or others as a control."""
     found = all_runs(default_store(store, create=False), worlds=flow == WORLD)
     rows = [
         _row(run)
@@ -76,7 +76,17 @@ def _row(run: Run) -> Row:
     stages = run.record["stages"]
     made = sum(not entry["cached"] for entry in stages)
     kept = {name: run.record[name] for name in KEPT}
-    return kept | {"status": run.status, "stages": len(stages), "made": made, "broken": broken}
+    return kept | {"status": run.status, "stages": len(stages), "made": made, "broken": broken,
+                   "left_out": _left_out(run)}  # fmt: skip
+
+
+def _left_out(run: Run) -> str:
+    """Which arm of a mitigation or a proof a training is."""
+    chosen = (run.record.get("config") or {}).get("leave_out") or {}
+    named = chosen.get("documents") is not None or chosen.get("toxicity") is not None
+    if run.flow != "pipeline" or not named:
+        return ""
+    return "control" if chosen.get("control") else "documents"
 
 
 def render(rows: list[Row]) -> str:
@@ -94,6 +104,7 @@ def render(rows: list[Row]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     about = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
+    about += {"": "", "control": ", control", "documents": ", documents left out"}[row["left_out"]]
     ended = row["status"]
     if row["broken"]:
         ended += f", policy broken: {', '.join(row['broken'])}"

@@ -82,6 +82,23 @@ def test_the_terminal_has_a_line_a_run(store):
     assert render([]) == "no such run"
 
 
+def test_the_arms_of_a_mitigation_are_told_apart(store):
+    record = json.loads(Store(store).get("runs/c/run.json"))
+    for name, chosen in {
+        "m": {"documents": "ids.txt", "control": True},
+        "n": {"documents": None, "toxicity": 0.0, "control": False},
+        "o": {"documents": None, "toxicity": None, "control": True},  # nothing says of what
+    }.items():
+        config = {"leave_out": chosen}
+        made = json.dumps(record | {"run": name, "config": config, "checkpoint": "a@9"})
+        Store(store).put(f"runs/{name}/run.json", made.encode())
+    *_, m, n, o = list_runs(store)
+    assert [row["left_out"] for row in (m, n, o)] == ["control", "documents", ""]
+    *_, m, n, o = render([m, n, o]).splitlines()
+    assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents left out  " in n
+    assert "pipeline of a@9  " in o and "," not in o.split("demo")[0]
+
+
 def test_verdicts_that_are_gone_hide_no_run(store):
     (name,) = [row["artifact"] for row in json.loads(
         Store(store).get("runs/a/run.json"))["stages"] if row["label"] == "policy"]  # fmt: skip
