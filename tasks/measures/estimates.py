@@ -315,7 +315,7 @@ def auc(
     made = replace(made, value=value, smallest=area_effect(m, n, reach * chance**0.5),
                    p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip
     spread = [float(side.var(ddof=1)) / len(side) for side in (below, above) if len(side) > 1]
-    if len(spread) < 2 or sum(spread) == 0 or value in (0, 1):
+    if len(spread) < 2 or value in (0, 1):  # of one side, or without any
         return replace(made, method=f"no interval: too few {unit}, or all of one kind above")
     error = sum(spread) ** 0.5 / (value * (1 - value))
     low, high = expit(logit(value) + np.array([-reach, reach]) * error)

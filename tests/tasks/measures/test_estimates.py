@@ -68,6 +68,23 @@ def test_clusters_of_unequal_sizes_by_hand():
     assert found.method == "Student's t over 4 items, which weigh as 3"
 
 
+def test_clusters_that_hold_alike_weigh_as_fewer_by_hand():
+    names = [*"aaaaaabbbbccde"]
+    values = np.array([1.0, 0.9, 1.1, 0.2, 1, 1, 0, 0.1, 0.9, 0, 0.5, 0.6, 0.3, 0.2])
+    found, mean = estimate(values, names, null=0.5), values.mean()
+    counts = np.array([names.count(name) for name in "abcde"])
+    off = [values[[n == name for n in names]].sum() - count * mean
+           for name, count in zip("abcde", counts, strict=True)]  # fmt: skip
+    pairs = sum(count * (count - 1) for count in counts)
+    shared = (np.square(off).sum() / values.var() - len(values)) / pairs
+    assert 0.2 < shared < 0.8
+    variance = [count + count * (count - 1) * shared for count in counts]
+    freedom = round(sum(variance) ** 2 / np.square(variance).sum() - 1)
+    error = jackknife(values, names)
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, freedom, mean, error))
+    assert found.method == f"Student's t over 5 items, which weigh as {freedom + 1}"
+
+
 def test_a_weighted_mean_is_that_of_clusters_of_as_many_items():
     rng = np.random.default_rng(0)
     weights, values = rng.integers(1, 9, 20), rng.normal(size=20)

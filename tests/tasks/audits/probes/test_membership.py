@@ -261,6 +261,13 @@ def test_the_share_above_a_bound_by_hand():
     found = true_positives([197.5, 198.5, 250.0, np.nan], others, 0.01)
     assert (found.value, found.n, found.missing, found.null) == (2 / 3, 3, 1, 0.01)
     assert 0 < found.low < 2 / 3 < found.high < 1 and "of 200 others" in found.method
+    # Bounds 0.7 % off would have 1 or 3 of 3 above them: worth 1.26 members, by Wilson.
+    near = (2 + 1) / (3 + 2)
+    n = near * (1 - near) / (near * (1 - near) / 3 + (1 / 3) ** 2)
+    z = stats.norm.ppf(0.975)
+    middle = (2 / 3 + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * np.sqrt(2 / 9 / n + (z / n) ** 2 / 4) / (1 + z**2 / n)
+    assert (found.low, found.high) == pytest.approx((middle - half, middle + half))
     assert true_positives([1.0] * 9, others, 0.01).low == 0
     assert true_positives([300.0] * 9, others, 0.01).high == 1
     assert np.isnan(true_positives([], others, 0.01).value)
@@ -271,4 +278,6 @@ def test_what_has_no_area_or_no_interval_says_why():
     apart = auc([2.0, 3.0], [0.0, 1.0])
     assert apart.value == 1 and np.isnan(apart.low) and apart.p < 0.2
     assert np.isnan(auc([1.0], [0.0, 2.0]).low)
+    below = auc([0.0, 1.0], [2.0, 3.0])
+    assert below.value == 0 and np.isnan(below.low) and "all of one kind above" in below.method
     assert pa.scalar(auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5
