@@ -417,6 +417,13 @@ def test_where_clusters_agree_the_interval_holds_what_could_make_them_do_so(valu
     assert found.high - found.low < 1 - 0.025 ** (1 / groups) + 1e-9
 
 
+def test_clusters_that_are_all_0_or_all_1_have_the_exact_p_of_as_many():
+    clusters = np.repeat(np.arange(8), 4).tolist()
+    for value in (0, 1):
+        found = estimate([float(value)] * 32, clusters, share=True, null=0.3)
+        assert found.p == pytest.approx(stats.binomtest(8 * value, 8, 0.3).pvalue)
+
+
 def test_where_no_pair_differs_few_others_could():
     """In points: no more than if one in so many pairs did, either way."""
     answers = np.full(53, 0.5)  # right in both, put to where shares lie
