@@ -1,39 +1,31 @@
-"""Bits per byte and cloze accuracy, on a trained subject and on subjects of known answers."""
+"""Bits per byte and cloze accuracy of a trained subject, and its checkpoints side by side."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import scipy.stats
 
 from model.interchange import checkpoint
-from tasks.audits.ability.baselines import NgramModel, gzip_bits, gzip_bits_per_byte
+from tasks.audits.ability.baselines import NgramModel, gzip_bits
 from tasks.audits.ability.capability import (
     SAMPLES,
     CapabilityConfig,
-    Text,
     audit_capability,
-    bits_of,
-    measure_text,
-    rate,
 )
-from tasks.audits.ability.capability_baselines import capability_baselines, costs
-from tasks.audits.ability.cloze import answer_passages, find_passages, first_word, measure_cloze
-from tasks.audits.ability.texts import choose, random_texts
+from tasks.audits.ability.capability_baselines import capability_baselines
+from tasks.audits.ability.cloze import first_word
 from tasks.audits.judging.comparison import compared, unlike
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.judging.units import texts_in
-from tasks.audits.subjects.subject import Subject
 from tasks.contract import (
     Artifact,
     HallmarkError,
@@ -47,7 +39,7 @@ from tasks.contract import (
 )
 from tasks.training.encoding import load_tokenizer
 from tests.model.oracles import logits
-from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
+from tests.tasks.small_corpus import sentences, split_corpus
 from tests.tasks.training.pretraining import run
 
 CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=20_000)
@@ -256,127 +248,6 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
 # Subjects of known answers --------------------------------------------------------------------
 
 
-class ByteSubject(Subject):
-    """Tokens are bytes; every one costs ``bits``; continuations are what ``say`` returns."""
-
-    kind = "causal"
-    name, context, vocab_size, bos, begin = "bytes", 64, 257, 256, "behind nothing"
-
-    def __init__(self, bits: float = 8.0) -> None:
-        self.bits = bits
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [list(text.encode()) for text in texts]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode()
-
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        return [np.full(len(s) - 1, -self.bits * np.log(2), np.float32) for s in sequences]
-
-    def generate(self, prompts: Sequence[str], **options: Any) -> list[list[str]]:
-        return [[self.say(prompt, row)] for row, prompt in enumerate(prompts)]
-
-    def say(self, prompt: str, row: int) -> str:
-        return f" {prompt.split()[-1]}, and so on"
-
-
-def findings_of(
-    subject: Subject, texts: list[str], seen_costs: float = 1.0
-) -> list[dict[str, Any]]:
-    """``seen_costs``: so many times what the training text costs the 5-gram model."""
-    table = pa.table(
-        {
-            "text": pa.array(texts, pa.large_string()),
-            "doc_id": pa.array([bytes([i]) * 16 for i in range(len(texts))], pa.binary(16)),
-            "source": ["web"] * len(texts),
-        }
-    )
-    ids = subject.encode_batch(sentences(50, seed=9))
-    ngrams = {"bigram": NgramModel(ids, 2, 257), "fivegram": NgramModel(ids, 5, 257)}
-    seen = pa.table({"text": pa.array(sentences(50, seed=9))})
-    parts = [
-        Text(part, given := found["text"].to_pylist(), costs(part, found, subject, ngrams),
-             None if part == "training text" else bits_of(subject, given))
-        for part, found in (
-            ("text", table), ("random characters", random_texts(0)), ("training text", seen)
-        )
-    ]  # fmt: skip
-    *_, learnt = parts
-    place = learnt.rows.column_names.index("fivegram_bits")
-    more = pc.multiply(learnt.rows["fivegram_bits"], seen_costs)
-    parts[-1] = replace(learnt, rows=learnt.rows.set_column(place, "fivegram_bits", more))
-    return measure_text(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
-
-
-def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
-    rows = findings_of(ByteSubject(bits=8), sentences(20, seed=1))
-    model = next(row for row in rows if row["slice"] == "model")
-    assert model["value"] == pytest.approx(8) and model["low"] is None
-    assert "no interval: all have the same value" in model["method"]
-
-
-def test_the_negative_control_catches_a_model_that_beats_entropy() -> None:
-    """Six bits for characters of 6.57: a score that sums to more than one over the texts."""
-    for bits, verdict in ((6.0, "fail"), (6.6, "pass")):
-        rows = findings_of(ByteSubject(bits), sentences(20, seed=1))
-        (control,) = [row for row in rows if row["control"] == "negative"]
-        assert control["verdict"] == verdict
-
-
-def test_of_many_documents_the_interval_is_that_of_a_bootstrap() -> None:
-    rng = np.random.default_rng(4)
-    sizes = rng.integers(50, 500, 400)
-    bits = sizes * rng.gamma(9, 0.3, 400)
-    found = rate(bits, sizes)
-    assert found.value == pytest.approx(bits.sum() / sizes.sum())
-    expected = scipy.stats.bootstrap(
-        (bits, sizes),
-        lambda b, s, axis: b.sum(axis) / s.sum(axis),
-        paired=True,
-        method="percentile",
-        n_resamples=4000,
-        rng=7,
-    ).confidence_interval
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=0.01)
-
-
-@pytest.mark.parametrize("count", [2, 5, 20])
-def test_intervals_of_few_documents_cover_what_all_would_cost(count: int) -> None:
-    """Long documents cost less a byte; a bootstrap of two covers half of the time."""
-    rng = np.random.default_rng(5)
-    sizes = np.exp(rng.normal(4.5, 0.7, 4000)).astype(np.int64) + 10
-    bits = sizes * rng.gamma(9, 0.3, 4000) * (sizes / sizes.mean()) ** -0.15
-    whole, covered = bits.sum() / sizes.sum(), 0
-    for _ in range(1000):
-        taken = rng.integers(4000, size=count)
-        found = rate(bits[taken], sizes[taken])
-        covered += found.low <= whole <= found.high
-    assert 0.925 <= covered / 1000 <= 0.985
-
-
-def test_gzips_interval_leaves_groups_of_documents_out() -> None:
-    texts = sentences(30, seed=3)
-    rows = findings_of(ByteSubject(bits=8), texts)
-    gzip = next(row for row in rows if row["slice"] == "gzip")
-    found, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
-    low, high = scipy.stats.t.interval(0.95, groups - 1, found, error)
-    assert groups == 20
-    assert [gzip[name] for name in ("value", "low", "high")] == pytest.approx([found, low, high])
-
-
-def test_text_that_the_five_gram_model_has_not_learnt_fails_its_control() -> None:
-    """What it was trained on must cost it less than the upper end of what it was not."""
-    for spread, verdict in ((0.5, "pass"), (4.0, "fail")):
-        rows = findings_of(ByteSubject(bits=8), sentences(20, seed=1), seen_costs=spread)
-        (control,) = [row for row in rows if row["control"] == "positive"]
-        (own,) = [row for row in rows if row["slice"] == "fivegram"]
-        assert (control["value"] < own["high"]) == (verdict == "pass")
-        assert control["verdict"] == verdict
-        model = next(row for row in rows if row["slice"] == "model")
-        assert control["value"] < model["value"]  # which would let it pass
-
-
 def test_baselines_of_other_text_or_settings_are_refused(
     trained: tuple[Session, Artifact, list[Artifact]],
 ) -> None:
@@ -390,83 +261,6 @@ def test_baselines_of_other_text_or_settings_are_refused(
             beside = capability_baselines(subject, given, settings)
             with pytest.raises(HallmarkError, match="is of another corpus, or of other settings"):
                 audit_capability(subject, corpus, beside, CONFIG)
-
-
-def test_text_is_chosen_by_hash_about_as_much_as_asked_for(tmp_path: Path) -> None:
-    rows = [("web", "validation", text) for text in sentences(1000, seed=2)]
-    with open_session(Session(Store(tmp_path))):
-        corpus = corpus_of([*rows, ("web", "train", "not this"), ("web", "validation", "")])
-        everything = choose(corpus["documents"], "validation", 10**9, seed=0)
-        assert sorted(everything["text"].to_pylist()) == sorted(text for *_, text in rows)
-        size = sum(everything["bytes"].to_pylist())
-        some = choose(corpus["documents"], "validation", size // 4, seed=0)
-        assert sum(some["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
-        # A larger choice holds the smaller one: figures of two sizes are about the same text.
-        assert some["text"].to_pylist() == everything["text"].to_pylist()[: len(some)]
-        with pytest.raises(HallmarkError, match="'holdout' holds no text"):
-            choose(corpus["documents"], "holdout", 1000, seed=0)
-
-
-def passages_of(*texts: str, words: int = 3, characters: int = 200) -> list[tuple[str, str]]:
-    table = pa.table({"doc_id": [b"0" * 16] * len(texts), "source": ["web"] * len(texts),
-                      "text": list(texts)})  # fmt: skip
-    return [(p.prompt, p.answer) for p in find_passages(table, 9, words, characters)]
-
-
-def test_passages_end_before_the_last_word_of_a_sentence() -> None:
-    assert passages_of("One two three.\nThe old dog\n  sleeps! And then") == [
-        ("One two three.\nThe old dog", "sleeps")
-    ]
-    assert passages_of("Too short here.") == []
-    assert passages_of("We met in Åre near naïveté.") == [("We met in Åre near", "naïveté")]
-    assert passages_of("call the method foo.bar of it") == []  # no sentence ends there
-    # Cut behind "foo.": what follows tells that the sentence goes on.
-    assert passages_of("call the method foo.bar of it", characters=20) == []
-    assert passages_of("we call the foo. Not bar", characters=16) == [("we call the", "foo")]
-
-
-@pytest.mark.parametrize(
-    ("continuation", "word"),
-    [(" word and", "word"), ("\n  Word.", "Word"), (", word", None), ("", None), (" été!", "été"),
-     (" 12 words", None)],
-)  # fmt: skip
-def test_the_first_word_of_a_continuation(continuation: str, word: str | None) -> None:
-    assert first_word(continuation) == word
-
-
-def cloze_of(subject: Subject) -> dict[str, dict[str, Any]]:
-    nouns = [
-        f"noun{chr(97 + i // 26)}{chr(97 + i % 26)}".replace("noun", "thing") for i in range(60)
-    ]
-    texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
-    table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
-    rows = answer_passages(subject, find_passages(table, 60, 3, 200))
-    return {row["slice"]: row for row in measure_cloze(rows)}
-
-
-def test_a_subject_that_repeats_the_last_word_is_always_right_where_that_is_the_answer() -> None:
-    found = cloze_of(ByteSubject())
-    assert found[""]["value"] == 1 and found[""]["n"] == 60
-    assert found["answers of other passages"]["value"] == 0
-    assert {row["verdict"] for row in found.values()} == {"", "pass"}
-
-
-def test_the_positive_control_catches_decoding_that_depends_on_the_batch() -> None:
-    class Unsteady(ByteSubject):
-        def say(self, prompt: str, row: int) -> str:
-            return f" word{'abcdefghij'[row % 10]}"
-
-    assert cloze_of(Unsteady())["own greedy words"]["verdict"] == "fail"
-
-
-def test_a_subject_without_words_leaves_the_control_unmeasured() -> None:
-    class Mute(ByteSubject):
-        def say(self, prompt: str, row: int) -> str:
-            return "..."
-
-    found = cloze_of(Mute())
-    assert found[""]["value"] == 0 and found[""]["high"] < 0.1
-    assert found["own greedy words"]["value"] is None
 
 
 def test_where_is_json(audited: Artifact) -> None:
