@@ -145,7 +145,11 @@ def paired(
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
         return None
-    if any(first[item][3:] != second[item][3:] for item in both):  # draws, weight
+    alike = all(
+        (one.draws, one.weight) == (other.draws, other.weight)
+        for one, other in ((first[item], second[item]) for item in both)
+    )
+    if not alike:
         return None
     sides = [np.array([side[item].value for item in both]) for side in (first, second)]
     units = [first[item] for item in both]
