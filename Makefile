@@ -24,8 +24,9 @@ proof: run
 test: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder
 
-# The quick tests: the contract's, the kernels' and the model's core, and the walls.
-QUICK = tests/test_architecture.py tests/tasks/contract/test_tables.py \
+# The quick tests: the walls, what the documents name, the contract, the model's objectives.
+QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.py \
+	tests/tasks/contract/test_tables.py \
 	tests/tasks/contract/test_closure.py tests/tasks/contract/test_fingerprint.py \
 	tests/tasks/contract/test_golden.py tests/tasks/corpus/test_split.py \
 	tests/tasks/measures/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
