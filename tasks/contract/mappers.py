@@ -111,9 +111,12 @@ class Processes:
         except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
             self._pool, self._died = None, True
             raise
-        finally:
+        except (Exception, GeneratorExit):
+            # Not where this process is stopped: the pool tells what waits of each worker that is
+            # killed, and chokes on what was cancelled (Python 3.11).
             for future in futures:
                 future.cancel()
+            raise
 
     def __enter__(self) -> Processes:
         return self

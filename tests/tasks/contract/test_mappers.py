@@ -1,8 +1,10 @@
 """Mappers agree: in this process, in several, and on Ray, into a folder and an S3 bucket."""
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
@@ -44,6 +46,13 @@ def die_once(number: int, folder: str) -> int:
         file.write("x")
     if number == 3 and note.read_text() == "x":
         os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def stay(number: int) -> int:
+    """Works on all but the first until it is killed."""
+    if number:
+        signal.pause()
     return number
 
 
@@ -116,6 +125,22 @@ def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
             list(mapper(die_once, [(n, str(tmp_path)) for n in (2, 3)], ONE))
         ((_, process),) = mapper(square, [(1, 0)], ONE)
         assert process != os.getpid()
+
+
+def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch):
+    """A pool tells each part that was waiting that its worker died: also one that was given up."""
+    heard = []
+    monkeypatch.setattr(threading, "excepthook", heard.append)
+    with pytest.raises(KeyboardInterrupt), Processes(2) as mapper:
+        results = mapper(stay, [(number,) for number in range(40)], ONE)
+        assert next(results) == 0
+        try:
+            results.throw(KeyboardInterrupt)
+        finally:  # here, as they may be gone before it is said that the pool ends
+            for worker in multiprocessing.active_children():
+                worker.kill()
+                worker.join()
+    assert not heard
 
 
 def test_workers_that_die_between_two_calls_cost_one_try():
