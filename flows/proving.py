@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from flows.mitigating import write_list
 from flows.runs import Run, all_runs, check_whole, open_run
-from flows.tracing import finding_of
+from flows.tracing import finding_of, full_name
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.comparison import label, unlike
 from tasks.audits.judging.tags import spelled, tags_of
@@ -159,11 +159,6 @@ def _case(run: Run, kind: str, part: str, rows: Sequence[Row]) -> Case:
         order=first["order"], nothing=tuple(nothing),
         units=tuple(json.dumps(dict(each or {}), sort_keys=True) for each in where),
     )  # fmt: skip
-
-
-def full_name(row: Row) -> str:
-    """As the command trace takes it."""
-    return f"{row['audit']}.{row['metric']}" + (f"[{row['slice']}]" if row["slice"] else "")
 
 
 def plan(run: Run, findings: Sequence[str]) -> BehindConfig:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flows.growing import check_earlier, check_preferred
-from flows.origin import resolve
+from flows.origin import resolve, resolve_folder
 from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
 from flows.tensorboard import EventFiles
@@ -91,6 +91,7 @@ def settle(
 
     if config is None and checkpoint is None:
         config = "demo"
+    sought = [name for name in (checkpoint, start) if name is not None and not resolve_folder(name)]
     file = config if isinstance(config, str) else None
     if file and file.endswith(".toml"):
         file = os.path.abspath(file)  # for whoever reads run.json in another folder
@@ -98,13 +99,13 @@ def settle(
         tree: dict[str, Any] = (read(config) if isinstance(config, str) else config) or {}
         if "ingest" not in tree:
             store = store or overridden("store", overrides) or tree.get("store") or store_uri()
-            config = laid_over(tree, _of_its_run(default_store(store), checkpoint))
+            config = laid_over(tree, _of_its_run(_store(store, sought), checkpoint))
     assert config is not None
     settings = load(config, overrides, file)
     check_until(until, settings)
     if settings.tensorboard:
         check_tensorboard()
-    opened = default_store(store or settings.store)
+    opened = _store(store or settings.store, sought)
     if checkpoint is not None:
         resolve(opened, checkpoint)
     else:  # not as given: "latest" is another one tomorrow
@@ -114,6 +115,19 @@ def settle(
     if start is not None:
         check_start(start, settings, until, opened)
     return Settled(settings, file, opened)
+
+
+def _store(named: str | None, sought: Sequence[str]) -> Store:
+    """The store of a flow, made where there is none; but one in which checkpoints are ``sought`` is
+    there: another, empty one would stay behind a name typed wrongly."""
+    try:
+        return default_store(named, create=not sought)
+    except UsageError as error:
+        if not sought:
+            raise
+        raise UsageError(
+            f"there is no checkpoint {sought[0]!r}: it is no folder, and {error}"
+        ) from error
 
 
 def check_until(until: str | None, settings: Config) -> None:

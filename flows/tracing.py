@@ -41,6 +41,12 @@ def check_audit(name: str) -> str:
     return audit
 
 
+def full_name(finding: Mapping[str, Any]) -> str:
+    """The name of a finding, as the command trace takes it."""
+    part = finding["slice"]
+    return f"{finding['audit']}.{finding['metric']}" + (f"[{part}]" if part else "")
+
+
 def finding_of(run: Run, name: str) -> Report:
     """The finding that is called ``audit.metric`` or ``audit.metric[slice]``. UsageError where
     there is none."""
@@ -58,7 +64,7 @@ def finding_of(run: Run, name: str) -> Report:
         raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known}")
     chosen = [row for row in found if row["slice"] == part]
     if not chosen:
-        known = ", ".join(f"{plain}[{row['slice']}]" for row in found)
+        known = ", ".join(map(full_name, found))
         raise UsageError(f"{audit} has no finding {name!r:.120}; it has {known}")
     return chosen[0]
 

@@ -122,12 +122,14 @@ def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]
     """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
     keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
     not be done, else a GateError."""
+    from flows.console import stderr
     from tasks.contract import HallmarkError, UsageError
 
     runs: list[Run] = []
     wrong: dict[str, HallmarkError] = {}
     with ready(lambda: check(*each.values())):
         for name, parameters in each.items():
+            stderr.print(name, markup=False)
             try:
                 runs.append(run_flow(flow, parameters))
                 check_findings(runs[-1])
@@ -194,6 +196,7 @@ def tell(flow: str, done: Run) -> None:
 def check_findings(run: Run) -> None:
     """HallmarkError where an audit of a run failed, GateError where its findings break its
     policy."""
+    from flows.tracing import full_name
     from tasks.contract import GateError, HallmarkError
 
     for audit, why in run.failures().items():
@@ -204,12 +207,13 @@ def check_findings(run: Run) -> None:
     broken = run.broken()
     if not broken:
         return
-    told = [f"{row['rule']} ({row['audit']} {row['metric']} {row['slice']}".rstrip() +
-            f": {row['why']})" for row in broken[:3]]  # fmt: skip
+    told = [f"{row['rule']} ({full_name(row)}: {row['why']})" for row in broken[:3]]
     more = f", and {len(broken) - len(told)} more" if len(broken) > len(told) else ""
+    rows = [f"hallmark trace {run.id} '{full_name(row)}' shows the rows behind it; "
+            for row in broken if row["value"] is not None][:1]  # fmt: skip
     raise GateError(
-        f"the policy is broken: {'; '.join(told)}{more}; the rows behind each stand on the model "
-        f"card and in the table verdicts of run {run.id}"
+        f"the policy is broken: {'; '.join(told)}{more}; {''.join(rows)}every verdict stands on "
+        f"the model card and in the table verdicts of run {run.id}"
     )
 
 

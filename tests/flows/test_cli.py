@@ -50,14 +50,9 @@ def hallmark(tmp_path):
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
-        (["audit", "nowhere"], 2, "there is no checkpoint 'nowhere'"),
         (["audit", "~nobody-here/model"], 2, "whose home folder is not known"),
-        (["audit", "checkpoint/zzz"], 2, "holds no checkpoint 'checkpoint/zzz'"),
-        (["audit", "checkpoint/0123456789abcdef"], 2, "no checkpoint 'checkpoint/0123456789ab"),
         (["generate", "latest", "caf\udce9"], 2, "the prompt is no UTF-8"),
         (["run", "a\x1b[31m.toml"], 2, "a‹U+001B›[31m.toml: cannot be read"),
-        (["audit", "latest"], 2, "has trained no model yet"),
-        (["audit", "latest@all"], 2, "has trained no model yet"),
         (["audit", "@all"], 2, "the name of the checkpoint is empty"),
         (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
         (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
@@ -75,6 +70,27 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
     assert last.startswith("hallmark: ")
     assert words in last
     assert not list((hallmark.store).glob("artifacts/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
+        ("checkpoint/zzz", "holds no checkpoint 'checkpoint/zzz'"),
+        ("checkpoint/0123456789abcdef", "no checkpoint 'checkpoint/0123456789ab"),
+        ("latest", "has trained no model yet"),
+        ("latest@all", "has trained no model yet"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there(hallmark, name, words):
+    """Neither in the store nor where no store is, which a name typed wrongly does not make."""
+    nothing = f"there is no checkpoint '{name.removesuffix('@all')}': it is no folder, and there is"
+    for command in (["audit", name], ["run", "smoke", "--start", name]):
+        if command[0] == "audit" or "@" not in name:
+            assert nothing in hallmark(*command, code=2).stderr
+            assert not hallmark.store.exists()
+    hallmark.store.mkdir()
+    assert words in hallmark("audit", name, code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Findings of checkpoints side by side, in pairs of what they were asked alike."""
 
+import io
+
 import pytest
 
-from flows import open_run
+from flows import console, open_run
 from flows.comparing import Audited, compare, trainings
 from flows.runs import all_runs
 from reports.page.figures import show
@@ -100,7 +102,11 @@ def test_nothing_to_compare_is_said(apart):
     assert known["model"] and not any(known[name] for name in ("bigram", "fivegram", "gzip"))
 
 
-def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(apart, both):
+def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
+    apart, both, monkeypatch
+):
+    told = io.StringIO()
+    monkeypatch.setattr(console.stderr, "file", told)
     before = {run.id for run in all_runs(Store(apart.store))}
     rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
     only = ("--only", "associations", "--set", rule)
@@ -112,6 +118,11 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(a
     assert len({run["associations_ask"].name for run in runs}) == 1
     *_, said = done.stderr.splitlines()
     assert all(f"{apart.first}@{step}: the policy is broken: none" in said for step in steps)
+    names = [f"{apart.first}@{step}" for step in steps]
+    assert [line for line in told.getvalue().splitlines() if line in names] == names
+    for run in runs:  # as it says
+        assert f"hallmark trace {run.id} 'associations.association_strength' shows the rows" in said
+    assert apart("trace", runs[0].id, "associations.association_strength").stdout
 
     report = apart.json("compare", f"{apart.first}@all")
     # What was audited before is not lost behind a newer run with --only.
@@ -120,8 +131,8 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(a
     path = apart.store / "site/runs" / apart.first / "trajectory/trajectory.html"
     assert apart("compare", f"{apart.first}@all").stdout.endswith(f"charts: {path}\n")
     page = pages.read(path)
-    told = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
-    assert [line[:2] for line in told[1:]] == [
+    course = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
+    assert [line[:2] for line in course[1:]] == [
         [f"{step:,}", show(value, row["unit"])]
         for step, value in zip(steps, row["values"], strict=True)
     ]

@@ -62,26 +62,40 @@ def _file(config, secret_id):
 
 @stage(tables={"values": values_table(ITEMS), "findings": FINDINGS}, external=_file)
 def told(config: Told, work: Work) -> None:
-    """The share of ones, and how many times 0.1 that is."""
+    """The share of ones, how many times 0.1 that is, and what a baseline has, always the same."""
     rows = [{"item": bytes([n] * 16), "cluster": str(n), "text": ""} for n in range(40)]
     values = Values(pa.Table.from_pylist(rows, schema=ITEMS))
 
     def times(values, measure, config, level):
         return scaled(mean(values, measure, config, level), 10.0)
 
-    measures = Measure("share", ""), Measure("representation", "", "times", estimator=times)
+    measures = (
+        Measure("share", ""),
+        Measure("representation", "", "times", estimator=times),
+        Measure("baseline", ""),
+    )
     for measure in measures:
-        values.add(measure.metric, range(40), np.arange(40) < config.ones)
+        ones = 7 if measure.metric == "baseline" else config.ones
+        values.add(measure.metric, range(40), np.arange(40) < ones)
     work.table("values").write(values.table())
     found = measure_all("audit", values.table(), measures, MeasuredConfig())
     work.table("findings").write(findings_table(found))
 
 
 def test_what_is_no_mean_of_its_values_has_no_difference(session):
-    share, ratio = compared([told(Told(ones=4)), told(Told(ones=12))], [(0, 1)])
+    share, ratio, _ = compared([told(Told(ones=4)), told(Told(ones=12))], [(0, 1)])
     assert share.changes[0]["value"] == pytest.approx(0.2) and share.changes[0]["n"] == 40
     assert [row["value"] for row in ratio.found] == pytest.approx([1.0, 3.0])
     assert ratio.changes == [None]
+
+
+def test_what_is_the_same_in_both_corrects_no_p(session):
+    """A baseline hangs on no checkpoint: with twice as many of them as little would be found."""
+    share, _, baseline = compared([told(Told(ones=4)), told(Told(ones=12))], [(0, 1)])
+    (same,) = baseline.changes
+    assert (same["value"], same["p"], same["p_corrected"]) == (0.0, None, None)
+    assert same["n"] == 40
+    assert 0 < share.changes[0]["p_corrected"] == share.changes[0]["p"] < 0.05
 
 
 class Subject(NamedTuple):
@@ -177,7 +191,7 @@ def test_a_p_is_never_zero_however_small():
 def test_what_rounding_leaves_is_no_difference_and_has_no_p():
     first = {k: Unit(str(k), 0.3) for k in range(60)}
     found = paired(first, {**first, 7: Unit("7", 0.1 + 0.2)}, "score")
-    assert (found["value"], found["p"]) == (0.0, 1.0)
+    assert (found["value"], found["p"]) == (0.0, None)
 
 
 def test_units_of_other_weights_are_no_pairs():
