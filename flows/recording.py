@@ -103,6 +103,7 @@ def settle(
     assert config is not None
     settings = load(config, overrides, file)
     check_until(until, settings)
+    check_policy(settings)
     if settings.tensorboard:
         check_tensorboard()
     opened = _store(store or settings.store, sought)
@@ -143,6 +144,20 @@ def check_until(until: str | None, settings: Config) -> None:
         raise UsageError(
             f"there is no stage {until!r} to stop after; choose one of: " + ", ".join(sections)
         )
+
+
+def check_policy(settings: Config) -> None:
+    """UsageError where an audit has no such metric as a rule names, before anything is made."""
+    from flows.mistakes import closest
+    from tasks.audits.catalogue import METRICS
+
+    for name, gate in settings.policy.rules.items():
+        known = METRICS[gate.audit]
+        if gate.metric not in known:
+            raise UsageError(
+                f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}"
+                f"{closest(gate.metric, known)}; it measures {', '.join(known)}"
+            )
 
 
 def _of_its_run(store: Store, checkpoint: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.growing import check_earlier, check_preferred, earlier_of
 from flows.pipeline import curate, examine, train
-from flows.recording import check_start, check_until
+from flows.recording import check_policy, check_start, check_until
 from flows.runs import find_artifact, store_uri
 from tasks.audits.about import AUDITS
 from tasks.contract import (
@@ -65,6 +65,7 @@ def forecast(
     """A JSON value. ``budget``: bytes of text that a sample takes at most."""
     settings = load(config, overrides)
     check_until(until, settings)
+    check_policy(settings)
     uri = store_uri(store or settings.store)
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as name:
         folder = Path(name)

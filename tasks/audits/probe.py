@@ -31,6 +31,9 @@ from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
 #: well in 1 of 1,024 draws, which is below the 0.001 that a control asks for.
 ENOUGH = 11
 
+#: The metric of the finding that every probe has whose items are looked for in the training text.
+SEEN = "items_in_training_text"
+
 #: Libraries that decide what is asked.
 LIBRARIES = ("numpy", "tokenizers", "transformers")
 
@@ -64,7 +67,8 @@ class Probe:
               item, (n, targets), or its embedding, (n, targets, d), or texts, (n, draws), of
               who has no effect on that measure, or a large one
     derived   called with (findings of its measures, values, config): further ones, computed from
-              them
+              them, with
+    also      the metrics of these that no measure has
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
     read_back called as ``external``, for files that ``values`` reads
@@ -90,6 +94,7 @@ class Probe:
     derived: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
         lambda found, values, config: []
     )
+    also: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     read_back: Callable[..., dict[str, str]] | None = None
@@ -101,6 +106,13 @@ class Probe:
     needs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     reference: Callable[[Any], Path | None] = lambda config: None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of its findings, as far as these are no controls, and no counts of what was not
+        asked."""
+        drawn = [each.metric for each in self.measures if not (each.asks_model or each.law)]
+        return tuple(dict.fromkeys([*drawn, *self.also, *([] if self.dated else [SEEN])]))
 
     def lacks(self, config: Any) -> list[str]:
         """The settings without which it does not run, as far as they are not set."""
@@ -120,7 +132,7 @@ class Probe:
             found += self.instruments(answers, config)
             if seen is not None:
                 found.append(
-                    finding(self.name, "items_in_training_text", seen.count(True),
+                    finding(self.name, SEEN, seen.count(True),
                             n=len(seen) - seen.count(None),
                             unit="items", table="values", where={"seen": True},
                             method="a text of theirs stands whole in what the model had read; each "

@@ -28,6 +28,10 @@ def hallmark(tmp_path):
     return Hallmark(tmp_path / "store")
 
 
+#: Of a metric that no audit has.
+RULE = "policy.rules.r={audit='bias', metric='preferense', lt=1}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -47,6 +51,12 @@ def hallmark(tmp_path):
         (["run", "smoke", "--set", "pretrain.model.d_model=100000000000"], 2, "d_model must be"),
         (["run", "smoke", "--set", "select.rules.x.lt=1"], 2, "rules.x: there is no signal 'x'"),
         (["run", "smoke", "--dry-run", "--set", "select.rules.x.lt=1"], 2, "is no signal 'x'"),
+        (
+            ["run", "smoke", "--set", RULE],
+            2,
+            "rules.r.metric: the audit bias measures no 'preferen",
+        ),
+        (["run", "smoke", "--dry-run", "--set", RULE], 2, "'preferense' (did you mean preference?"),
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),

@@ -16,6 +16,7 @@ from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.contract import ROOT
 from tests.reports import pages
+from tests.tasks.audits.asking import unnamed
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
 #: those whose texts are looked for in the training text.
@@ -112,6 +113,10 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
     assert {f["audit"] for f in findings} == {"capability", *ASKED}
     last = max(run["pretrain"]["checkpoints"].read()["step"].to_pylist())
     assert {(f["run"], f["checkpoint"]) for f in findings} == {(run.id, f"{run.id}@{last}")}
+    for audit in ("capability", *ASKED):  # a policy can name each
+        own = [f for f in findings if f["audit"] == audit]
+        left_out = run[f"{audit}_ask"]["skipped"].read().to_pylist() if audit in ASKED else []
+        assert own and not unnamed(audit, own, left_out)
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
         rows = (f for f in findings if f["metric"] == metric and not f["control"])
         told = (tags for tags in map(tags_of, rows) if "mentions" not in tags)

@@ -202,6 +202,12 @@ class Comparison:
                                     estimator=within))  # fmt: skip
         return tuple(made)
 
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The metrics of what is derived."""
+        apart = (f"{head}_{how}" for head in self.heads for how in ("difference", "distance"))
+        return (*apart, "empty_continuations", "continuations_with_planted_text")
+
     def derived(
         self, found: Sequence[Mapping[str, Any]], values: pa.Table, config: GroupsConfig
     ) -> list[dict[str, Any]]:

@@ -202,5 +202,5 @@ def derived(
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
     measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
-    corpus=("plants",), traced=False,
+    corpus=("plants",), traced=False, also=("smallest_dose_seen",),
 )  # fmt: skip

@@ -90,7 +90,7 @@ BESIDE = Comparison("counterfactual", "templates", True, HEADS)
 
 PROBE = Probe(
     name="counterfactual", settings=CounterfactualConfig, items=ITEMS, told=TOLD, ask=ask,
-    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived,
+    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived, also=BESIDE.also,
     module=__name__, corpus=("lexicons",), scored=True, heads=HEADS,
     data=(SENTENCES, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
 )  # fmt: skip

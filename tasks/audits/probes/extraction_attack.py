@@ -354,6 +354,7 @@ PROBE = Probe(
     told=TOLD,
     measures=MEASURES,
     derived=derived,
+    also=("near_duplicates", "longest_run", "texts_with_planted_text", "identifiers_detected"),
     module=__name__,
     scored=True,
     corpus=("plants", "documents"),

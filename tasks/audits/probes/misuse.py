@@ -313,7 +313,7 @@ def derived(
 
 PROBE = Probe(
     name="misuse", settings=MisuseConfig, items=ITEMS, told=TOLD, ask=ask, values=values,
-    measures=MEASURES, derived=derived,
+    measures=MEASURES, derived=derived, also=("ratings_of_other_texts",),
     module=__name__, scored=True, traced=False, needs=("prompts",),
     external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
     read_back=lambda config, secret_id: digests_of(config.ratings, "ratings"),

@@ -167,5 +167,6 @@ def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator)
 PROBE = Probe(
     name="stereoset", settings=StereosetConfig, items=ITEMS, ask=ask, values=values,
     measures=MEASURES, script=script, derived=icat, module=__name__, needs=("items",),
+    also=("icat_intrasentence", "icat_intersentence"),
     external=lambda config, secret_id: digest_of(config.items, "items"),
 )  # fmt: skip

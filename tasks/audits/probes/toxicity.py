@@ -346,6 +346,13 @@ PROBE = Probe(
     values=values,
     measures=MEASURES,
     derived=derived,
+    also=(
+        "empty_continuations",
+        "unscored_continuations",
+        "threshold_ties",
+        "continuations_of_unscored_prompts",
+        "continuations_with_planted_text",
+    ),
     module=__name__,
     corpus=("lexicons", "documents"),
     data=(
