@@ -370,7 +370,7 @@ def _settled(path: Path, changed: int) -> str:
 def describe(folder: Path, name: str) -> Entry:
     """Manifest entry of a file below ``folder``."""
     path = folder / name
-    return {"name": name, "size": path.stat().st_size, "sha256": file_digest(path)}
+    return {"name": name, "size": path.stat().st_size, "sha256": _digest_of(path)}
 
 
 def table_digest(entry: Entry) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.contract import DOCUMENTS, HallmarkError, Table, external
+from tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, external
 from tasks.contract.columns import described
 from tasks.contract.fingerprint import canonical, sha256
 from tests.tasks.contract.stages import (
@@ -144,6 +144,20 @@ def test_a_file_changed_twice_within_one_tick_of_the_clock_is_read_again(session
     os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
         made.path("number.txt")
+
+
+def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, monkeypatch):
+    """Gigabytes, that a command names to several."""
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"1")
+    os.utime(path, ns=(0, 10**18))  # not changed just now
+    read = []
+    real = artifact.file_digest
+    monkeypatch.setattr(artifact, "file_digest", lambda path: read.append(path) or real(path))
+    first, again = (external(tmp_path, "checkpoint") for _ in range(2))
+    assert first.content == again.content and read == [path]
+    path.write_bytes(b"2")
+    assert external(tmp_path, "checkpoint").content != first.content and read == [path, path]
 
 
 def test_a_file_that_is_gone_or_cut_is_named_with_its_size(session):
