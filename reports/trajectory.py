@@ -55,7 +55,7 @@ from reports.sections.course import (
 from reports.sections.findings import levels, title, words
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.comparison import Compared
-from tasks.audits.judging.units import CAPABILITY, Units, by_item
+from tasks.audits.judging.units import AREA, CAPABILITY, Units, by_item
 from tasks.contract import Artifact, HallmarkError
 
 FOLDER, PAGE = "trajectory", "trajectory.html"
@@ -171,7 +171,7 @@ class Writer:
         sentence: list[Inline] = ["From ", self.value(audit, each, 0), f" at {ends[0]} to ",
                                   self.value(audit, each, -1), f" at {ends[1]}: "]  # fmt: skip
         if change is None:
-            sentence.append("not paired, for it is no mean of units that each has a value of.")
+            sentence.append("not paired, for it is no mean of units, or of others at each.")
         else:
             sentence += [self.linked(said(change, unit), audit, each, 0), f": "
                          f"{verdict(each, change)}."]  # fmt: skip
@@ -296,8 +296,8 @@ class Writer:
         return [value, span(change, unit), p_of(change["p_corrected"])]
 
     def linked(self, text: str, audit: Audit, each: Compared, place: int) -> Inline:
-        """A change in words, which leads to its pairs; capability keeps no table of values."""
-        if audit.name == CAPABILITY:
+        """A change in words, which leads to its pairs, where values of a table are these."""
+        if audit.name == CAPABILITY or each.found[0]["unit"] == AREA:
             return text
         return Link(text, self.pairs(audit, each, place))
 

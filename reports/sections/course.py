@@ -4,6 +4,7 @@ said of a change."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,6 +181,15 @@ def said(change: Mapping[str, Any], unit: str) -> str:
     return words + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
 
 
+def _unpaired(each: Compared, audit: Audit) -> str:
+    """Why a finding has no change in pairs."""
+    if all(row["value"] is None for row in each.found):
+        return "measured at none of them"
+    if not each.found[-1]["worse"] and judged(audit.found, each.found[-1]["metric"]):
+        return "by value only: baselines, which read the same text"
+    return "by value only: no means of units that can be paired"
+
+
 def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Paragraph:
     """What is not compared, or not in pairs, and why."""
     rows: list[list[Inline]] = []
@@ -199,15 +209,15 @@ def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Parag
             which = f", {parts[0]}" if len(parts) == 1 else f", {len(parts)} parts"
             what = words(metric) + (which if any(parts) else "")
             rows.append([name, say(what), f"not found at {where}"])
-        alone = [each.found[-1] for each in audit.found if each.changes[0] is None]
-        beside = [row for row in alone
-                  if not row["worse"] and judged(audit.found, row["metric"])]  # fmt: skip
-        for found, why in (
-            ([row for row in alone if row not in beside], "no means of units that can be paired"),
-            (beside, "baselines, which read the same text"),
-        ):
-            if what := ", ".join(words(row) for row in dict.fromkeys(r["metric"] for r in found)):
-                rows.append([name, say(what), f"by value only: {why}"])
+        every = Counter(each.found[0]["metric"] for each in audit.found)
+        alone: dict[str, Counter[str]] = {}
+        for each in audit.found:
+            if each.changes[0] is None:
+                alone.setdefault(_unpaired(each, audit), Counter())[each.found[0]["metric"]] += 1
+        for why, those in alone.items():
+            told = [f"{words(metric)}, {count} of {every[metric]} parts" if count < every[metric]
+                    else words(metric) for metric, count in those.items()]  # fmt: skip
+            rows.append([name, say("; ".join(told)), why])
     if not rows:
         return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
     return Grid("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

@@ -285,6 +285,18 @@ def slope(
     return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
 
 
+def placements(members: ArrayLike, others: ArrayLike) -> tuple[Float64, Float64]:
+    """Of each of ``members`` the share of ``others`` that is below it, (m,), and of each of these
+    the share of members that is above it, (n,); ties by half. The mean of either is the area under
+    the ROC curve."""
+    from scipy.stats import rankdata
+
+    sides = [np.asarray(side, np.float64) for side in (members, others)]
+    whole, m = rankdata(np.concatenate(sides)), len(sides[0])
+    below = (whole[:m] - rankdata(sides[0])) / len(sides[1])
+    return below, 1 - (whole[m:] - rankdata(sides[1])) / m
+
+
 def auc(
     members: ArrayLike, others: ArrayLike, *, level: float = 0.95, unit: str = "items"
 ) -> Estimate:
@@ -292,7 +304,6 @@ def auc(
     under the ROC curve), null 1/2. The interval is DeLong's (1988), drawn on the logit; p is that
     of ranks without any difference (Mann & Whitney 1947)."""
     from scipy.special import expit, logit, ndtr, ndtri
-    from scipy.stats import rankdata
 
     sides = [np.asarray(side, np.float64) for side in (members, others)]
     known = [side[~np.isnan(side)] for side in sides]
@@ -301,12 +312,9 @@ def auc(
     made = Estimate(np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5)
     if not m or not n:
         return made
-    whole = rankdata(np.concatenate(known))
-    # How much of the other kind lies below (above) each one: (m,) and (n,).
-    below = (whole[:m] - rankdata(known[0])) / n
-    above = 1 - (whole[m:] - rankdata(known[1])) / m
+    below, above = placements(*known)
     value = float(below.mean())
-    _, tied = np.unique(whole, return_counts=True)
+    _, tied = np.unique(np.concatenate(known), return_counts=True)
     ties = float((tied**3 - tied).sum()) / ((m + n) * (m + n - 1))
     chance = (m + n + 1 - ties) / (12 * m * n)
     if chance < 1e-12:

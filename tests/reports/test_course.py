@@ -51,13 +51,15 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     model = of(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
     beside = [Compared([row(*name, worse="")] * 2, [None])
               for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))]  # fmt: skip
+    beside.append(Compared([row("cost", None, "town")] * 2, [None]))
     rows = pa.Table.from_pylist([each.found[0] for each in (model, *beside)])
     left = {"findings": SimpleNamespace(read=lambda: rows)}
     points = [Point(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
     made = left_out([Audit("capability", points, [model, *beside])], str)
     assert [line[1:] for line in made.rows] == [
+        ["Cost, 1 of 3 parts", "by value only: baselines, which read the same text"],
         ["Cost difference", "by value only: no means of units that can be paired"],
-        ["Cost", "by value only: baselines, which read the same text"],
+        ["Cost, 1 of 3 parts", "measured at none of them"],
     ]
 
 

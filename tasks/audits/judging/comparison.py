@@ -140,13 +140,14 @@ def paired(
 ) -> Row | None:
     """What the second has more than the first, over the units of both. Of shares no end of the
     interval is beyond what a difference of shares can be. None where a unit is not the mean of as
-    many values in both, or does not weigh as much: which texts are looked at is then decided by
-    what they are, or they are others."""
+    many values in both, does not weigh as much, or has its value among others: which texts are
+    looked at is then decided by what they are, or they are others."""
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
         return None
     alike = all(
-        (one.draws, one.weight) == (other.draws, other.weight)
+        (one.draws, one.weight, one.among) == (other.draws, other.weight, other.among)
+        and one.among in (0, len(both))
         for one, other in ((first[item], second[item]) for item in both)
     )
     if not alike:

@@ -15,11 +15,15 @@ import pyarrow.compute as pc
 from tasks.audits.ability.texts import TEXT
 from tasks.audits.judging.findings import evidence
 from tasks.contract import Artifact
+from tasks.measures.estimates import placements
 
 Row = dict[str, Any]
 
 #: The audit that is no probe. It has no values, but a table of texts and one of pairs of sentences.
 CAPABILITY = "capability"
+
+#: The unit of a finding that is the area under the ROC curve of members and others.
+AREA = "probability"
 
 #: Of these the columns that name a unit, and the one that says what it shares with others.
 COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cluster")}
@@ -27,13 +31,15 @@ COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cl
 
 class Unit(NamedTuple):
     """A unit: what it shares with others, its value, what else it shares with others, of how many
-    values its own is the mean, and what it weighs, as bytes do in bits per byte."""
+    values its own is the mean, what it weighs, as bytes do in bits per byte, and among how many it
+    has that value; 0: by itself."""
 
     cluster: str
     value: float
     crossed: str | None = None
     draws: int = 1
     weight: float = 1.0
+    among: int = 0
 
 
 class Units:
@@ -44,10 +50,8 @@ class Units:
         self.others = {name: artifact[name].read() for name in COLUMNS if name in artifact.tables}
 
     def where(self, finding: Row) -> Mapping[str, Any] | None:
-        """What selects the units of a finding; None where it is no mean of any."""
-        if self.values is None:
-            return None
-        if finding["table"] != "values":
+        """What selects the values of which a finding is the mean; None where it is that of none."""
+        if self.values is None or finding["table"] != "values" or finding["unit"] == AREA:
             return None
         return {**json.loads(finding["where"]), "measure": finding["metric"]}
 
@@ -58,6 +62,9 @@ class Units:
             rows = evidence(self.others[finding["table"]], finding["where"])
             # That of a baseline is worse in no way; what it reads is the text, not the model.
             units = capability_units(rows, finding["table"]) if finding["worse"] else {}
+            means = [_mean(units)]
+        elif self.values is not None and finding["unit"] == AREA:
+            units = area_units(evidence(self.values, finding["where"]))
             means = [_mean(units)]
         elif self.values is None or where is None:
             return None
@@ -115,6 +122,24 @@ def capability_units(rows: pa.Table, table: str) -> dict[Any, Unit]:
     each = zip(*(c.to_pylist() for c in (rows[cluster], value, weight)), strict=True)
     units = [Unit(shared, known, weight=weighs) for shared, known, weighs in each]
     return dict(zip(_names(rows, names), units, strict=True))
+
+
+def area_units(values: pa.Table) -> dict[Any, Unit]:
+    """Members and others, each with what it adds to the area under their ROC curve: the mean of all
+    is the area, and how they differ tells its error (DeLong, DeLong & Clarke-Pearson 1988)."""
+    rows = values.filter(pc.is_finite(values["value"]))
+    member = rows["member"].to_numpy(zero_copy_only=False).astype(bool)
+    if member.all() or not member.any():
+        return {}
+    score, n = rows["value"].to_numpy().astype(np.float64), len(rows)
+    adds = np.empty(n)
+    placed_by_side = placements(score[member], score[~member])
+    for side, placed in zip((member, ~member), placed_by_side, strict=True):
+        area = placed.mean()
+        adds[side] = area + (placed - area) * n / len(placed)
+    items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
+    units = (Unit(c, value, among=n) for c, value in zip(clusters, adds.tolist(), strict=True))
+    return dict(zip(items, units, strict=True))
 
 
 def texts_in(capability: Artifact) -> set[Any]:

@@ -19,7 +19,7 @@ from tasks.audits.judging.measures import (
     measure_all,
     values_table,
 )
-from tasks.audits.judging.units import Unit
+from tasks.audits.judging.units import AREA, Unit, area_units
 from tasks.contract import StageConfig, Work, stage
 from tasks.measures.estimates import scaled
 
@@ -227,3 +227,45 @@ def test_means_of_other_numbers_of_texts_are_no_pairs():
     one = {"a": Unit("x", 0.5, None, 2), "b": Unit("y", 1.0, None, 3)}
     assert paired(one, one)["value"] == 0
     assert paired(one, {**one, "b": Unit("y", 1.0, None, 2)}) is None
+
+
+def areas(scores, member):
+    rows = {"item": range(len(member)), "cluster": map(str, range(len(member))),
+            "member": member, "value": scores}  # fmt: skip
+    return area_units(pa.table({name: list(each) for name, each in rows.items()}))
+
+
+def test_areas_under_curves_are_compared_as_delong_does():
+    """Of two models that read the same documents, with the shares of pairs counted one by one."""
+    rng = np.random.default_rng(2)
+    m, n = 90, 130
+    member = np.arange(m + n) < m
+    shared = rng.normal(size=m + n)
+    scores = [shared + rng.normal(size=m + n) + shift * member for shift in (0.2, 0.8)]
+    ranked = [np.array([[(x > y) + (x == y) / 2 for y in s[m:]] for x in s[:m]]) for s in scores]
+    by_member, by_other = (ranked[1].mean(axis) - ranked[0].mean(axis) for axis in (1, 0))
+    error = (by_member.var(ddof=1) / m + by_other.var(ddof=1) / n) ** 0.5
+    first, second = (areas(s, member) for s in scores)
+    assert np.mean([unit.value for unit in first.values()]) == pytest.approx(ranked[0].mean())
+    found = paired(first, second, AREA)
+    assert found["value"] == pytest.approx(ranked[1].mean() - ranked[0].mean())
+    half = (found["high"] - found["low"]) / 2
+    assert half == pytest.approx(stats.t.ppf(0.975, m + n - 1) * error, rel=0.01)
+    assert found["n"] == m + n and found["p"] < 0.05
+    # Among others each counts otherwise, and among its own kind alone there is no area.
+    fewer = areas(np.where(np.arange(m + n) == 3, np.nan, scores[1]), member)
+    assert len(fewer) == m + n - 1 and paired(first, fewer, AREA) is None
+    moved = areas(np.where(np.arange(m + n) == 4, np.nan, scores[0]), member)
+    assert len(moved) == len(fewer) and paired(moved, fewer, AREA) is None
+    assert areas(scores[0][:m], member[:m]) == {} == areas(scores[0][m:], member[m:])
+
+
+@pytest.mark.parametrize(("m", "n"), [(30, 30), (40, 160)])
+def test_the_difference_of_two_areas_is_covered_as_often_as_is_said(m, n):
+    rng = np.random.default_rng(3)
+    member, covered = np.arange(m + n) < m, 0
+    for _ in range(1000):
+        shared = rng.normal(size=m + n) + 0.5 * member
+        found = paired(*(areas(shared + rng.normal(size=m + n), member) for _ in range(2)), AREA)
+        covered += found["low"] <= 0 <= found["high"]
+    assert 925 <= covered <= 972

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from tasks.audits.judging.comparison import compared
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.probes.membership import (
@@ -117,6 +118,18 @@ def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
     (row,) = (r for r in findings.to_pylist() if "score=reference" in r["slice"])
     assert row["value"] is None
     assert "no other model is named (audit_membership.reference)" in row["method"]
+
+
+def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder, gpt2_folder):
+    made = [stages_of("membership", folder, CONFIG, corpus=(None, None, documents))[3]
+            for folder in (own_folder, gpt2_folder)]  # fmt: skip
+    found = {(each.found[0]["metric"], each.found[0]["slice"]): each
+             for each in compared(made, [(0, 1)])}  # fmt: skip
+    each = found["auc", "kind=document, score=zlib"]
+    (change,) = each.changes
+    assert change["value"] == pytest.approx(each.found[1]["value"] - each.found[0]["value"])
+    assert change["value"] and change["n"] == 40 and change["low"] < change["value"]
+    assert found["auc", "kind=document, score=reference"].changes == [None]  # measured of neither
 
 
 def test_true_positives_need_enough_others():
