@@ -50,10 +50,14 @@ def test_where_a_flow_works(place, arguments, store):
 
 
 def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
-    with pytest.raises(UsageError, match="trained no model yet"):
-        settle("my.toml", [], checkpoint="latest")
-    with pytest.raises(UsageError, match="trained no model yet"):
-        settle("my.toml", [], start="latest")
+    for named in ({"checkpoint": "latest"}, {"start": "latest"}):
+        with pytest.raises(UsageError, match=f"no store at {place / 'mine'}, which does not exist"):
+            settle("my.toml", [], **named)
+        assert not (place / "mine").exists()
+    (place / "mine").mkdir()
+    for named in ({"checkpoint": "latest"}, {"start": "latest"}):
+        with pytest.raises(UsageError, match="trained no model yet"):
+            settle("my.toml", [], **named)
     assert not (place / "usual").exists()
 
 
