@@ -31,7 +31,8 @@ def title(audit: str) -> str:
 
 
 def words(metric: str) -> str:
-    return metric.replace("_", " ").capitalize()
+    """The name of a metric as a page spells it."""
+    return "AUC" if metric == "auc" else metric.replace("_", " ").capitalize()
 
 
 def natural(text: str) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from reports.page.charts import course, even_in_logs
 from reports.sections.course import Audit, Point, headlines, left_out, said, verdict
+from reports.sections.findings import words
 from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.findings import finding
 
@@ -121,3 +122,7 @@ def test_a_chart_has_intervals_and_its_null_as_a_line():
     svg = course(*given, [0.5, 0.5, 0.5], "y", share=True)
     assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
     assert "stroke-dasharray: 4,3" not in course(*given, [None] * 3, "y")
+
+
+def test_metrics_are_spelled_as_words_and_an_abbreviation_as_one():
+    assert words("toxicity_probability") == "Toxicity probability" and words("auc") == "AUC"
