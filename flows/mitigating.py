@@ -15,6 +15,7 @@ from flows.comparing import Audited, by, compare
 from flows.origin import Subject, resolve
 from flows.runs import Run
 from flows.tracing import behind_finding, check_audit
+from tasks.audits.proofs.proof import last_costs
 from tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
@@ -105,11 +106,7 @@ def outcome(runs: Sequence[Run], start: Audited | None) -> Report:
 def price(runs: Sequence[Run]) -> list[Report]:
     """What a byte of held-out text costs the last checkpoint of each, by source and by the groups
     that documents mention; of how many bytes, and without intervals."""
-    tables = []
-    for run in runs:
-        rows = run["pretrain"]["validation"].read().to_pylist()
-        last = max((row["step"] for row in rows), default=0)
-        tables.append({(r["kind"], r["name"]): r for r in rows if r["step"] == last})
+    tables = [last_costs(run["pretrain"]) for run in runs]
     return [
         {"kind": kind, "name": name, "bytes": row["bytes"],
          "values": [table.get((kind, name), {}).get("bits_per_byte") for table in tables]}

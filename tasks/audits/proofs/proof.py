@@ -179,13 +179,16 @@ def left_out(arm: str, ledger: Artifact | None) -> list[Row]:
     ]  # fmt: skip
 
 
+def last_costs(trained: Artifact) -> dict[tuple[str, str], Row]:
+    """What held-out text cost at the last validation of a training: its rows by kind and name."""
+    rows = trained["validation"].read().to_pylist()
+    last = max((row["step"] for row in rows), default=0)
+    return {(row["kind"], row["name"]): row for row in rows if row["step"] == last}
+
+
 def price(trained: Mapping[str, Artifact]) -> list[Row]:
     """Rows of PRICE."""
-    costs: dict[str, dict[tuple[str, str], Row]] = {}
-    for arm, artifact in trained.items():
-        rows = artifact["validation"].read().to_pylist()
-        last = max((row["step"] for row in rows), default=0)
-        costs[arm] = {(r["kind"], r["name"]): r for r in rows if r["step"] == last}
+    costs = {arm: last_costs(artifact) for arm, artifact in trained.items()}
     made = []
     for (kind, name), base in costs[BASE].items():
         for arm, known in costs.items():
