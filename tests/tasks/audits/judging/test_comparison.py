@@ -247,6 +247,11 @@ def test_areas_under_curves_are_compared_as_delong_does():
     error = (by_member.var(ddof=1) / m + by_other.var(ddof=1) / n) ** 0.5
     first, second = (areas(s, member) for s in scores)
     assert np.mean([unit.value for unit in first.values()]) == pytest.approx(ranked[0].mean())
+    # Of a member that is above more of the others than most the area hangs on, by its share of all.
+    more = ranked[0].mean(1) - ranked[0].mean()
+    assert [first[i].value - ranked[0].mean() for i in range(m)] == pytest.approx(
+        (m + n) / m * more
+    )
     found = paired(first, second, AREA)
     assert found["value"] == pytest.approx(ranked[1].mean() - ranked[0].mean())
     half = (found["high"] - found["low"]) / 2

@@ -11,6 +11,7 @@ from scipy import stats
 from tasks.audits.judging.comparison import compared
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.tags import tags_of
+from tasks.audits.judging.units import Units
 from tasks.audits.probes.membership import (
     MEASURES,
     REFERENCE,
@@ -129,6 +130,7 @@ def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder,
     (change,) = each.changes
     assert change["value"] == pytest.approx(each.found[1]["value"] - each.found[0]["value"])
     assert change["value"] and change["n"] == 40 and change["low"] < change["value"]
+    assert Units(made[0]).where(each.found[0]) is None  # the mean of no values of a table
     assert found["auc", "kind=document, score=reference"].changes == [None]  # measured of neither
 
 
