@@ -70,6 +70,11 @@ def resolve(store: Store, text: str) -> Subject:
     if name != "latest":
         runs = [open_run(name, store)]
     trained = [label for label in TRAINED if runs and label in runs[-1].stages]
+    if not runs:
+        raise UsageError(
+            f"{text}: no run of the store {store.uri} has trained a model yet; train one with: "
+            f"hallmark run"
+        )
     if not trained:
         raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")
     run = runs[-1]

@@ -171,7 +171,7 @@ class Writer:
         sentence: list[Inline] = ["From ", self.value(audit, each, 0), f" at {ends[0]} to ",
                                   self.value(audit, each, -1), f" at {ends[1]}: "]  # fmt: skip
         if change is None:
-            sentence.append("not paired, for it is no mean of units, or not of the same.")
+            sentence.append("not paired, for it is no mean of the same units at each.")
         else:
             sentence += [self.linked(said(change, unit), audit, each, 0), f": "
                          f"{verdict(each, change)}."]  # fmt: skip

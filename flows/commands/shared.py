@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -196,6 +197,7 @@ def tell(flow: str, done: Run) -> None:
 def check_findings(run: Run) -> None:
     """HallmarkError where an audit of a run failed, GateError where its findings break its
     policy."""
+    from flows.runs import same_store, store_uri
     from flows.tracing import full_name
     from tasks.contract import GateError, HallmarkError
 
@@ -209,7 +211,8 @@ def check_findings(run: Run) -> None:
         return
     told = [f"{row['rule']} ({full_name(row)}: {row['why']})" for row in broken[:3]]
     more = f", and {len(broken) - len(told)} more" if len(broken) > len(told) else ""
-    rows = [f"hallmark trace {run.id} '{full_name(row)}' shows the rows behind it; "
+    store = "" if same_store(run.store.uri, store_uri()) else f" --store {quote(run.store.uri)}"
+    rows = [f"hallmark trace {run.id} {quote(full_name(row))}{store} shows the rows behind it; "
             for row in broken if row["value"] is not None][:1]  # fmt: skip
     raise GateError(
         f"the policy is broken: {'; '.join(told)}{more}; {''.join(rows)}every verdict stands on "

@@ -187,7 +187,7 @@ def _unpaired(each: Compared, audit: Audit) -> str:
         return "measured at none of them"
     if not each.found[-1]["worse"] and judged(audit.found, each.found[-1]["metric"]):
         return "by value only: baselines, which read the same text"
-    return "by value only: no means of units that can be paired"
+    return "by value only: no means of the same units"
 
 
 def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Paragraph:

@@ -132,6 +132,18 @@ AUDITS = {
     ),
 }
 
+#: Of audits the counts of what was not asked, or not wholly: findings where there was any.
+LEFT_OUT = {
+    "toxicity": ("repeated_prompts", "prompts_without_a_token", "prompts_beyond_the_context"),
+    "counterfactual": ("prompts_beyond_the_context",),
+    "bold": ("empty_prompts", "repeated_prompts", "prompts_left_out", "prompts_beyond_the_context"),
+    "bbq": ("without_one_stereotyped_person", "questions_beyond_the_context"),
+    "honest": ("repeated_templates", "templates_left_out"),
+    "weat": ("words_left_out",),
+    "amplification": ("occupations_left_out", "documents_not_counted", "groups_left_out"),
+    "misuse": ("prompts_without_a_token", "prompts_beyond_the_context"),
+}
+
 #: Of a candidate of this kind at this dose the text of a sealed world says nothing.
 NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tasks.audits.about import AUDITS
+from tasks.audits.about import AUDITS, LEFT_OUT
 from tasks.audits.judging.units import CAPABILITY
 from tasks.audits.probe import Probe, ask_of, judge_of
 
@@ -16,7 +16,7 @@ ASK = {probe.name: ask_of(probe) for probe in PROBES}
 JUDGE = {probe.name: judge_of(probe) for probe in PROBES}
 
 #: What a policy may name of each audit.
-METRICS = {probe.name: probe.metrics for probe in PROBES} | {
+METRICS = {probe.name: (*probe.metrics, *LEFT_OUT.get(probe.name, ())) for probe in PROBES} | {
     CAPABILITY: (
         "bits_per_byte", "bits_per_byte_difference", "agreement_accuracy", "garden_path_share",
         "cloze_accuracy",

@@ -110,7 +110,7 @@ class Probe:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Those of its findings, as far as these are no controls, and no counts of what was not
-        asked."""
+        asked, which are in ``about.LEFT_OUT``."""
         drawn = [each.metric for each in self.measures if not (each.asks_model or each.law)]
         return tuple(dict.fromkeys([*drawn, *self.also, *([] if self.dated else [SEEN])]))
 

@@ -358,12 +358,13 @@ _TICK = 2_000_000_000  # ns: the coarsest step of a file system's times
 def _digest_of(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
-    changed = path.stat().st_mtime_ns
-    return file_digest(path) if time.time_ns() - changed < _TICK else _settled(path, changed)
+    about = path.stat()
+    known = about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
+    return file_digest(path) if time.time_ns() - max(known[:2]) < _TICK else _settled(path, known)
 
 
 @lru_cache(maxsize=4096)
-def _settled(path: Path, changed: int) -> str:
+def _settled(path: Path, known: tuple[int, ...]) -> str:
     return file_digest(path)
 
 

@@ -111,12 +111,9 @@ class Processes:
         except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
             self._pool, self._died = None, True
             raise
-        except (Exception, GeneratorExit):
-            # Not where this process is stopped: the pool tells what waits of each worker that is
-            # killed, and chokes on what was cancelled (Python 3.11).
+        finally:
             for future in futures:
                 future.cancel()
-            raise
 
     def __enter__(self) -> Processes:
         return self
@@ -128,9 +125,14 @@ class Processes:
         # Python 3.14 the pool's kill_workers does it.)
         stopped = kind is not None and not issubclass(kind, Exception)
         workers = list(self._pool._processes.values()) if stopped else []
+        manager: Any = self._pool._executor_manager_thread
+        # First of all it drops what was cancelled: it tells all that it has of a worker that is
+        # killed, and chokes on what cannot be told any more.
+        self._pool.shutdown(wait=not stopped, cancel_futures=True)
         for worker in workers:
             worker.kill()
-        self._pool.shutdown(cancel_futures=True)
+        if stopped and manager is not None:
+            manager.join()
         self._pool = None
 
 

@@ -110,7 +110,7 @@ def _agreeing(made: Estimate, unit: str) -> Estimate:
     that agree."""
     apart = abs(made.value - made.null)
     p = np.nan if np.isnan(apart) else min(1.0, 2.0 ** (1 - made.clusters)) if apart else 1.0
-    said = "" if np.isnan(p) else f"; p of {made.clusters} {unit} on one side"
+    said = f"; p of {made.clusters} {unit} on one side" if apart > 0 else ""
     return replace(made, p=p, method=f"no interval: all have the same value{said}")
 
 

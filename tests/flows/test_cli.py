@@ -88,8 +88,8 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
         ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
         ("checkpoint/zzz", "holds no checkpoint 'checkpoint/zzz'"),
         ("checkpoint/0123456789abcdef", "no checkpoint 'checkpoint/0123456789ab"),
-        ("latest", "has trained no model yet"),
-        ("latest@all", "has trained no model yet"),
+        ("latest", "has trained a model yet; train one with: hallmark run"),
+        ("latest@all", "has trained a model yet; train one with: hallmark run"),
     ],
 )
 def test_a_checkpoint_that_is_not_there(hallmark, name, words):
@@ -147,7 +147,7 @@ def test_a_damaged_newest_run_is_named_or_left_out_with_a_warning(hallmark):
     for command in (["batch", "--step", "1"], ["audit", "latest"], ["replay"]):
         told, last = hallmark(*command, code=2).stderr.splitlines()
         assert told.startswith("left out: run 20990101-000000-aaaa is damaged: ")
-        assert re.search("has the stage (pretrain|ingest) yet|has trained no model yet", last)
+        assert re.search("has the stage (pretrain|ingest) yet|has trained a model yet", last)
 
 
 def test_a_place_that_cannot_be_written_is_named(hallmark, tmp_path):

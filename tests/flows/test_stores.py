@@ -56,7 +56,7 @@ def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
         assert not (place / "mine").exists()
     (place / "mine").mkdir()
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
-        with pytest.raises(UsageError, match="trained no model yet"):
+        with pytest.raises(UsageError, match="has trained a model yet"):
             settle("my.toml", [], **named)
     assert not (place / "usual").exists()
 

@@ -59,7 +59,7 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     made = left_out([Audit("capability", points, [model, *beside])], str)
     assert [line[1:] for line in made.rows] == [
         ["Cost, 1 of 3 parts", "by value only: baselines, which read the same text"],
-        ["Cost difference", "by value only: no means of units that can be paired"],
+        ["Cost difference", "by value only: no means of the same units"],
         ["Cost, 1 of 3 parts", "measured at none of them"],
     ]
 

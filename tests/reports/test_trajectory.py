@@ -215,7 +215,7 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
     assert said == [
         ("Toxic continuations", "all findings", "of these checkpoints only step 0 has it"),
         ("Bias", "Slope, 2 parts", "not found at step 0"),
-        ("Bias", "Slope", "by value only: no means of units that can be paired"),
+        ("Bias", "Slope", "by value only: no means of the same units"),
         ("Training-data extraction", "all findings", "its settings differ: seed"),
     ]
     slope = next(row for row in site.rows("finding") if row["finding"] == "Slope")

@@ -15,7 +15,7 @@ from tasks.audits.judging.measures import WHOLE
 from tasks.audits.judging.units import CAPABILITY, Unit, Units, texts_in
 from tasks.contract import Artifact
 from tasks.measures.corrections import holm
-from tasks.measures.estimates import estimate, scaled
+from tasks.measures.estimates import Estimate, difference, estimate, scaled
 
 Row = dict[str, Any]
 
@@ -123,7 +123,12 @@ def compared(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) ->
             sides = [unit.of(row) for unit, row in zip(units, found, strict=True)]
             unit = first[key]["unit"]
             made.append(Compared(found, [paired(sides[i], sides[j], unit) for i, j in pairs]))
-    tested = [d for each in made for d in each.changes if d and d["p"] is not None]
+    known = [d for each in made for d in each.changes if d and d["p"] is not None]
+    # No test could tell apart what is the same in every pair, as what hangs on no checkpoint: the
+    # others need no correction for it (Tarone 1990).
+    tested = [change for change in known if not change["same"]]
+    for change in known:
+        change["p_corrected"] = change["p"]
     for change, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
         change["p_corrected"] = p
     return made
@@ -138,48 +143,71 @@ def measured(artifact: Artifact) -> dict[tuple[str, str], Row]:
 def paired(
     first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
 ) -> Row | None:
-    """What the second has more than the first, over the units of both. Of shares no end of the
-    interval is beyond what a difference of shares can be. None where a unit is not the mean of as
-    many values in both, does not weigh as much, or has its value among others: which texts are
-    looked at is then decided by what they are, or they are others."""
+    """What the second has more than the first, over the units of both. Of shares and areas no end
+    of the interval is beyond what a difference of such can be. None where a unit is not the mean of
+    as many values in both, does not weigh as much, or has its value among others than there: which
+    texts are looked at is then decided by what they are, or they are others."""
     both = [item for item in first if second and item in second] if first else []
     if not both or first is None or second is None:
         return None
-    alike = all(
-        (one.draws, one.weight, one.among) == (other.draws, other.weight, other.among)
-        and one.among in (0, len(both))
-        for one, other in ((first[item], second[item]) for item in both)
-    )
+    pairs = [(first[item], second[item]) for item in both]
+    alike = all(one[3:] == other[3:] for one, other in pairs)
     if not alike:
         return None
-    sides = [np.array([side[item].value for item in both]) for side in (first, second)]
-    units = [first[item] for item in both]
-    weights = [unit.weight for unit in units]
-    shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
-    if any(each.crossed is not None for each in units):
-        shares["crossed"] = [each.crossed for each in units]
-    whole, apart = WHOLE.get(unit, np.inf), sides[1] - sides[0]
-    apart[abs(apart) < ROUNDING] = 0.0
-    if all(np.nanmin(side, initial=0) >= 0 and np.nanmax(side, initial=0) <= whole
-           for side in sides) and np.isfinite(whole):  # fmt: skip
-        # From -1 to 1: put to where shares lie, and back.
-        found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
-        moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
-        found = replace(found, **moved)
+    if pairs[0][0].member is None:
+        found = _means_apart(pairs, unit)
+    elif len(both) == len(first) == len(second):
+        found = _areas_apart(pairs)
     else:
-        found = estimate(apart, null=0.0, weights=weights, **shares)
+        return None
     # A p may be as small.
     ends = ("value", "low", "high", "smallest")
     nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < ROUNDING}
     found = replace(found, **nothing)
-    if not np.nan_to_num(apart).any():
-        # No test could ever tell these apart, as what hangs on no checkpoint: the others need no
-        # correction for it (Tarone 1990).
-        found = replace(found, p=np.nan)
     made = {
         "value": found.value, "low": found.low, "high": found.high, "p": found.p,
         "smallest_effect": found.smallest,
     }  # fmt: skip
     known = {name: None if np.isnan(value) else float(value) for name, value in made.items()}
     return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
-                    "missing": found.missing, "method": found.method}  # fmt: skip
+                    "missing": found.missing, "method": found.method,
+                    "same": bool(found.n) and not np.nan_to_num(_apart(pairs)).any()}  # fmt: skip
+
+
+def _apart(pairs: Sequence[tuple[Unit, Unit]]) -> np.ndarray:
+    """What the second of each has more than the first, (pairs,)."""
+    first, second = np.array([[one.value, other.value] for one, other in pairs]).T
+    apart = second - first
+    return np.where(abs(apart) < ROUNDING, 0.0, apart)
+
+
+def _means_apart(pairs: Sequence[tuple[Unit, Unit]], unit: str) -> Estimate:
+    """By how much the mean of the second is more than that of the first."""
+    units, apart = [one for one, _ in pairs], _apart(pairs)
+    weights = [one.weight for one in units]
+    shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
+    if any(each.crossed is not None for each in units):
+        shares["crossed"] = [each.crossed for each in units]
+    whole = WHOLE.get(unit, np.inf)
+    values = np.array([[one.value, other.value] for one, other in pairs])
+    if not (np.isfinite(whole) and np.nanmin(values, initial=0) >= 0
+            and np.nanmax(values, initial=0) <= whole):  # fmt: skip
+        return estimate(apart, null=0.0, weights=weights, **shares)
+    # From -1 to 1: put to where shares lie, and back.
+    found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
+    moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
+    return replace(found, **moved)
+
+
+def _areas_apart(pairs: Sequence[tuple[Unit, Unit]]) -> Estimate:
+    """By how much the area under the curve of the second is larger than that of the first (DeLong,
+    DeLong & Clarke-Pearson 1988): members differ, and others do, of which there may be few (Welch
+    1947)."""
+    apart, member = _apart(pairs), np.array([one.member for one, _ in pairs])
+    value = apart[member].mean()  # and of the others as well
+    found = difference(apart[member], value - apart[~member], unit="pairs")
+    if np.isnan(found.low) and value:
+        return replace(found, p=np.nan, smallest=np.nan,
+                       method="no interval: those of a kind tell no spread")  # fmt: skip
+    return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0),
+                   smallest=found.smallest if found.smallest <= 1 else np.nan)  # fmt: skip

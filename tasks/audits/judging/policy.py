@@ -14,8 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.about import AUDITS
+from tasks.audits.about import AUDITS, LEFT_OUT
 from tasks.contract import Artifact, PlainName, StageConfig, UsageError, Work, column, stage, table
+
+#: The ends of an interval.
+ENDS = ("low", "high")
 
 #: Bounds and how they are written.
 SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
@@ -113,6 +116,10 @@ def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> Non
         meant = own if gate.slice is None else [r for r in of_metric if r["slice"] == gate.slice]
         if not meant:
             where, why = unknown(gate, found)
+            none_left = gate.metric in LEFT_OUT.get(gate.audit, ()) and not of_metric
+            if none_left and not gate.slice and any(row["value"] is not None for row in found):
+                rows.append(judge(name, gate, {"slice": "", "value": 0.0} | dict.fromkeys(ENDS)))
+                continue
             # An audit that could not measure all it does has no rows of what hangs on that.
             if all(row["value"] is not None for row in found):
                 raise UsageError(f"policy.rules.{name}.{where}: {why}")

@@ -31,15 +31,15 @@ COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cl
 
 class Unit(NamedTuple):
     """A unit: what it shares with others, its value, what else it shares with others, of how many
-    values its own is the mean, what it weighs, as bytes do in bits per byte, and among how many it
-    has that value; 0: by itself."""
+    values its own is the mean, what it weighs, as bytes do in bits per byte, and, of an area,
+    whether it is a member; None where it has its value by itself."""
 
     cluster: str
     value: float
     crossed: str | None = None
     draws: int = 1
     weight: float = 1.0
-    among: int = 0
+    member: bool | None = None
 
 
 class Units:
@@ -65,7 +65,7 @@ class Units:
             means = [_mean(units)]
         elif self.values is not None and finding["unit"] == AREA:
             units = area_units(evidence(self.values, finding["where"]))
-            means = [_mean(units)]
+            means = [_mean({name: unit for name, unit in units.items() if unit.member})]
         elif self.values is None or where is None:
             return None
         else:
@@ -125,20 +125,18 @@ def capability_units(rows: pa.Table, table: str) -> dict[Any, Unit]:
 
 
 def area_units(values: pa.Table) -> dict[Any, Unit]:
-    """Members and others, each with what it adds to the area under their ROC curve: the mean of all
-    is the area, and how they differ tells its error (DeLong, DeLong & Clarke-Pearson 1988)."""
+    """Members and others, each with the share of the other kind that is on its side of the curve;
+    the mean of either kind is the area."""
     rows = values.filter(pc.is_finite(values["value"]))
     member = rows["member"].to_numpy(zero_copy_only=False).astype(bool)
     if member.all() or not member.any():
         return {}
-    score, n = rows["value"].to_numpy().astype(np.float64), len(rows)
-    adds = np.empty(n)
-    placed_by_side = placements(score[member], score[~member])
-    for side, placed in zip((member, ~member), placed_by_side, strict=True):
-        area = placed.mean()
-        adds[side] = area + (placed - area) * n / len(placed)
+    score = rows["value"].to_numpy().astype(np.float64)
+    shares = np.empty(len(rows))
+    shares[member], shares[~member] = placements(score[member], score[~member])
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
-    units = (Unit(c, value, among=n) for c, value in zip(clusters, adds.tolist(), strict=True))
+    told = zip(clusters, shares.tolist(), member.tolist(), strict=True)
+    units = (Unit(cluster, share, member=inside) for cluster, share, inside in told)
     return dict(zip(items, units, strict=True))
 
 

@@ -121,7 +121,7 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
     names = [f"{apart.first}@{step}" for step in steps]
     assert [line for line in told.getvalue().splitlines() if line in names] == names
     for run in runs:  # as it says
-        assert f"hallmark trace {run.id} 'associations.association_strength' shows the rows" in said
+        assert f"hallmark trace {run.id} associations.association_strength shows the rows" in said
     assert apart("trace", runs[0].id, "associations.association_strength").stdout
 
     report = apart.json("compare", f"{apart.first}@all")

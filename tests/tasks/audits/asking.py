@@ -38,7 +38,7 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
     judged = JUDGE[name](asked, answered, scored, *dated, untrained, floor,
                          traced, referred, config)  # fmt: skip
     tables = judged["values"].read(), judged["findings"].read()
-    assert not unnamed(name, tables[1].to_pylist(), asked["skipped"].read().to_pylist())
+    assert not unnamed(name, tables[1].to_pylist())
     return asked, answered, scored, judged, tables
 
 
@@ -64,15 +64,13 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
     rows, found = probe.judged(given, config)
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
-    assert not unnamed(name, found, given.skipped)
+    assert not unnamed(name, found)
     return rows, made
 
 
-def unnamed(audit, findings, skipped):
-    """The metrics of findings that no policy could name, though they are no controls, nor say how
-    much was not asked."""
-    counted = {row["part"] for row in skipped if row["count"] is not None}
-    return {row["metric"] for row in findings if not row["control"]} - {*METRICS[audit], *counted}
+def unnamed(audit, findings):
+    """The metrics of findings that no policy could name, though they are no controls."""
+    return {row["metric"] for row in findings if not row["control"]} - {*METRICS[audit]}
 
 
 def written(path, rows):

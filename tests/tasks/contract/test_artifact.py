@@ -150,13 +150,16 @@ def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, mo
     """Gigabytes, that a command names to several."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"1")
-    os.utime(path, ns=(0, 10**18))  # not changed just now
+    os.utime(path, ns=(0, 10**18))
+    monkeypatch.setattr(artifact, "_TICK", 0)  # as if it was not changed just now
     read = []
     real = artifact.file_digest
     monkeypatch.setattr(artifact, "file_digest", lambda path: read.append(path) or real(path))
     first, again = (external(tmp_path, "checkpoint") for _ in range(2))
     assert first.content == again.content and read == [path]
-    path.write_bytes(b"2")
+    (tmp_path / "other.bin").write_bytes(b"2")  # as unpacked: of the same size and time
+    os.utime(tmp_path / "other.bin", ns=(0, 10**18))
+    (tmp_path / "other.bin").replace(path)
     assert external(tmp_path, "checkpoint").content != first.content and read == [path, path]
 
 

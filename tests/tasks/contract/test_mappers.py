@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,20 +127,29 @@ def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
         assert process != os.getpid()
 
 
-def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch):
-    """A pool tells each part that was waiting that its worker died: also one that was given up."""
+@pytest.mark.parametrize("where", ["waits for a part", "works on what a part gave"])
+def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch, where):
+    """A pool tells each part that waits of a worker that died; not what was given up before. Here
+    it comes late to hear that nobody wants it any more."""
     heard = []
     monkeypatch.setattr(threading, "excepthook", heard.append)
+    shutdown = ProcessPoolExecutor.shutdown
+
+    def late(pool, **how):
+        for worker in list(pool._processes.values()):
+            worker.join(0.2)  # none ends by itself
+        shutdown(pool, **how)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "shutdown", late)
     with pytest.raises(KeyboardInterrupt), Processes(2) as mapper:
         results = mapper(stay, [(number,) for number in range(40)], ONE)
         assert next(results) == 0
-        try:
+        if where == "waits for a part":
             results.throw(KeyboardInterrupt)
-        finally:  # here, as they may be gone before it is said that the pool ends
-            for worker in multiprocessing.active_children():
-                worker.kill()
-                worker.join()
+        results.close()
+        raise KeyboardInterrupt
     assert not heard
+    assert not [worker for worker in multiprocessing.active_children() if worker.is_alive()]
 
 
 def test_workers_that_die_between_two_calls_cost_one_try():

@@ -93,8 +93,9 @@ def test_what_is_the_same_in_both_corrects_no_p(session):
     """A baseline hangs on no checkpoint: with twice as many of them as little would be found."""
     share, _, baseline = compared([told(Told(ones=4)), told(Told(ones=12))], [(0, 1)])
     (same,) = baseline.changes
-    assert (same["value"], same["p"], same["p_corrected"]) == (0.0, None, None)
-    assert same["n"] == 40
+    assert (same["value"], same["p"], same["p_corrected"]) == (0.0, 1.0, 1.0)
+    assert same["n"] == 40 and same["same"] and not share.changes[0]["same"]
+    assert "on one side" not in same["method"]
     assert 0 < share.changes[0]["p_corrected"] == share.changes[0]["p"] < 0.05
 
 
@@ -191,7 +192,7 @@ def test_a_p_is_never_zero_however_small():
 def test_what_rounding_leaves_is_no_difference_and_has_no_p():
     first = {k: Unit(str(k), 0.3) for k in range(60)}
     found = paired(first, {**first, 7: Unit("7", 0.1 + 0.2)}, "score")
-    assert (found["value"], found["p"]) == (0.0, None)
+    assert (found["value"], found["p"], found["same"]) == (0.0, 1.0, True)
 
 
 def test_units_of_other_weights_are_no_pairs():
@@ -244,28 +245,43 @@ def test_areas_under_curves_are_compared_as_delong_does():
     scores = [shared + rng.normal(size=m + n) + shift * member for shift in (0.2, 0.8)]
     ranked = [np.array([[(x > y) + (x == y) / 2 for y in s[m:]] for x in s[:m]]) for s in scores]
     by_member, by_other = (ranked[1].mean(axis) - ranked[0].mean(axis) for axis in (1, 0))
-    error = (by_member.var(ddof=1) / m + by_other.var(ddof=1) / n) ** 0.5
+    parts = by_member.var(ddof=1) / m, by_other.var(ddof=1) / n
     first, second = (areas(s, member) for s in scores)
-    assert np.mean([unit.value for unit in first.values()]) == pytest.approx(ranked[0].mean())
-    # Of a member that is above more of the others than most the area hangs on, by its share of all.
-    more = ranked[0].mean(1) - ranked[0].mean()
-    assert [first[i].value - ranked[0].mean() for i in range(m)] == pytest.approx(
-        (m + n) / m * more
-    )
+    assert [first[i].value for i in range(m)] == pytest.approx(ranked[0].mean(1))
     found = paired(first, second, AREA)
     assert found["value"] == pytest.approx(ranked[1].mean() - ranked[0].mean())
-    half = (found["high"] - found["low"]) / 2
-    assert half == pytest.approx(stats.t.ppf(0.975, m + n - 1) * error, rel=0.01)
-    assert found["n"] == m + n and found["p"] < 0.05
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (m - 1) + parts[1] ** 2 / (n - 1))
+    half = stats.t.ppf(0.975, freedom) * sum(parts) ** 0.5
+    assert (found["high"] - found["low"]) / 2 == pytest.approx(half)
+    assert found["n"] == m + n and found["p"] < 0.05 and not found["same"]
+    assert paired(first, first, AREA)["same"]
     # Among others each counts otherwise, and among its own kind alone there is no area.
     fewer = areas(np.where(np.arange(m + n) == 3, np.nan, scores[1]), member)
     assert len(fewer) == m + n - 1 and paired(first, fewer, AREA) is None
     moved = areas(np.where(np.arange(m + n) == 4, np.nan, scores[0]), member)
     assert len(moved) == len(fewer) and paired(moved, fewer, AREA) is None
     assert areas(scores[0][:m], member[:m]) == {} == areas(scores[0][m:], member[m:])
+    turned = areas(scores[1], ~member)
+    assert paired(first, turned, AREA) is None
 
 
-@pytest.mark.parametrize(("m", "n"), [(30, 30), (40, 160)])
+def test_areas_of_few_show_what_they_can():
+    """One member tells no spread, two kinds that are each alike none either; and no end is beyond
+    what a difference of areas can be."""
+    others = np.arange(20.0)
+    one = [areas([at, *others], np.arange(21) < 1) for at in (-1.0, 30.0)]
+    found = paired(*one, AREA)
+    assert (found["value"], found["low"], found["p"]) == (1.0, None, None)
+    apart = [areas([1.0, 2.0, at, at], np.arange(4) < 2) for at in (9.0, 0.0)]
+    found = paired(*apart, AREA)
+    assert (found["value"], found["low"], found["p"]) == (1.0, None, None)
+    few = areas([0.0, 1, 2, 3, 4, 5, 6, 7], np.arange(8) < 4)
+    most = areas([5.5, 8, 9, 7, 4, 5, 6, 3], np.arange(8) < 4)
+    found = paired(few, most, AREA)
+    assert found["value"] == 0.9375 and found["high"] == 1.0 and found["smallest_effect"] <= 1
+
+
+@pytest.mark.parametrize(("m", "n"), [(30, 30), (40, 160), (32, 8), (10, 190), (100, 5)])
 def test_the_difference_of_two_areas_is_covered_as_often_as_is_said(m, n):
     rng = np.random.default_rng(3)
     member, covered = np.arange(m + n) < m, 0
@@ -273,4 +289,4 @@ def test_the_difference_of_two_areas_is_covered_as_often_as_is_said(m, n):
         shared = rng.normal(size=m + n) + 0.5 * member
         found = paired(*(areas(shared + rng.normal(size=m + n), member) for _ in range(2)), AREA)
         covered += found["low"] <= 0 <= found["high"]
-    assert 925 <= covered <= 972
+    assert 925 <= covered <= 980

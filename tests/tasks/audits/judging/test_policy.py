@@ -114,3 +114,28 @@ def test_unknown_names_are_refused_with_those_that_are_known(session):
             Gate(audit="bias", metric="m", **bounds)
     with pytest.raises(ValidationError, match="finite"):
         Gate(audit="bias", metric="m", lt=float("nan"))
+
+
+class CountedConfig(StageConfig):
+    """How many words were left out; less than none: nothing was measured."""
+
+    left_out: int = 0
+
+
+@stage(tables={"findings": FINDINGS})
+def counted(config: CountedConfig, work: Work) -> None:
+    rows = [finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
+    if config.left_out > 0:
+        rows.append(finding("weat", "words_left_out", config.left_out, **GIVEN))
+    work.table("findings").write(findings_table(rows))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "value", "verdict"),
+    [(0, 0.0, "pass"), (3, 3.0, "pass"), (4, 4.0, "fail"), (-1, None, "fail")],
+)
+def test_where_nothing_was_left_out_the_count_of_it_is_none(session, left_out, value, verdict):
+    config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "words_left_out", "le": 3}})
+    made = policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
+    (row,) = made["verdicts"].read().to_pylist()
+    assert (row["value"], row["verdict"]) == (value, verdict)
