@@ -30,8 +30,10 @@ from benchmarks.coverage_draws import (
 from benchmarks.scoring import passages
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import RESPONSES
+from tasks.audits.judging.comparison import paired
 from tasks.audits.judging.findings import evidence
 from tasks.audits.judging.measures import WHOLE, Measure, MeasuredConfig, Values, numbers
+from tasks.audits.judging.units import AREA, area_units
 from tasks.audits.methods.exposure import expected_exposure, null_spread
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.probes import (
@@ -76,9 +78,7 @@ def lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
         "associations": lambda: of_measures(
             associations.PROBE, associations.AssociationsConfig(), manual()
         ),
-        "membership": lambda: of_measures(
-            membership.PROBE, membership.MembershipConfig(), manual()
-        ),
+        "membership": of_membership,
         "extraction": of_extraction,
         "toxicity": of_toxicity,
     }
@@ -229,6 +229,43 @@ def scores(member: Floats, measure: Measure) -> Callable[[Floats, float], Floats
     if measure.unit == "share":
         return lambda z, mean: z
     return lambda z, mean: z + np.where(member, np.sqrt(2) * ndtri(mean), 0)
+
+
+def of_membership() -> Iterator[Line]:
+    """Its measures; and its areas under the curves of two models, compared."""
+    config = membership.MembershipConfig()
+    yield from of_measures(membership.PROBE, config, manual())
+    values = evidence(by_chance(membership.PROBE, config, manual())[0], {"measure": "loss"})
+    for kind in ("document", "passage"):
+        member = evidence(values, {"kind": kind})["member"].to_numpy(zero_copy_only=False)
+        yield of_areas(kind, member.astype(bool))
+
+
+def of_areas(kind: str, member: Floats) -> Line:
+    """Areas as far below and above one half, by scores that hang together by one half."""
+    from scipy.special import ndtri
+
+    n = len(member)
+    about = {"item": range(n), "cluster": map(str, range(n)), "member": member.tolist()}
+    rows = pa.table({name: list(each) for name, each in about.items()})
+
+    def both(z: Floats, mean: float) -> Floats:
+        shared, *own = z.reshape(n, 3).T
+        areas = (1 - mean) / 2, (1 + mean) / 2
+        return np.concatenate([shared + mine + 2 * ndtri(area) * member
+                               for mine, area in zip(own, areas, strict=True)])  # fmt: skip
+
+    def apart(values: Floats, seed: int) -> Estimate:
+        sides = (rows.append_column("value", pa.array(side)) for side in np.split(values, 2))
+        found = paired(*map(area_units, sides), AREA)
+        assert found is not None
+        known = {name: np.nan if found[name] is None else found[name]
+                 for name in ("value", "low", "high", "p", "smallest_effect")}  # fmt: skip
+        return Estimate(known["value"], known["low"], known["high"], n, n, 0, "", 0.0, known["p"],
+                        known["smallest_effect"])  # fmt: skip
+
+    return Line(("membership", "auc of two models", f"kind={kind}"), np.arange(n), 0.0, 0.0, both,
+                apart, numbers=3)  # fmt: skip
 
 
 # Extraction, toxicity ----------------------------------------------------------------------------
