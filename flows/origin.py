@@ -72,8 +72,8 @@ def resolve(store: Store, text: str) -> Subject:
     trained = [label for label in TRAINED if runs and label in runs[-1].stages]
     if not runs:
         raise UsageError(
-            f"{text}: no run of the store {store.uri} has trained a model yet; train one with: "
-            f"hallmark run"
+            f"{text}: no run of the store {store.uri} has trained a model yet; train one there, or "
+            f"name another store with --store"
         )
     if not trained:
         raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")

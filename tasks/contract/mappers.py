@@ -110,10 +110,11 @@ class Processes:
                 yield future.result()
         except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
             self._pool, self._died = None, True
-            raise
-        finally:
+            raise  # the pool tells it to all that wait, and chokes on what is cancelled meanwhile
+        except BaseException:
             for future in futures:
                 future.cancel()
+            raise
 
     def __enter__(self) -> Processes:
         return self

@@ -88,8 +88,8 @@ def test_wrong_usage(hallmark, arguments, code, words, monkeypatch):
         ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
         ("checkpoint/zzz", "holds no checkpoint 'checkpoint/zzz'"),
         ("checkpoint/0123456789abcdef", "no checkpoint 'checkpoint/0123456789ab"),
-        ("latest", "has trained a model yet; train one with: hallmark run"),
-        ("latest@all", "has trained a model yet; train one with: hallmark run"),
+        ("latest", "has trained a model yet; train one there, or"),
+        ("latest@all", "has trained a model yet; train one there, or"),
     ],
 )
 def test_a_checkpoint_that_is_not_there(hallmark, name, words):

@@ -22,6 +22,9 @@ Row = dict[str, Any]
 #: What rounding leaves of equal values is no difference.
 ROUNDING = 1e-12
 
+#: Fewer members, or others, tell too little of how far off an area is.
+FEW = 5
+
 #: Settings of a trace that decide no finding.
 NO_MATTER = ("places",)
 
@@ -204,10 +207,13 @@ def _areas_apart(pairs: Sequence[tuple[Unit, Unit]]) -> Estimate:
     DeLong & Clarke-Pearson 1988): members differ, and others do, of which there may be few (Welch
     1947)."""
     apart, member = _apart(pairs), np.array([one.member for one, _ in pairs])
-    value = apart[member].mean()  # and of the others as well
+    value, few = apart[member].mean(), min(member.sum(), (~member).sum())
     found = difference(apart[member], value - apart[~member], unit="pairs")
+    if few < FEW:
+        return replace(found, low=np.nan, high=np.nan, p=np.nan, smallest=np.nan,
+                       method=f"no interval: of one kind there are fewer than {FEW}")  # fmt: skip
     if np.isnan(found.low) and value:
-        return replace(found, p=np.nan, smallest=np.nan,
-                       method="no interval: those of a kind tell no spread")  # fmt: skip
+        return replace(found, p=2.0 ** (1 - few), smallest=np.nan,
+                       method=f"no interval: all moved alike; p of {few} pairs")  # fmt: skip
     return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0),
                    smallest=found.smallest if found.smallest <= 1 else np.nan)  # fmt: skip

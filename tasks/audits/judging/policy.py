@@ -62,8 +62,10 @@ class Gate(StageConfig):
 
     @model_validator(mode="after")
     def _one_bound(self) -> Gate:
-        if sum(getattr(self, name) is not None for name in SIGNS) != 1:
-            raise ValueError(f"needs one bound: {', '.join(SIGNS)}")
+        given = [name for name in SIGNS if getattr(self, name) is not None]
+        if len(given) != 1:
+            has = f"; it has {' and '.join(given)}" if given else ""
+            raise ValueError(f"needs one bound of {', '.join(SIGNS)}{has}")
         return self
 
     @property
@@ -116,8 +118,10 @@ def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> Non
         meant = own if gate.slice is None else [r for r in of_metric if r["slice"] == gate.slice]
         if not meant:
             where, why = unknown(gate, found)
-            none_left = gate.metric in LEFT_OUT.get(gate.audit, ()) and not of_metric
-            if none_left and not gate.slice and any(row["value"] is not None for row in found):
+            counts = LEFT_OUT.get(gate.audit, ())
+            measured = [row for row in found if row["value"] is not None]
+            asked = any(row["metric"] not in counts for row in measured)
+            if asked and not of_metric and gate.metric in counts and not gate.slice:
                 rows.append(judge(name, gate, {"slice": "", "value": 0.0} | dict.fromkeys(ENDS)))
                 continue
             # An audit that could not measure all it does has no rows of what hangs on that.
@@ -131,6 +135,8 @@ def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> Non
 def unknown(gate: Gate, found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """The setting by which a rule is about none of the findings, and why."""
     metrics = list(dict.fromkeys(row["metric"] for row in found))
+    if gate.metric not in metrics and gate.slice and gate.metric in LEFT_OUT.get(gate.audit, ()):
+        return "slice", f"{gate.metric} has no slice {gate.slice!r}; it has ''"
     if gate.metric not in metrics:
         return "metric", f"the audit {gate.audit} measures no {gate.metric!r}; it measures " \
                          f"{', '.join(metrics)}"  # fmt: skip

@@ -49,6 +49,12 @@ def die_once(number: int, folder: str) -> int:
     return number
 
 
+def die_at(number: int, at: int) -> int:
+    if number == at:
+        os._exit(1)
+    return number
+
+
 def stay(number: int) -> int:
     """Works on all but the first until it is killed."""
     if number:
@@ -150,6 +156,20 @@ def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch, 
         raise KeyboardInterrupt
     assert not heard
     assert not [worker for worker in multiprocessing.active_children() if worker.is_alive()]
+
+
+def test_where_a_worker_dies_all_that_wait_hear_it_and_nothing_stays(monkeypatch):
+    """The pool tells thousands, one after the other."""
+    heard = []
+    monkeypatch.setattr(threading, "excepthook", heard.append)
+    with Processes(2) as mapper:
+        with pytest.raises(BrokenExecutor):
+            list(mapper(die_at, [(number, 300) for number in range(20_000)], ONE))
+        for worker in multiprocessing.active_children():
+            worker.join(30)
+            assert not worker.is_alive()
+        assert list(mapper(die_at, [(1, 0), (2, 0)], ONE)) == [1, 2]
+    assert not heard
 
 
 def test_workers_that_die_between_two_calls_cost_one_try():

@@ -266,19 +266,22 @@ def test_areas_under_curves_are_compared_as_delong_does():
 
 
 def test_areas_of_few_show_what_they_can():
-    """One member tells no spread, two kinds that are each alike none either; and no end is beyond
-    what a difference of areas can be."""
-    others = np.arange(20.0)
-    one = [areas([at, *others], np.arange(21) < 1) for at in (-1.0, 30.0)]
-    found = paired(*one, AREA)
-    assert (found["value"], found["low"], found["p"]) == (1.0, None, None)
-    apart = [areas([1.0, 2.0, at, at], np.arange(4) < 2) for at in (9.0, 0.0)]
+    """Four members tell too little; where all moved alike there is no spread, and the fewer of the
+    two kinds say how sure that is; and no end is beyond what a difference of areas can be."""
+    others, member = np.arange(20.0), np.arange(24) < 4
+    four = [areas([*at, *others], member) for at in ([-1.0, 3, 0, 1], [30.0, 9, 14, 5])]
+    found = paired(*four, AREA)
+    assert (
+        found["value"] > 0.5 and (found["low"], found["p"], found["smallest_effect"]) == (None,) * 3
+    )
+    assert "fewer than 5" in found["method"]
+    apart = [areas([at] * 6 + [1.0] * 9, np.arange(15) < 6) for at in (0.0, 2.0)]
     found = paired(*apart, AREA)
-    assert (found["value"], found["low"], found["p"]) == (1.0, None, None)
-    few = areas([0.0, 1, 2, 3, 4, 5, 6, 7], np.arange(8) < 4)
-    most = areas([5.5, 8, 9, 7, 4, 5, 6, 3], np.arange(8) < 4)
-    found = paired(few, most, AREA)
-    assert found["value"] == 0.9375 and found["high"] == 1.0 and found["smallest_effect"] <= 1
+    assert (found["value"], found["low"], found["p"]) == (1.0, None, 2**-5)
+    most = [areas([*at, 5.0, 6, 7, 8, 9], np.arange(10) < 5)
+            for at in ([0.0, 1, 2, 3, 4], [7.5, 20, 21, 22, 23])]  # fmt: skip
+    found = paired(*most, AREA)
+    assert found["high"] == 1.0 > found["value"] and (found["smallest_effect"] or 0) <= 1
 
 
 @pytest.mark.parametrize(("m", "n"), [(30, 30), (40, 160), (32, 8), (10, 190), (100, 5)])

@@ -110,16 +110,19 @@ def test_unknown_names_are_refused_with_those_that_are_known(session):
     with pytest.raises(ValidationError, match="must be one of capability"):
         Gate(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
-        with pytest.raises(ValidationError, match="needs one bound"):
+        said = "needs one bound of lt, le, gt, ge" + ("; it has lt and gt" if bounds else "")
+        with pytest.raises(ValidationError, match=said):
             Gate(audit="bias", metric="m", **bounds)
     with pytest.raises(ValidationError, match="finite"):
         Gate(audit="bias", metric="m", lt=float("nan"))
 
 
 class CountedConfig(StageConfig):
-    """How many words were left out; less than none: nothing was measured."""
+    """How many words were left out; less than none: nothing was measured. Whether other counts
+    are told."""
 
     left_out: int = 0
+    others: bool = False
 
 
 @stage(tables={"findings": FINDINGS})
@@ -127,6 +130,8 @@ def counted(config: CountedConfig, work: Work) -> None:
     rows = [finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
     if config.left_out > 0:
         rows.append(finding("weat", "words_left_out", config.left_out, **GIVEN))
+    if config.others:
+        rows.append(finding("honest", "repeated_templates", 2, **GIVEN))
     work.table("findings").write(findings_table(rows))
 
 
@@ -139,3 +144,14 @@ def test_where_nothing_was_left_out_the_count_of_it_is_none(session, left_out, v
     made = policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
     (row,) = made["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (value, verdict)
+    if not left_out:
+        part = config.rules["r"].model_copy(update={"slice": "x"})
+        with pytest.raises(UsageError, match=r"rules\.r\.slice: words_left_out has no slice 'x'"):
+            policy({"weat": counted(CountedConfig())}, PolicyConfig(rules={"r": part}))
+
+
+def test_a_count_says_nothing_of_another_where_nothing_was_asked(session):
+    config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "templates_left_out", "le": 0}})
+    made = policy({"honest": counted(CountedConfig(left_out=-1, others=True))}, config)
+    (row,) = made["verdicts"].read().to_pylist()
+    assert (row["value"], row["verdict"]) == (None, "fail")
