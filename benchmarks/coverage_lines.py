@@ -264,7 +264,7 @@ def of_areas(kind: str, member: Floats) -> Line:
         return Estimate(known["value"], known["low"], known["high"], n, n, 0, "", 0.0, known["p"],
                         known["smallest_effect"])  # fmt: skip
 
-    return Line(("membership", "auc of two models", f"kind={kind}"), np.arange(n), 0.0, 0.0, both,
+    return Line(("membership", "auc_of_two_models", f"kind={kind}"), np.arange(n), 0.0, 0.0, both,
                 apart, numbers=3)  # fmt: skip
 
 

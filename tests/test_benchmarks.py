@@ -213,9 +213,10 @@ def test_an_effect_on_a_share_is_drawn_to_the_side_where_it_is_the_harder_to_fin
 
 
 def test_coverage_is_a_table_of_findings(inside):
-    _, *rows, last = inside("coverage", "--quick", "--only", "membership")[:5]
-    about = ("auc kind=document", "auc kind=passage", "true_positives_at_0.01 kind=document")
-    assert [" ".join(row.split()[1:3]) for row in rows] == [*about] and last.startswith("3 lines; ")
+    _, *rows, last = inside("coverage", "--quick", "--only", "membership")[:7]
+    about = ("auc kind=document", "auc kind=passage", "true_positives_at_0.01 kind=document",
+             "auc_of_two_models kind=document", "auc_of_two_models kind=passage")  # fmt: skip
+    assert [" ".join(row.split()[1:3]) for row in rows] == [*about] and last.startswith("5 lines; ")
     assert rows[0].split()[3:5] == ["400", "400"] and float(rows[0].split()[5].rstrip("%")) > 80
 
 
