@@ -154,7 +154,10 @@ def paired(
     if not both or first is None or second is None:
         return None
     pairs = [(first[item], second[item]) for item in both]
-    alike = all(one[3:] == other[3:] for one, other in pairs)
+    alike = all(
+        (one.draws, one.weight, one.member) == (other.draws, other.weight, other.member)
+        for one, other in pairs
+    )
     if not alike:
         return None
     if pairs[0][0].member is None:

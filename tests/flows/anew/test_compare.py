@@ -1,6 +1,9 @@
 """Findings of checkpoints side by side, in pairs of what they were asked alike."""
 
 import io
+import re
+import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -152,3 +155,15 @@ def _without(run):
     bare = copy(run)
     bare.record = run.record | {"stages": []}
     return bare
+
+
+def test_a_broken_policy_says_how_its_rows_are_found_from_anywhere(apart, both, tmp_path):
+    """The command that it prints, as a shell reads it, from where no store is named."""
+    rule = 'policy.rules.r={audit="toxicity", metric="toxicity_probability", lt=-1.0}'
+    elsewhere = replace(apart, store=tmp_path / "a store")
+    asked = ("audit", both[0], "--only", "toxicity", "--set", rule, "--store", str(apart.store))
+    said = elsewhere(*asked, code=3).stderr
+    program, *command = shlex.split(re.search("; (hallmark trace .*) shows the rows", said)[1])
+    assert program == "hallmark" and command[-2:] == ["--store", str(apart.store)]
+    assert "toxicity_probability[" in command[2]
+    assert "toxicity_probability" in elsewhere(*command).stdout
