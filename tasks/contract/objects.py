@@ -4,13 +4,15 @@ objects of a folder are read as its files."""
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -18,6 +20,15 @@ from obstore.store import from_url
 
 from tasks.contract.errors import HallmarkError, UsageError
 from tasks.contract.fingerprint import file_digest, sha256
+
+Result = TypeVar("Result")
+
+#: Times that a request to a remote store is sent, and seconds before the second time, which double.
+SENT = 6
+PAUSE = 0.1
+
+#: How the client says that it repeated a request as often as it may.
+_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
 
 class Objects:
@@ -74,6 +85,25 @@ class Objects:
                     raise OSError(code, os.strerror(code), self.uri) from error
             raise self._unusable(error) from error
 
+    def _send(self, request: Callable[[], Result]) -> Result:
+        """Perform one request, and repeat it where its reply was lost or cut off.
+
+        The client repeats most requests itself, but not those that create or delete, and none whose
+        reply breaks off in its body. Each may be repeated here: it finds what the first one did.
+        """
+        for sent in range(1, SENT):
+            try:
+                with self.asking():
+                    return request()
+            except HallmarkError as error:
+                cause = error.__cause__
+                repeats = isinstance(cause, obstore.exceptions.GenericError)
+                if self.root is not None or not repeats or _EXHAUSTED.search(str(cause)):
+                    raise
+            time.sleep(PAUSE * 2 ** (sent - 1))
+        with self.asking():
+            return request()
+
     def _unusable(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
@@ -90,40 +120,83 @@ class Objects:
             except OSError as error:
                 raise self._unusable(error) from error
         try:
-            with self.asking():
-                return bytes(obstore.get(self._objects, key).bytes())
+            return self._send(lambda: bytes(obstore.get(self._objects, key).bytes()))
         except FileNotFoundError:
             return None
 
     def put(self, key: str, data: bytes | Path) -> None:
         """Create or replace an object, atomically; of a Path its content."""
-        with self.asking():
-            obstore.put(self._objects, key, data)
+
+        def send() -> None:
+            try:
+                obstore.put(self._objects, key, data)
+            except (FileNotFoundError, obstore.exceptions.GenericError):
+                # A file goes up in pieces. Where the reply to the last request was lost, the object
+                # is whole, and a server may have forgotten the upload by the time it is repeated.
+                if self.root is not None or self._digest(key) != _digest_of(data):
+                    raise
+
+        self._send(send)
+
+    def _digest(self, key: str) -> str | None:
+        """SHA-256 of a remote object, None where there is none."""
+
+        def send() -> str:
+            digest = hashlib.sha256()
+            for chunk in obstore.get(self._objects, key).stream():
+                digest.update(chunk)
+            return digest.hexdigest()
+
+        try:
+            return self._send(send)
+        except FileNotFoundError:
+            return None
 
     def create(self, key: str, data: bytes) -> bool:
-        """Create an object only if it is absent, atomically; False if it was there."""
+        """Create an object only if it is absent, atomically.
+
+        Args:
+            key: Name of the object.
+            data: Its content, which no other writer may have: it holds something drawn at random.
+
+        Returns:
+            Whether the object is the caller's. That it exists already does not show that another
+            writer was first: the reply to an earlier attempt may have been lost, or a server in
+            between may have sent the request twice. So the object is read and compared.
+        """
         try:
-            with self.asking():
-                obstore.put(self._objects, key, data, mode="create")
+            self._send(lambda: obstore.put(self._objects, key, data, mode="create"))
         except AlreadyExistsError:
-            return False
+            return self.get(key) == data
+        except HallmarkError:  # no reply arrived at all
+            if self.get(key) == data:
+                return True
+            raise
         return True
 
     def delete(self, keys: list[str]) -> None:
-        with self.asking():
-            obstore.delete(self._objects, keys)
+        self._send(lambda: obstore.delete(self._objects, keys))
 
     def children(self, prefix: str) -> list[str]:
         """Names of the "folders" right below a prefix, sorted."""
-        with self.asking():
-            found = obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
-        return sorted(key.rsplit("/", 1)[-1] for key in found)
+
+        def send() -> list[str]:
+            return obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
+
+        return sorted(key.rsplit("/", 1)[-1] for key in self._send(send))
 
     def below(self, prefix: str) -> list[str]:
         """Keys of all objects below a prefix, sorted."""
-        with self.asking():
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Sizes in bytes of all objects below a prefix, by key."""
+
+        def send() -> dict[str, int]:
             pages = obstore.list(self._objects, prefix)
-            return sorted(found["path"] for page in pages for found in page)
+            return {found["path"]: found["size"] for page in pages for found in page}
+
+        return self._send(send)
 
     def fetch(self, key: str, entry: dict[str, Any]) -> Path:
         """A local path of an object; remote objects are copied once, checked by SHA-256."""
@@ -133,10 +206,15 @@ class Objects:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+
+                def receive() -> None:
+                    file.seek(0)
+                    file.truncate()
+                    for chunk in obstore.get(self._objects, key).stream():
+                        file.write(chunk)
+
                 try:
-                    with self.asking():
-                        for chunk in obstore.get(self._objects, key).stream():
-                            file.write(chunk)
+                    self._send(receive)
                 except FileNotFoundError:
                     os.unlink(file.name)
                     return path  # which does not exist
@@ -145,3 +223,7 @@ class Objects:
                 raise HallmarkError(f"{self.uri}/{key} does not have the SHA-256 of its manifest")
             os.replace(file.name, path)
         return path
+
+
+def _digest_of(data: bytes | Path) -> str:
+    return file_digest(data) if isinstance(data, Path) else sha256(data)
