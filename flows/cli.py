@@ -51,6 +51,8 @@ COMMANDS = {
     "read it.",
     "batch": "Show which documents, and which characters of them, a training step saw.",
     "replay": "Run again from run.json into a fresh store and compare every hash.",
+    "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with the "
+    "manifest.",
     "settings": "List every setting of a config, with its default, what it may be and what it "
     "means.",
     "tables": "List every table of every stage: its columns with type, unit, kind and meaning.",

@@ -261,7 +261,7 @@ def pipeline(
         if audited(until):
             check_held_out(Table(tuple(whole(earlier, corpus)), "documents"))
         trained = train(run.config, corpus, begun, earlier)
-        checkpoint = run.checkpoints(trained["pretrain"])[-1]
+        checkpoint = run.last_checkpoint(trained["pretrain"])
         corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
         names = [name for name in up_to(until) if name in only]
         examine(run.config, checkpoint, names, corpus, trained["pretrain"], earlier)
@@ -299,7 +299,7 @@ def pretrain(
         begun = begun_from(run, start)
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
-        train(run.config, corpus, begun, earlier)
+        run.last_checkpoint(train(run.config, corpus, begun, earlier)["pretrain"])
     return run.id
 
 
@@ -365,5 +365,5 @@ def finetune(
         base = subject.checkpoint
         tuned = finetune_model(base, run.config.finetune)
         known = base if base.store else None  # a folder is no part of a store
-        task_card(tuned, run.checkpoints(tuned)[-1], known, run.config.task_card)
+        task_card(tuned, run.last_checkpoint(tuned), known, run.config.task_card)
     return run.id

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract import Artifact, HallmarkError, Store, UsageError
+from tasks.contract import Artifact, HallmarkError, Store, UsageError, current_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,6 +193,16 @@ class Run:
         pretrained = pretrained or self["pretrain"]
         names = pretrained["checkpoints"].read(["artifact"])["artifact"].to_pylist()
         return [find_artifact(self.store, name) for name in names]
+
+    def last_checkpoint(self, pretrained: Artifact) -> Artifact:
+        """The last checkpoint of a training that this session ran or found in the store.
+
+        Checks that the files of all its checkpoints are there: each is an artifact of its own,
+        which the training only names.
+        """
+        checkpoints = self.checkpoints(pretrained)
+        current_session().check_files(checkpoints)
+        return checkpoints[-1]
 
     def controls(self) -> tuple[int, list[str]]:
         """How many controls its audits carry, and the label of the audit for each that failed."""

@@ -60,7 +60,7 @@ def world(config: dict[str, Any], store: str) -> str:
         tokenizer = train_tokenizer([text], None, settings.train_tokenizer)
         packed = pack([text], tokenizer, settings.pack)
         pretrained = pretrain(packed, tokenizer, [text], None, None, settings.pretrain)
-        checkpoint = run.checkpoints(pretrained)[-1]
+        checkpoint = run.last_checkpoint(pretrained)
         sample = examined(settings, checkpoint, text)
         whole = examined(whole_of(settings), checkpoint, text, WHOLE)
         judged = judge_candidates(sample, whole, pretrained, packed, NoConfig())
@@ -75,7 +75,7 @@ def world(config: dict[str, Any], store: str) -> str:
                 again = pretrain.named(f"{arm}_pretrain")(
                     rest, tokenizer, [text], None, None, settings.pretrain
                 )
-                seen = examined(settings, run.checkpoints(again)[-1], text, f"{arm}_")
+                seen = examined(settings, run.last_checkpoint(again), text, f"{arm}_")
                 judge_candidates.named(f"{arm}_verdicts")(seen, seen, again, packed, NoConfig())
     return run.id
 

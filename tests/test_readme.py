@@ -18,6 +18,7 @@ LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.spli
 COMMANDS = (
     "run", "audit", "finetune", "status", "report", "trace", "purge", "batch", "replay", "serve",
     "settings", "tables", "doctor", "generate", "compare", "mitigate", "study", "prove", "runs",
+    "verify",
 )  # fmt: skip
 
 

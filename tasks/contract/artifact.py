@@ -46,13 +46,43 @@ class Place:
             path = Path(self.folder) / entry["name"]
         else:
             path = self.store.fetch(f"{self.folder}/{entry['path']}", entry)
-        size = path.stat().st_size if path.exists() else None
+        self._check_size(path, path.stat().st_size if path.exists() else None, entry)
+        return path
+
+    def check_sizes(self, entries: Sequence[Entry]) -> None:
+        """Raise HallmarkError unless each of these files is in the store with its recorded size.
+
+        Reads no content. Of a remote store one listing is asked for, and copies that were fetched
+        do not count.
+        """
+        if self.store is None or self.store.root is not None:
+            for entry in entries:
+                self.fetch(entry)
+        elif entries:
+            sizes = self.store.sizes(self.folder)
+            for entry in entries:
+                key = f"{self.folder}/{entry['path']}"
+                self._check_size(f"{self.store.uri}/{key}", sizes.get(key), entry)
+
+    def verify(self, entry: Entry) -> None:
+        """Read a file where it is stored; raise HallmarkError unless it has size and SHA-256 of the
+        manifest. Of a remote store the object is read, not a copy that was fetched."""
+        if self.store is None or self.store.root is not None:
+            path: Path | str = self.fetch(entry)
+            digest = file_digest(Path(path))
+        else:
+            self.check_sizes([entry])
+            key = f"{self.folder}/{entry['path']}"
+            path, digest = f"{self.store.uri}/{key}", self.store.digest(key) or ""
+        if digest != entry["sha256"]:
+            raise self.damaged(path, UNLIKE)
+
+    def _check_size(self, path: Path | str, size: int | None, entry: Entry) -> None:
         if size != entry["size"]:
             found = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
             raise self.damaged(path, found)
-        return path
 
-    def damaged(self, path: Path, how: str) -> HallmarkError:
+    def damaged(self, path: Path | str, how: str) -> HallmarkError:
         return HallmarkError(
             f"artifact {self.name} is damaged: {path} {how}; remove the artifact's folder "
             f"and run again to rebuild it"
@@ -344,9 +374,7 @@ class Artifact:
     def verify(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
         for entry in self.entries():
-            path = self.place.fetch(entry)
-            if file_digest(path) != entry["sha256"]:
-                raise self.place.damaged(path, UNLIKE)
+            self.place.verify(entry)
 
 
 UNLIKE = "does not have the SHA-256 of its manifest"

@@ -133,12 +133,12 @@ class Objects:
             except (FileNotFoundError, obstore.exceptions.GenericError):
                 # A file goes up in pieces. Where the reply to the last request was lost, the object
                 # is whole, and a server may have forgotten the upload by the time it is repeated.
-                if self.root is not None or self._digest(key) != _digest_of(data):
+                if self.root is not None or self.digest(key) != _digest_of(data):
                     raise
 
         self._send(send)
 
-    def _digest(self, key: str) -> str | None:
+    def digest(self, key: str) -> str | None:
         """SHA-256 of a remote object, None where there is none."""
 
         def send() -> str:
@@ -181,7 +181,7 @@ class Objects:
         """Names of the "folders" right below a prefix, sorted."""
 
         def send() -> list[str]:
-            return obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]
+            return [*obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]]
 
         return sorted(key.rsplit("/", 1)[-1] for key in self._send(send))
 

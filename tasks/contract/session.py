@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -131,6 +131,22 @@ class Session:
     #: Called with (stage, inputs, config) in place of running a stage; what it returns is handed on
     #: as the stage's artifact. A forecast sees each call this way.
     plan: Callable[[Any, Sequence[Any], Any], Any] | None = None
+    #: Store, artifact and path of the files whose presence and size were checked.
+    checked: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+
+    def check_files(self, artifacts: Iterable[Artifact]) -> None:
+        """Raise HallmarkError unless all files of stored artifacts are there with their size.
+
+        A manifest may outlive its files, and what is served from the store is not read. Each file
+        is looked at once in a session.
+        """
+        for artifact in artifacts:
+            if artifact.store is None:  # a folder of the user, which has no manifest
+                continue
+            place = artifact.store.uri, artifact.folder
+            entries = [e for e in artifact.entries() if (*place, e["path"]) not in self.checked]
+            artifact.place.check_sizes(entries)
+            self.checked.update((*place, entry["path"]) for entry in entries)
 
 
 class Finished(Exception):

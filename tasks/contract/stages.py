@@ -235,7 +235,19 @@ class Call:
         return fingerprint({**self.parts, "config": self.stage.goes_on(self.config)})
 
     def find(self) -> Artifact | None:
-        return self.session.store.find(self.stage.name, self.fingerprint)
+        """The stored output, if any.
+
+        Raises:
+            HallmarkError: A file of the output, or of an input from which it was made, is missing
+                from the store or has another size.
+        """
+        found = self.session.store.find(self.stage.name, self.fingerprint)
+        if found is not None:
+            try:
+                self.session.check_files([*artifacts_of(self.arguments.values()), found])
+            except HallmarkError as error:
+                raise HallmarkError(f"stage {self.label}: {error}") from error
+        return found
 
     def run(self, progress: Callable[[int, int, str], None] | None = None) -> tuple[Artifact, bool]:
         """The artifact, and whether it was there already."""

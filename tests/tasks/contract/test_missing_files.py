@@ -1,0 +1,93 @@
+"""A stage whose stored output lacks files is not served from the store."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tasks.contract import HallmarkError, Session, Store, open_session
+from tests.tasks.contract.stages import (
+    FOUR_PARTS,
+    CountConfig,
+    MakeConfig,
+    count,
+    double,
+    keep_number,
+    make,
+)
+
+#: The beginning of a file's name, by what it holds.
+FILES = {"table": "documents/", "telemetry": "telemetry", "file": "number.txt"}
+
+
+def remove(path):
+    path.unlink()
+
+
+def shorten(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+@pytest.mark.parametrize("damage", [remove, shorten, lengthen])
+@pytest.mark.parametrize("place", ["table", "telemetry", "file"])
+def test_a_damaged_file_of_a_stored_output_is_named(session, damage, place):
+    stage, config = (keep_number, CountConfig()) if place == "file" else (make, FOUR_PARTS)
+    made = stage(config)
+    entries = {entry["name"]: entry for entry in made.entries()}
+    name = max(name for name in entries if name.startswith(FILES[place]))
+    entry = entries[name]
+    damage(made.place.fetch(entry))
+    with (
+        open_session(Session(session.store)),
+        pytest.raises(HallmarkError, match=rf"artifact {made.name} is damaged: .*{entry['name']} "),
+    ):
+        stage(config)
+
+
+def test_an_input_that_is_of_no_stage_of_this_run_is_checked_too(session):
+    """A checkpoint, for instance, is an artifact beside that of the training."""
+    number = keep_number(CountConfig())
+    double(number, CountConfig())
+    number.path("number.txt").unlink()
+    with (
+        open_session(Session(session.store)),
+        pytest.raises(HallmarkError, match=r"number\.txt is missing; remove the artifact's folder"),
+    ):
+        double(number, CountConfig())
+
+
+def test_an_input_that_is_read_in_part_is_checked_in_part(session):
+    """What a stage does not read may be gone where it is alone asked for."""
+    made = make(FOUR_PARTS)
+    count(made["documents"], CountConfig())
+    kept = replace(made, manifest={**made.manifest, "tables": {}})
+    with open_session(Session(session.store)) as again:
+        again.check_files([kept, made])
+        made["documents"].parts[0].path.unlink()
+        again.check_files([made])  # checked already in this session
+    with open_session(Session(session.store)) as again:
+        again.check_files([kept])
+        with pytest.raises(HallmarkError, match="is missing"):
+            again.check_files([made])
+
+
+def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_path):
+    store = Store("s3://hallmark/missing", tmp_path)
+    config = MakeConfig(documents=7)
+    with open_session(Session(store)):
+        made = make(config)
+        assert made["documents"].read().num_rows == 7
+    key = f"missing/{made.folder}/{made['documents'].parts[0].entry['path']}"
+    bucket.delete_object(Bucket="hallmark", Key=key)
+    with (
+        open_session(Session(store)),
+        pytest.raises(HallmarkError, match=rf"damaged: s3://hallmark/{key} is missing"),
+    ):
+        make(config)
+    bucket.put_object(Bucket="hallmark", Key=key, Body=b"x")
+    with open_session(Session(store)), pytest.raises(HallmarkError, match="has 1 bytes instead of"):
+        make(config)
