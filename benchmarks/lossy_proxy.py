@@ -20,6 +20,7 @@ from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 Fault = Literal["lost", "reset", "delay", "duplicate", "truncate"]
+Kind = tuple[str, str]  # operation and object type
 
 #: Seconds that a reply is held back by the fault "delay".
 DELAY = 1.0
@@ -47,7 +48,7 @@ class Request:
     attempt: int
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def kind(self) -> Kind:
         return self.operation, self.object_type
 
 
@@ -64,8 +65,8 @@ class LossyProxy:
         self.upstream = urlsplit(upstream).netloc
         self.choose_fault = choose_fault
         #: Requests by kind, and faults by kind and fault.
-        self.requests: Counter[tuple[str, str]] = Counter()
-        self.faults: Counter[tuple[tuple[str, str], Fault]] = Counter()
+        self.requests: Counter[Kind] = Counter()
+        self.faults: Counter[tuple[Kind, Fault]] = Counter()
         self._attempts: Counter[tuple[str, str, bool]] = Counter()
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -161,7 +162,7 @@ class LossyProxy:
         return Handler
 
 
-def classify(method: str, key: str, conditional: bool) -> tuple[str, str]:
+def classify(method: str, key: str, conditional: bool) -> Kind:
     """The operation and the object type of a request to an S3 server."""
     parts = urlsplit(key)
     query = parse_qs(parts.query, keep_blank_values=True)
