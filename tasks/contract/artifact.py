@@ -69,11 +69,12 @@ class Place:
         manifest. Of a remote store the object is read, not a copy that was fetched."""
         if self.store is None or self.store.root is not None:
             path: Path | str = self.fetch(entry)
-            digest = file_digest(Path(path))
+            digest: str | None = file_digest(Path(path))
         else:
-            self.check_sizes([entry])
             key = f"{self.folder}/{entry['path']}"
-            path, digest = f"{self.store.uri}/{key}", self.store.digest(key) or ""
+            path, digest = f"{self.store.uri}/{key}", self.store.digest(key)
+            if digest is None:
+                self._check_size(path, None, entry)
         if digest != entry["sha256"]:
             raise self.damaged(path, UNLIKE)
 

@@ -91,3 +91,19 @@ def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_p
     bucket.put_object(Bucket="hallmark", Key=key, Body=b"x")
     with open_session(Session(store)), pytest.raises(HallmarkError, match="has 1 bytes instead of"):
         make(config)
+
+
+def test_verifying_reads_the_objects_not_their_copies(bucket, tmp_path):
+    store = Store("s3://hallmark/verified", tmp_path)
+    with open_session(Session(store)):
+        made = make(MakeConfig(documents=7))
+    made["documents"].read()
+    made.verify()
+    entry = made["documents"].parts[0].entry
+    key = f"verified/{made.folder}/{entry['path']}"
+    bucket.put_object(Bucket="hallmark", Key=key, Body=bytes(entry["size"]))
+    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+        made.verify()
+    bucket.delete_object(Bucket="hallmark", Key=key)
+    with pytest.raises(HallmarkError, match=rf"s3://hallmark/{key} is missing"):
+        made.verify()
