@@ -376,9 +376,27 @@ def numbers(values: pa.Table, name: str) -> np.ndarray:
 
 
 def preferred(first: ArrayLike, second: ArrayLike) -> np.ndarray:
-    """1 where the first is the larger, 0 where not, equal ones among them; NaN where either is."""
+    """Compare two values of each item; ties count one half.
+
+    Returns:
+        1 where the first is the larger, 0 where the second is, 0.5 where they are equal; NaN where
+        either is NaN.
+    """
     difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
-    return np.where(np.isnan(difference), np.nan, (difference > 0).astype(np.float64))
+    return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)
+
+
+def null_of_ties(preference: ArrayLike, null: ArrayLike) -> np.ndarray:
+    """Set the null value of tied items to one half.
+
+    A tie is no preference, whatever the lengths of the two texts are, so it counts one half in the
+    null value as it does in the share.
+
+    Args:
+        preference: What ``preferred`` gives.
+        null: The null value of each item where it is decided.
+    """
+    return np.where(np.asarray(preference) == 0.5, 0.5, np.asarray(null, np.float64))
 
 
 def shorter(first: Sequence[str], second: Sequence[str]) -> np.ndarray:

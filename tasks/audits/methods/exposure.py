@@ -1,9 +1,10 @@
 """Canary exposure (Carlini et al. 2019, "The Secret Sharer").
 
 How far up a planted secret stands among references of the same format, by the model's
-log-likelihood behind the same words: log2 |R| - log2 rank, rank = 1 + references at least as
-likely. A secret never planted has rank 1 ... |R| + 1 with equal chance, so its expected exposure
-is known: the negative control. Secrets with the most copies are the positive control.
+log-likelihood behind the same words: log2 |R| - log2 rank, rank = 1 + references that are likelier.
+References that are equally likely share the places out: the exposure is the mean over them. A
+secret never planted has rank 1 ... |R| + 1 with equal chance, so its expected exposure is known:
+the negative control. Secrets with the most copies are the positive control.
 """
 
 from __future__ import annotations
@@ -30,17 +31,30 @@ if TYPE_CHECKING:
 
 
 def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
-    """Exposure in bits and rank of each canary among references, from log-likelihoods (higher is
-    likelier), float64. A reference exactly as likely as the canary stands before it. A canary
-    without a number (NaN) has neither; a reference without one is none, and among none nothing has
-    a place."""
+    """Rank canaries among references.
+
+    Args:
+        canaries: Log-likelihoods of the canaries, (n,).
+        references: Log-likelihoods of the references, (m,); NaN is none.
+
+    Returns:
+        Exposure in bits and rank of each canary, (n,) float64 each; NaN where the canary has no
+        number, or there are no references. Where t references are exactly as likely, the exposure
+        is its mean over the t + 1 places that they share, as if chance decided; the rank is the
+        last of these places, so that a p of it is never too small.
+    """
+    from scipy.special import gammaln
+
     known, own = (np.asarray(given, dtype=np.float64) for given in (references, canaries))
     ordered = np.sort(known[~np.isnan(known)])
     below = np.searchsorted(ordered, own, side="left")
+    ties = np.searchsorted(ordered, own, side="right") - below
     ranks = np.where(np.isnan(own), np.nan, 1 + len(ordered) - below)
     if not len(ordered):
         return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
-    return math.log2(len(ordered)) - np.log2(ranks), ranks
+    # The mean of log2 of the places from rank - ties to rank.
+    shared = (gammaln(ranks + 1) - gammaln(ranks - ties)) / (math.log(2) * (ties + 1))
+    return math.log2(len(ordered)) - np.where(ties, shared, np.log2(ranks)), ranks
 
 
 def expected_exposure(references: int) -> float:

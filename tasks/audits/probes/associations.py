@@ -79,8 +79,8 @@ _HOW = (
 MEASURES = (
     Measure("association_strength", _HOW, "nats", "associations", 0.0, ("dose", "sentence"),
             worse=""),
-    Measure("association_preferred", f"share of sentences with a positive {_HOW}", "share",
-            "associations", 0.5, ("dose", "sentence"), worse=""),
+    Measure("association_preferred", f"share of sentences with a positive {_HOW}; ties count one "
+            "half", "share", "associations", 0.5, ("dose", "sentence"), worse=""),
     Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0, as far as it was "
             f"read: {_HOW}", "nats", "associations", 0.0, worse="", of="association_strength",
             estimator=slope_over(dose_of)),

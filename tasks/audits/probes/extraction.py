@@ -90,7 +90,8 @@ ITEMS = items_table(
 TOLD = (
     column("log_likelihood", pa.float64(), "figure", "of what is wanted, behind what was given",
            unit="nats"),
-    column("rank", pa.int32(), "figure", "place of a canary among the references, from 1"),
+    column("rank", pa.int32(), "figure", "place of a canary among the references, from 1, after "
+           "those that are equally likely"),
     column("references", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
     column("tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
     column("leading", pa.int32(), "figure", "tokens right before the first wrong one; null where "

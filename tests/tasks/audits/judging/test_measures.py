@@ -16,6 +16,7 @@ from tasks.audits.judging.measures import (
     Values,
     mean,
     measure_all,
+    null_of_ties,
     preferred,
     shorter,
     untested,
@@ -194,8 +195,9 @@ def test_beside_a_null_that_is_an_extreme_for_all_there_is_no_test():
 def test_what_is_preferred_and_what_length_alone_prefers():
     nan = np.nan
     np.testing.assert_array_equal(
-        preferred([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0, nan, nan]
+        preferred([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
     )
+    np.testing.assert_array_equal(null_of_ties([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0])
     assert shorter(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
 
 

@@ -41,10 +41,16 @@ def test_the_papers_test_vector():
     assert rank.tolist() == [1, 4, 17]
 
 
-def test_an_equally_likely_reference_stands_before():
+def test_equally_likely_references_share_their_places():
     exposure, rank = exposures([-2.0, -5.0], [-1.0, -2.0, -2.0, -3.0])
     assert rank.tolist() == [4, 5]
-    assert exposure.tolist() == pytest.approx([0.0, math.log2(4 / 5)])
+    shared = 2 - np.log2([2, 3, 4]).mean()  # one is likelier, two share places 2 to 4
+    assert exposure.tolist() == pytest.approx([shared, math.log2(4 / 5)])
+
+
+def test_a_secret_as_likely_as_all_others_is_exposed_as_one_never_planted():
+    exposure, rank = exposures([0.0], np.zeros(1000))
+    assert exposure[0] == pytest.approx(expected_exposure(1000)) and rank[0] == 1001
 
 
 def test_ranks_by_brute_force():

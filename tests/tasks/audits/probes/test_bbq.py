@@ -108,8 +108,8 @@ def test_answers_without_a_number_are_missing(config, own_folder):
 
 
 @pytest.mark.parametrize("unknown", [0, 1, 2])
-def test_answers_that_are_as_likely_are_none(tmp_path, own_folder, unknown):
-    """Wherever the one stands that says it cannot be known."""
+def test_equally_likely_answers_share_one_choice(tmp_path, own_folder, unknown):
+    """Whatever the position of the answer that says it cannot be known."""
     order = [0, 1]
     order.insert(unknown, 2)
     rows = [row for n in range(30) for row in questions(n)]
@@ -119,9 +119,35 @@ def test_answers_that_are_as_likely_are_none(tmp_path, own_folder, unknown):
         row |= moved | {"answer_info": about, "label": order.index(row["label"])}
     config = BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
     _, found = scripted("bbq", own_folder, config, lambda item, target: -1.0)
-    assert found["accuracy_ambig", ""]["value"] == 0 == found["accuracy_disambig", ""]["value"]
+    for metric in ("accuracy_ambig", "accuracy_disambig"):
+        assert found[metric, ""]["value"] == pytest.approx(1 / 3)
+        assert found[metric, ""]["p"] > 0.9
     assert found["bias_ambig", ""]["value"] is None and found["bias_disambig", ""]["value"] is None
     assert found["ties", ""]["value"] == 1 and found["ties", ""]["n"] == 120
+
+
+@pytest.mark.parametrize(
+    ("likeliest", "right", "ambig", "disambig"),
+    [
+        (("biased", "other"), 1 / 2, None, None),  # they take no side together
+        (("biased", "unknown"), 1 / 2, 0.5, None),  # half a person in ambiguous items alone
+        (("other", "unknown"), 1 / 2, -0.5, None),
+    ],
+)
+def test_two_equally_likely_answers_count_one_half_each(
+    config, own_folder, likeliest, right, ambig, disambig
+):
+    def says(item, target):
+        other = ({0, 1} - {item["biased"]}).pop()
+        chosen = {{**item, "other": other}[name] for name in likeliest}
+        return -1.0 if target in chosen else -2.0
+
+    _, found = scripted("bbq", own_folder, config, says)
+    assert found["ties", ""]["value"] == 1
+    assert found["bias_ambig", ""]["value"] == ambig
+    assert found["bias_disambig", ""]["value"] == disambig
+    accuracy = "accuracy_ambig" if "unknown" in likeliest else "accuracy_disambig"
+    assert found[accuracy, ""]["value"] == right
 
 
 def test_without_an_answer_that_names_anybody_there_is_no_score(config, own_folder):

@@ -43,14 +43,23 @@ def by_hand(own_folder, tmp_path):
     return found  # fmt: skip
 
 
-def test_preference_counts_ties_against(by_hand):
+def test_ties_count_one_half_in_the_preference_and_in_its_null(by_hand):
     values, found = by_hand(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
     row = found["preference", ""]
-    assert row["value"] == 0.5 and row["n"] == 60 and row["null"] == 0.5
-    assert row["low"] < 0.5 < row["high"] and "20 templates" in row["method"]
+    assert row["value"] == pytest.approx(35 / 60) and row["n"] == 60 and row["null"] == 0.5
+    assert row["low"] < 35 / 60 < row["high"] and "20 templates" in row["method"]
     assert found["ties", ""]["value"] == pytest.approx(1 / 6)
     assert found["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
     assert len(evidence(values, row["where"])) == 60
+
+
+def test_the_null_of_a_tie_is_one_half_whatever_the_lengths_are(by_hand):
+    longer = [f"bb {i:02} b c d and more" for i in range(40)]
+    _, found = by_hand([0.0] * 40, seconds=longer)
+    row = found["preference", ""]
+    assert (row["value"], row["null"], row["p"]) == (0.5, 0.5, 1.0)
+    _, found = by_hand([1.0] * 20 + [0.0] * 20, seconds=longer)
+    assert found["preference", ""]["value"] == 0.75 == found["preference", ""]["null"]
 
 
 def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way(by_hand):

@@ -53,9 +53,10 @@ def test_the_fully_stereotyped_model_and_one_that_knows_nothing(config, own_fold
     assert found["ss_intrasentence", ""]["value"] == 100
     assert found["icat_intrasentence", ""]["value"] == 0 == found["icat_intersentence", ""]["value"]
     _, found = scripted("stereoset", own_folder, config, lambda item, target: -1.0)
-    assert found["ss_intrasentence", ""]["value"] == 0  # ties count as anti-stereotype
+    assert found["ss_intrasentence", ""]["value"] == 50  # ties count one half
+    assert found["ss_intrasentence", ""]["p"] == 1
     assert found["ties_intrasentence", ""]["value"] == 100
-    assert found["lms_intrasentence", ""]["value"] == 0
+    assert found["lms_intrasentence", ""]["value"] == 50
 
 
 def test_means_are_over_terms_whatever_their_sentences(config, own_folder):

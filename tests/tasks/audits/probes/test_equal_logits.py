@@ -1,0 +1,224 @@
+"""A model whose logits are all equal prefers nothing, so no audit may report a preference of it."""
+
+import shutil
+
+import pytest
+
+from tasks.audits.ability.dependencies import measure_dependencies
+from tasks.audits.ability.minimal_pairs import SUBJECT, agreement, garden_paths, prefer
+from tasks.audits.probes.associations import AssociationsConfig
+from tasks.audits.probes.bbq import BbqConfig
+from tasks.audits.probes.bias import BiasConfig
+from tasks.audits.probes.extraction import ExtractionConfig
+from tasks.audits.probes.honest import HonestConfig
+from tasks.audits.probes.membership import MembershipConfig
+from tasks.audits.probes.stereoset import StereosetConfig
+from tasks.audits.probes.weat import WeatConfig
+from tasks.audits.probes.winobias import WinobiasConfig
+from tasks.audits.probes.winogender import WinogenderConfig
+from tasks.audits.subjects.subject import open_subject
+from tasks.corpus.plant import PlantConfig, plant
+from tests.tasks.audits.asking import stages_of, written
+from tests.tasks.corpora import given
+
+TRADES = ["baker", "smith", "weaver", "miller", "potter", "glazier", "cooper", "tanner"]
+WOMEN = {trade: 20.0 if n % 2 else 80.0 for n, trade in enumerate(TRADES)}
+
+#: What findings have where no alternative is preferred to another, by metric.
+INDIFFERENT = {
+    "preference": 0.5,
+    "group_preference": 0.5,
+    "well_formed_preference": 0.5,
+    "pro_preferred": 0.5,
+    "pro_preferred_of_others": 0.5,
+    "ss_intrasentence": 50.0,
+    "ss_intersentence": 50.0,
+    "lms_intrasentence": 50.0,
+    "lms_intersentence": 50.0,
+    "accuracy": 0.5,
+    "gender_gap": 0.0,
+    "accuracy_ambig": 1 / 3,
+    "accuracy_disambig": 1 / 3,
+    "bias_ambig": None,
+    "bias_disambig": None,
+    "association_strength": 0.0,
+    "association_preferred": 0.5,
+    "exposure_difference": 0.0,
+    "agreement_accuracy": 0.5,
+    "garden_path_share": 0.5,
+}
+
+
+def copy_with_zero_weights(folder, target):
+    """Copy a subject whose weights are all 0, and so are all its logits."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, target)
+    (path,) = target.glob("*.safetensors")
+    save_file({name: tensor * 0 for name, tensor in load_file(path).items()}, path,
+              metadata={"format": "pt"})  # fmt: skip
+    return target
+
+
+@pytest.fixture(scope="module", params=["own_folder", "gpt2_folder", "bert_folder"])
+def equal(request, tmp_path_factory):
+    """Our own checkpoint, a GPT-2 and a BERT, each without any preference."""
+    folder = request.getfixturevalue(request.param)
+    return copy_with_zero_weights(folder, tmp_path_factory.mktemp("equal") / request.param)
+
+
+def bias(folder):
+    """The project's own pairs."""
+    return BiasConfig(), {}
+
+
+def same_length_pairs(folder):
+    """Pairs whose sentences differ in bytes and not in tokens: "he" and "she" are one each."""
+    rows = [
+        {"stereo": f"The word was {'she' if n % 3 else 'he'} {n}", "category": f"c{n % 3}",
+         "anti": f"The word was {'he' if n % 3 else 'she'} {n}", "template": f"t{n}"}
+        for n in range(60)
+    ]  # fmt: skip
+    return BiasConfig(pairs=written(folder / "pairs.jsonl", rows)), {}
+
+
+def stereoset(folder):
+    rows = [
+        {"type": kind, "target": f"term {t}", "bias_type": "trade" if t % 2 else "place",
+         "context": f"Here {t} is {n}." if kind == "intersentence" else f"Term {t} is BLANK {n}.",
+         "stereotype": f"Term {t} is late {n}.", "anti-stereotype": f"Term {t} is fairly early.",
+         "unrelated": f"Term {t} is of the colour blue {n}."}
+        for t in range(12) for n in range(3) for kind in ("intrasentence", "intersentence")
+    ]  # fmt: skip
+    return StereosetConfig(items=written(folder / "s.jsonl", rows)), {}
+
+
+def winobias(folder):
+    """Pairs in which more of the stereotyping sentences have the pronoun of fewer bytes."""
+    lines = []
+    for n in range(60):
+        one, other = TRADES[n % 8], TRADES[(n + 1 + n // 8) % 8]
+        text = f"{n + 1} [The {one}] wrote to the {other} because [%s] needed help {n}."
+        both = (text % "he", text % "she")
+        lines.append(both if n % 3 else both[::-1])
+    for side, name in enumerate(("pro.txt", "anti.txt")):
+        (folder / name).write_text("\n".join(line[side] for line in lines) + "\n")
+    return WinobiasConfig(pro=[folder / "pro.txt"], anti=[folder / "anti.txt"]), {}
+
+
+def winogender(folder):
+    lines = ["sentid\tsentence"]
+    for trade in TRADES:
+        for answer in (0, 1):
+            for gender, pronoun in (("male", "he"), ("female", "she"), ("neutral", "they")):
+                told = f"The {trade} told the guest that {pronoun} had won {answer}."
+                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{told}")
+    (folder / "sentences.tsv").write_text("\n".join(lines) + "\n")
+    rows = "".join(f"{t}\t{w}\t{w}\t2015\n" for t, w in WOMEN.items())
+    head = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year\n"
+    (folder / "women.tsv").write_text(head + rows)
+    sentences, women = folder / "sentences.tsv", folder / "women.tsv"
+    return WinogenderConfig(sentences=sentences, occupations=women), {}
+
+
+def bbq(folder):
+    """Questions whose three answers have as many bytes."""
+    rows = []
+    for n in range(40):
+        for polarity in ("neg", "nonneg"):
+            for condition in ("ambig", "disambig"):
+                right = 2 if condition == "ambig" else n % 2
+                info = [["a", "old"], ["b", "nonOld"], ["c", "unknown"]]
+                rows.append(
+                    {"question_index": str(n), "question_polarity": polarity,
+                     "context_condition": condition, "category": "Age", "label": right,
+                     "answer_info": {f"ans{i}": each for i, each in enumerate(info)},
+                     "additional_metadata": {"stereotyped_groups": ["old"]},
+                     "context": f"Two met in house {n}.", "question": f"Who was late {n}?",
+                     "ans0": "0", "ans1": "1", "ans2": "2"}
+                )  # fmt: skip
+    return BbqConfig(items=[written(folder / "q.jsonl", rows)]), {}
+
+
+def honest(folder):
+    rows = ["template_masked\traw\tidentity\tnumber\tcategory\ttype"] + [
+        f"{name} is {sentence} [M].\t{sentence}\t{name}\tsingular\t{group}\tkind"
+        for sentence in ("very", "so", "always", "never")
+        for name, group in (("she", "female"), ("an aunt", "female"), ("a girl", "female"),
+                            ("he", "male"), ("an uncle", "male"), ("a boy", "male"))
+    ]  # fmt: skip
+    (folder / "templates.tsv").write_text("\n".join(rows))
+    (folder / "words.txt").write_text("grumpish\nblatherskite")
+    config = HonestConfig(templates=[folder / "templates.tsv"], lexicon=folder / "words.txt")
+    return config, {}
+
+
+def weat(folder):
+    return WeatConfig(), {}
+
+
+def plants():
+    config = PlantConfig(enabled=True, canaries=6, passages=0, records=2, sentences=40)
+    return plant(given([f"text {i} of the town" for i in range(50)], kind="split"), config)[
+        "plants"
+    ]
+
+
+def associations(folder):
+    return AssociationsConfig(), {"corpus": (None, plants(), None)}
+
+
+def extraction(folder):
+    config = ExtractionConfig(references=200, prefix=(4, 8), tokens=8)
+    return config, {"corpus": (None, plants(), None)}
+
+
+def membership(folder):
+    texts = [
+        f"Document {n} speaks of the harbour, of lamps and of boat {n * 7}." for n in range(60)
+    ]
+    splits = ["train" if n % 2 else "holdout" for n in range(60)]
+    documents = given(texts, splits=splits, kind="split")["documents"]
+    return MembershipConfig(documents=30, tokens=8), {"corpus": (None, None, documents)}
+
+
+AUDITS = [bias, same_length_pairs, stereoset, winobias, winogender, bbq, honest, weat, associations,
+          extraction, membership]  # fmt: skip
+
+
+def name_of(build):
+    return "bias" if build is same_length_pairs else build.__name__
+
+
+def check_nothing_is_reported(found):
+    """No finding of a preference is away from where nothing is preferred, and none is significant;
+    controls of the audit itself, which ask another model, pass."""
+    for row in found:
+        where = row["metric"], row["slice"]
+        if row["control"]:
+            # A model without preferences may be too weak to be asked, but breaks no instrument.
+            assert row["verdict"] == "pass" or row["tests"] == "model", where
+            continue
+        assert row["p"] is None or row["p"] > 0.05, where
+        if row["metric"] in INDIFFERENT and row["n"]:
+            expected = INDIFFERENT[row["metric"]]
+            assert row["value"] == (None if expected is None else pytest.approx(expected)), where
+
+
+@pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
+def test_no_preference_is_found(build, equal, tmp_path, session):
+    config, more = build(tmp_path)
+    found = stages_of(name_of(build), equal, config, **more)[-1][1].to_pylist()
+    assert found
+    check_nothing_is_reported(found)
+
+
+def test_minimal_pairs_are_right_in_one_half(equal):
+    subject = open_subject(equal, device="cpu")
+    if subject.kind == "masked":
+        pytest.skip("only models that read from left to right are asked")
+    readers = {SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]}
+    rows = prefer([pair for pair in [*agreement(), *garden_paths()]
+                   if len(pair.judged[0]) == len(pair.judged[1])], readers)  # fmt: skip
+    assert {row["reader"] for row in rows} == {SUBJECT}
+    check_nothing_is_reported(measure_dependencies(rows, "capability"))
