@@ -386,19 +386,6 @@ def preferred(first: ArrayLike, second: ArrayLike) -> np.ndarray:
     return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)
 
 
-def null_of_ties(preference: ArrayLike, null: ArrayLike) -> np.ndarray:
-    """Set the null value of tied items to one half.
-
-    A tie is no preference, whatever the lengths of the two texts are, so it counts one half in the
-    null value as it does in the share.
-
-    Args:
-        preference: What ``preferred`` gives.
-        null: The null value of each item where it is decided.
-    """
-    return np.where(np.asarray(preference) == 0.5, 0.5, np.asarray(null, np.float64))
-
-
 def shorter(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """What a model to which every byte is equally likely prefers, which only sees length: 1 where
     the first text has fewer bytes, 0 where more, one half where as many."""

@@ -55,6 +55,19 @@ def tied(first: ArrayLike, second: ArrayLike) -> np.ndarray:
     return np.where(np.isnan(apart), np.nan, (apart == 0).astype(np.float64))
 
 
+def null_of_ties(preference: ArrayLike, null: ArrayLike) -> np.ndarray:
+    """Set the null value of tied items to one half.
+
+    A tie is no preference, whatever the lengths of the two texts are, so it counts one half in the
+    null value as it does in the share.
+
+    Args:
+        preference: What ``preferred`` gives.
+        null: The null value of each item where it is decided.
+    """
+    return np.where(np.asarray(preference) == 0.5, 0.5, np.asarray(null, np.float64))
+
+
 def script_of(difference: str) -> Callable[..., np.ndarray]:
     """The script, see ``Probe``, of who prefers what stereotypes, or goes by chance; of all metrics
     but ``difference``, which is one of log-likelihoods, by length."""

@@ -28,16 +28,16 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.measures import (
-    Measure,
-    MeasuredConfig,
-    Values,
-    null_of_ties,
-    preferred,
-    shorter,
-)
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
 from tasks.audits.methods.brought import SENTENCES, groups_of, pairs_about
-from tasks.audits.methods.pairs import Pair, scramble, script_of, shared_places, tied
+from tasks.audits.methods.pairs import (
+    Pair,
+    null_of_ties,
+    scramble,
+    script_of,
+    shared_places,
+    tied,
+)
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

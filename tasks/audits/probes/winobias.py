@@ -20,15 +20,8 @@ from pydantic import Field
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import CROSSED, Questions, items_table
-from tasks.audits.judging.measures import (
-    Measure,
-    MeasuredConfig,
-    Values,
-    null_of_ties,
-    preferred,
-    shorter,
-)
-from tasks.audits.methods.pairs import script_of, tied
+from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
+from tasks.audits.methods.pairs import null_of_ties, script_of, tied
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError, column

@@ -16,13 +16,13 @@ from tasks.audits.judging.measures import (
     Values,
     mean,
     measure_all,
-    null_of_ties,
     preferred,
     shorter,
     untested,
 )
 from tasks.audits.judging.units import by_item
 from tasks.audits.methods.instruments import instrument
+from tasks.audits.methods.pairs import null_of_ties
 from tasks.contract import column
 from tasks.measures.estimates import estimate
 
