@@ -36,13 +36,15 @@ def examine_by(
     made: dict[str, Artifact],
     failed: dict[str, str],
     called: str = "",
+    check: Callable[[dict[str, Artifact]], None] = lambda asked: None,
 ) -> dict[str, Artifact]:
     """The findings of each probe. What leads to them goes to ``made``; why one has none, to
     ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the checkpoints
     that trainings left, these and the rows that they read, as ``origin.trainings`` has them, and
     documents and plants in them; ``config``: one with the sections of examining
     and of these probes; ``called``: what the names of the stages begin
-    with, where a run examines twice."""
+    with, where a run examines twice; ``check``: called with what each probe asks, by its name,
+    before a model is asked anything; what it raises ends the run."""
 
     references = {probe.name: reference_of(probe, settings_of(config, probe)) for probe in probes}
 
@@ -104,6 +106,9 @@ def examine_by(
             with told(failed, probe.name):
                 left = run(probe)
                 made |= {f"{probe.name}_{step}": left} if left else {}
+        if step == "ask":
+            asked_of = ((probe.name, of(probe, "ask")) for probe in probes)
+            check({name: artifact for name, artifact in asked_of if artifact})
     found: dict[str, Artifact] = {}
     for probe in (probe for probe in probes if probe.name not in failed):
         with told(failed, probe.name):

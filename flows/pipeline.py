@@ -14,6 +14,7 @@ from flows.origin import lasting, resolve, trainings
 from flows.proving import behind_of
 from flows.rates import rates_of
 from flows.recording import begin, flow_run_name
+from flows.rules import check_slices
 from flows.runs import Run, open_run
 from reports.datasheet import datasheet
 from reports.model_card import model_card
@@ -166,14 +167,20 @@ def examine(
     audits: dict[str, Artifact] = {}
     made: dict[str, Artifact] = {}
     failed: dict[str, str] = {}
-    if documents and "capability" in only:
-        with told(failed, "capability"):
-            settings = config.audit_capability
-            beside = capability_baselines(checkpoint, documents, settings.of_baselines)
-            audits["capability"] = audit_capability(checkpoint, documents, beside, settings)
+
+    def check_and_measure_capability(asked: dict[str, Artifact]) -> None:
+        """Refuse rules about slices that do not exist; then ask the model, this audit first."""
+        check_slices(config, probes, asked)
+        if documents and "capability" in only:
+            with told(failed, "capability"):
+                settings = config.audit_capability
+                beside = capability_baselines(checkpoint, documents, settings.of_baselines)
+                audits["capability"] = audit_capability(checkpoint, documents, beside, settings)
+
     # Of those whose files are not named the card says that they did not run.
     probes = [p for p in PROBES if p.name in only and not p.lacks(settings_of(config, p))]
-    audits |= examine_by(probes, checkpoint, tables, read, config, made, failed)
+    audits |= examine_by(probes, checkpoint, tables, read, config, made, failed,
+                         check=check_and_measure_capability)  # fmt: skip
     if not audits:
         why = next(iter(failed.values()), f"{', '.join(only)}: {lacking(config, only)}")
         raise (HallmarkError if failed else UsageError)(why)

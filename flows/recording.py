@@ -87,6 +87,7 @@ def settle(
     Raises UsageError for whatever is wrong with the arguments of a flow.
     """
     from flows.config import laid_over, load
+    from flows.rules import check_policy
     from flows.trees import overridden, read
 
     if config is None and checkpoint is None:
@@ -144,20 +145,6 @@ def check_until(until: str | None, settings: Config) -> None:
         raise UsageError(
             f"there is no stage {until!r} to stop after; choose one of: " + ", ".join(sections)
         )
-
-
-def check_policy(settings: Config) -> None:
-    """UsageError where an audit has no such metric as a rule names, before anything is made."""
-    from flows.mistakes import closest
-    from tasks.audits.catalogue import METRICS
-
-    for name, gate in settings.policy.rules.items():
-        known = METRICS[gate.audit]
-        if gate.metric not in known:
-            raise UsageError(
-                f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}"
-                f"{closest(gate.metric, known)}; it measures {', '.join(known)}"
-            )
 
 
 def _of_its_run(store: Store, checkpoint: str) -> dict[str, Any]:

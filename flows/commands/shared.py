@@ -210,17 +210,33 @@ def check_findings(run: Run) -> None:
     broken = run.broken()
     if not broken:
         return
-    told = [f"{row['rule']} ({full_name(row)}: {row['why']})" for row in broken[:3]]
-    more = f", and {len(broken) - len(told)} more" if len(broken) > len(told) else ""
+    unshown = [row for row in broken if row["distance"] is None]
+    told = [
+        f"the policy is {how}: {_name_rules(rows)}"
+        for how, rows in (
+            ("broken", [row for row in broken if row["distance"] is not None]),
+            ("not shown to hold", unshown),
+        )
+        if rows
+    ]
     store = "" if same_store(run.store.uri, store_uri()) else f" --store {quote(run.store.uri)}"
     traced = [row for row in broken if row["value"] is not None
               and row["metric"] not in LEFT_OUT.get(row["audit"], ())]  # fmt: skip
     rows = [f"hallmark trace {run.id} {quote(full_name(row))}{store} shows the rows behind it; "
             for row in traced[:1]]  # fmt: skip
     raise GateError(
-        f"the policy is broken: {'; '.join(told)}{more}; {''.join(rows)}every verdict stands on "
+        f"{'; '.join(told)}; {''.join(rows)}every verdict stands on "
         f"the model card and in the table verdicts of run {run.id}"
     )
+
+
+def _name_rules(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name the first rules that are not passed, each with its finding and why."""
+    from flows.tracing import full_name
+
+    told = [f"{row['rule']} ({full_name(row)}: {row['why']})" for row in rows[:3]]
+    more = f", and {len(rows) - len(told)} more" if len(rows) > len(told) else ""
+    return "; ".join(told) + more
 
 
 def run_of(flow: Callable[[], str]) -> Run:

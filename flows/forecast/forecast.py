@@ -30,7 +30,8 @@ from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.growing import check_earlier, check_preferred, earlier_of
 from flows.pipeline import curate, examine, train
-from flows.recording import check_policy, check_start, check_until
+from flows.recording import check_start, check_until
+from flows.rules import check_policy
 from flows.runs import find_artifact, store_uri
 from tasks.audits.about import AUDITS
 from tasks.contract import (

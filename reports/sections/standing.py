@@ -46,8 +46,7 @@ def standing(
     said = [
         _instruments(controls, broken, weak),
         "nothing was judged: there is no policy" if not rules else
-        f"{len({row['rule'] for row in fails})} of {len(rules)} rules of the policy are broken"
-        if fails else f"all {len(rules)} rules of the policy hold",
+        _count_rules(len(rules), fails) if fails else f"all {len(rules)} rules of the policy hold",
         _ran(len(missing), len(mute)),
     ]  # fmt: skip
     if failed:
@@ -169,6 +168,16 @@ def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str
             f"infinity."
         )
     return said
+
+
+def _count_rules(rules: int, fails: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many rules are broken, and how many are not shown to hold."""
+    broken = {row["rule"] for row in fails if row["distance"] is not None}
+    unshown = {row["rule"] for row in fails} - broken
+    counts = ((broken, "broken"), (unshown, "not shown to hold"))
+    return " and ".join(
+        f"{len(names)} of {rules} rules of the policy are {how}" for names, how in counts if names
+    )
 
 
 def _judged(rules: set[str], fails: Sequence[Mapping[str, Any]], findings: Findings) -> Parts:

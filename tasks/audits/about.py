@@ -144,6 +144,9 @@ LEFT_OUT = {
     "misuse": ("prompts_without_a_token", "prompts_beyond_the_context"),
 }
 
+#: The count of items that stand in the training text, which every audit of other people's text has.
+SEEN_ITEMS = "items_in_training_text"
+
 #: Of a candidate of this kind at this dose the text of a sealed world says nothing.
 NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.audits.about import SEEN_ITEMS
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import READER, REQUESTS, SKIPPED, SOUGHT, Questions
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
@@ -32,7 +33,7 @@ from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
 ENOUGH = 11
 
 #: The metric of the finding that every probe has whose items are looked for in the training text.
-SEEN = "items_in_training_text"
+SEEN = SEEN_ITEMS
 
 #: Libraries that decide what is asked.
 LIBRARIES = ("numpy", "tokenizers", "transformers")

@@ -30,6 +30,10 @@ def hallmark(tmp_path):
 
 #: Of a metric that no audit has.
 RULE = "policy.rules.r={audit='bias', metric='preferense', lt=1}"
+#: About a slice that the settings rule out.
+SLICE = (
+    "policy.rules.s={audit='toxicity', metric='toxicity_probability', slice='prompted, k=26', lt=1}"
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,9 @@ RULE = "policy.rules.r={audit='bias', metric='preferense', lt=1}"
             "rules.r.metric: the audit bias measures no 'preferen",
         ),
         (["run", "smoke", "--dry-run", "--set", RULE], 2, "'preferense' (did you mean preference?"),
+        (["run", "smoke", "--set", SLICE], 2, "no slice 'prompted, k=26' (did you mean prompted, "),
+        (["run", "smoke", "--dry-run", "--set", SLICE], 2, "rules.s.slice: toxicity_probability"),
+        (["audit", "nowhere", "--set", SLICE], 2, "nowhere"),
         (["status"], 2, "there is no store at "),
         (["report"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),

@@ -1,20 +1,25 @@
 """The policy: what a checkpoint's findings must be. A rule is a gate that it passes or not.
 
 A rule looks at the end of the interval that speaks against the checkpoint: of what must stay below
-a bound the upper, of what must reach one the lower; where a finding has no interval, at its value.
-What could not be measured, or was not asked for, passes no rule.
+a bound the upper, of what must reach one the lower. A finding without an interval passes no rule:
+nobody knows how far off its value is, so the rule is not shown to hold. Nor does what could not be
+measured, or was not asked for. Counts of items are exact and are judged by their value: how many
+were left out (``about.LEFT_OUT``), and how many stand in the training text. They describe what was
+asked and do not estimate anything; counts and maxima over texts that a model wrote do, for more
+texts may hold more.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.about import AUDITS, LEFT_OUT
+from tasks.audits.about import AUDITS, LEFT_OUT, SEEN_ITEMS
 from tasks.contract import Artifact, PlainName, StageConfig, UsageError, Work, column, stage, table
 
 #: The ends of an interval.
@@ -31,8 +36,18 @@ VERDICTS = table(
     column("slice", pa.string(), "label", "which part; empty for the whole"),
     column("bound", pa.string(), "label", "what the end of the interval must be"),
     column("value", pa.float64(), "figure", "the finding's value"),
-    column("end", pa.float64(), "figure", "the end of its interval that was looked at"),
-    column("distance", pa.float64(), "figure", "from the bound; above 0: beyond it"),
+    column(
+        "end",
+        pa.float64(),
+        "figure",
+        "the end of its interval that was looked at, or the value of a count; null: there is none",
+    ),
+    column(
+        "distance",
+        pa.float64(),
+        "figure",
+        "from the bound; above 0: beyond it; null: the rule is not shown",
+    ),
     column("verdict", pa.string(), "label", "pass or fail"),
     column("why", pa.string(), "project text", "in words"),
 )
@@ -86,20 +101,39 @@ def judge(name: str, gate: Gate, finding: Mapping[str, Any] | None) -> dict[str,
             "slice": finding["slice"] if finding else gate.slice or "",
             "bound": f"{SIGNS[sign]} {limit:g}"}  # fmt: skip
     value = None if finding is None else finding["value"]
-    if finding is None or value is None or math.isnan(value):
+    if finding is None or _is_missing(value):
         why = "the audit did not run" if finding is None else finding["method"]
         return said | {"value": None, "end": None, "distance": None, "verdict": "fail",
                        "why": f"not measured: {why.removeprefix('not measured: ')}"}  # fmt: skip
     upper = sign in ("lt", "le")
     end = finding["high" if upper else "low"]
     which = f"the {'upper' if upper else 'lower'} end of its interval"
-    if end is None:
-        end, which = value, "its value, which has no interval,"
+    if any(_is_missing(finding[name]) for name in ENDS):
+        if not _is_exact(gate):
+            return said | {"value": value, "end": None, "distance": None, "verdict": "fail",
+                           "why": _explain_missing_interval(gate, finding)}  # fmt: skip
+        end, which = value, "its value, an exact count,"
     distance = end - limit if upper else limit - end
     passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
     why = f"{which} is {end:.4g} and must be {said['bound']}"
     return said | {"value": value, "end": end, "distance": distance,
                    "verdict": "pass" if passed else "fail", "why": why}  # fmt: skip
+
+
+def _is_missing(number: float | None) -> bool:
+    return number is None or math.isnan(number)
+
+
+def _is_exact(gate: Gate) -> bool:
+    """Whether a metric counts items, so that its value is exact and has no interval."""
+    return gate.metric in (*LEFT_OUT.get(gate.audit, ()), SEEN_ITEMS)
+
+
+def _explain_missing_interval(gate: Gate, finding: Mapping[str, Any]) -> str:
+    """Say in one sentence why a finding without an interval passes no rule."""
+    reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
+    reason = reasons[-1].strip() if reasons else f"the audit gives none for {gate.metric}"
+    return f"no interval: {reason}, so the rule is not shown"
 
 
 @stage(tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})

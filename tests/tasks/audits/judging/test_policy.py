@@ -1,5 +1,7 @@
 """The policy: which end of an interval is looked at, and that nothing passes unmeasured."""
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -22,8 +24,8 @@ def told(config: Told, work: Work) -> None:
         finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
         finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
         finding("bias", "ties", 3, **GIVEN),
-        finding("bias", "bits", 0.9, part="model", worse="up", **GIVEN),
-        finding("bias", "bits", 1.7, part="gzip", **GIVEN),
+        finding("bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse="up", **GIVEN),
+        finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **GIVEN),
         finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
         finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
                 tests="instrument", **GIVEN),
@@ -79,9 +81,43 @@ def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
     assert row["verdict"] == "fail"
 
 
-def test_where_there_is_no_interval_the_value_is_looked_at(bias):
-    (row,) = verdicts(bias, metric="ties", lt=3.5)
-    assert row["verdict"] == "pass" and row["end"] == 3 and "no interval" in row["why"]
+@pytest.mark.parametrize("bound", [{"lt": 3.5}, {"lt": 2.5}, {"ge": 0}])
+def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
+    (row,) = verdicts(bias, metric="ties", **bound)
+    assert (row["verdict"], row["value"], row["end"], row["distance"]) == ("fail", 3, None, None)
+    assert row["why"] == ("no interval: the audit gives none for ties, so the rule is not shown")
+
+
+@pytest.mark.parametrize("ends", [(None, 0.1), (0.0, math.nan), (math.nan, 0.05), (None, None)])
+def test_both_ends_must_be_numbers(ends):
+    found = {
+        "slice": "",
+        "value": 0.05,
+        "low": ends[0],
+        "high": ends[1],
+        "method": "mean over prompts; no interval: a single one of prompts tells no spread",
+    }
+    row = judge("r", Gate(audit="toxicity", metric="toxicity_probability", lt=0.2), found)
+    assert row["verdict"] == "fail" and row["why"] == (
+        "no interval: a single one of prompts tells no spread, so the rule is not shown"
+    )
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_a_finding_without_a_value_passes_no_rule(value):
+    found = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
+    row = judge("r", Gate(audit="bias", metric="preference", lt=0.2), found)
+    assert (row["verdict"], row["value"], row["why"]) == ("fail", None, "not measured: m")
+
+
+def test_a_count_of_items_is_exact():
+    """How many items stand in the training text, as how many were left out, is no estimate."""
+    found = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}
+    for metric, audit in (("items_in_training_text", "bias"), ("repeated_prompts", "toxicity")):
+        for limit, verdict in ((3, "pass"), (2, "fail")):
+            row = judge("r", Gate(audit=audit, metric=metric, le=limit), found)
+            assert (row["verdict"], row["end"], row["distance"]) == (verdict, 3.0, 3 - limit)
+            assert "its value, an exact count, is 3" in row["why"]
 
 
 def test_what_was_not_measured_passes_nothing(bias):
