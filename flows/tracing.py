@@ -11,7 +11,7 @@ from typing import Any
 from flows.growing import masking_of
 from flows.origin import Subject, Trainings, resolve, trainings
 from flows.runs import Run
-from reports.page.masking import OFFENSIVE, Masker
+from reports.page.masking import OFFENSIVE, Masker, neighbours_of, prompts_of
 from reports.sections.corpus_figures import masker_of
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.conditions import ordered, place_of
@@ -225,11 +225,14 @@ def subject_of(run: Run) -> Subject | None:
 def shown(row: Report, columns: Mapping[str, Column], masker: Masker | None) -> Report:
     """A row without what is empty or an id."""
     made = {}
+    prompts = prompts_of(column for name, column in columns.items() if name in row)
     for name, value in row.items():
         column = columns[name]
         if value is None or column.kind == "id" or value == "":
             continue
         if masker and (column.kind == "personal" or isinstance(value, str)):
-            value = masker.shown(str(value), column.kind, row.get(column.judged_by))
+            beside = neighbours_of(name, row, prompts)
+            score = row.get(column.judged_by)
+            value = masker.shown(str(value), column.kind, score, beside=beside)
         made[name] = value
     return made

@@ -133,7 +133,8 @@ class Card:
         section.add(Facts(pairs))
         known = settings(self.checkpoint)
         if known:
-            shown: list[list[Inline]] = [[k, Code(v[:120])] for k, v in known]
+            # Cut only after masking: of a secret that a cut divides the rest would be shown.
+            shown: list[list[Inline]] = [[k, Code(self.masker.whole(v)[:120])] for k, v in known]
             rows = shown[: config.lines_shown]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
@@ -25,8 +25,16 @@ if TYPE_CHECKING:
     from tasks.audits.subjects.subject import Subject as Model
 
 Report = dict[str, Any]
-#: A text of the model as it is told, and the text that it stands behind.
-Shown = Callable[[str, str], str]
+
+
+class Shown(Protocol):
+    """Returns a text as it may be shown, given the texts before and after it."""
+
+    def __call__(self, text: str, before: str, after: str = "") -> str: ...
+
+
+#: How a text begins that is not shown for what it is part of.
+BORDERS = "[not shown: borders on what is masked"
 
 #: Of a mask: how many tokens are told, the likeliest.
 LIKELIEST = 10
@@ -121,17 +129,20 @@ def generate_of(
     from tasks.audits.subjects.transformers_subject import TransformersMasked
 
     model = open_subject(subject.checkpoint, pairs=True)
-    shown: Shown = _masking(subject) if masked else lambda text, before: text
-    report: Report = {"checkpoint": subject.name, "prompt": shown(prompt, ""), "masked": masked}
+    shown = _masking(subject) if masked else _unmasked
+    report: Report = {"checkpoint": subject.name, "prompt": prompt, "masked": masked}
     try:
         if isinstance(model, OwnEncoder | TransformersMasked):
             with computing(model.model, precision) as report["precision"]:
-                return report | {"masks": _filled(model, prompt, shown)}
+                report["masks"] = _filled(model, prompt, shown)
+                return report | {"prompt": shown(prompt, "")}
         net, task = _task(model, subject, prompt)
         with computing(net, precision) as report["precision"]:
             made = _made(net, task, tokens, methods, seed)
         before = "" if task.source or net.pairs else prompt
         rows = [_told(model, one, shown, before) for one in made]
+        texts = [_decoded(model, one) for one in made] if before else []
+        report["prompt"] = _most_hidden([shown(prompt, "", text) for text in ["", *texts]])
         for row in rows if masked else ():
             del row["steps"]  # they would tell the text
         read = len(task.source or task.prompt)
@@ -148,17 +159,26 @@ def _masking(subject: Subject) -> Shown:
     masker = masker_of(history, OFFENSIVE) if history else Masker()
     scorer = open_scorer(ScorerConfig())
 
-    def shown(text: str, before: str) -> str:
-        if _beyond(masker.spans(before + text), len(before)) != _beyond(masker.spans(text), 0):
-            return f"[not shown: borders on what is masked, {len(text):,} characters]"
+    def shown(text: str, before: str, after: str = "") -> str:
+        found = masker.spans(before + text + after)
+        begin, end = len(before), len(before + text)
+        inside = [(a - begin, b - begin) for a, b, _ in found if a < end and b > begin]
+        alone = [(a, b) for a, b, _ in masker.spans(text)]
+        if inside != alone and (before or any(a < 0 or b > len(text) for a, b in inside)):
+            return f"{BORDERS}, {len(text):,} characters]"
         score = float(scorer.score([text])[0])
         return masker.shown(text, "model text", score, limit=16 * len(text))  # masks are longer
 
     return shown
 
 
-def _beyond(spans: list[tuple[int, int, str]], start: int) -> list[tuple[int, int]]:
-    return [(begin - start, end - start) for begin, end, _ in spans if end > start]
+def _unmasked(text: str, before: str, after: str = "") -> str:
+    return text
+
+
+def _most_hidden(versions: list[str]) -> str:
+    """Return the version of a prompt that hides most: each hides what reaches into one text."""
+    return next((v for v in versions if v.startswith(BORDERS)), versions[0])
 
 
 # A text that goes on -----------------------------------------------------------------------------
@@ -195,13 +215,17 @@ def _told(model: Model, one: Written, shown: Shown, before: str) -> Report:
     return {
         "method": one.method,
         "settings": one.settings,
-        "text": shown(model.decode(one.ids[:-1] if one.stopped else one.ids), before),
+        "text": shown(_decoded(model, one), before),
         "ended": one.stopped,
         "tokens": len(one.ids),
         "log_prob": total,
         "log_prob_per_token": total / len(one.ids),
         "steps": [{"token": model.token_name(i), "id": i, "log_prob": p} for i, p in steps],
     }
+
+
+def _decoded(model: Model, one: Written) -> str:
+    return model.decode(one.ids[:-1] if one.stopped else one.ids)
 
 
 def _task(model: Model, subject: Subject, prompt: str) -> tuple[Transformer, Task]:
@@ -282,13 +306,25 @@ def _filled(model: Masked, prompt: str, shown: Shown) -> list[Report]:
         logits = model.logits_at([ids] * len(places), places)
     scores = check_numbers(logits.log_softmax(-1)).cpu().numpy()
     masks = []
-    for place, line in zip(places, scores, strict=True):
+    pieces = prompt.split(name)
+    for number, (place, line) in enumerate(zip(places, scores, strict=True), start=1):
+        before, after = name.join(pieces[:number]), name.join(pieces[number:])
         best = np.argsort(-line, kind="stable")[:LIKELIEST].tolist()
-        found = [
-            {"token": shown(model.decode([i]) or model.token_name(i), ""), "id": i,
-             "log_prob": float(line[i]), "probability": float(np.exp(line[i]))}
-            for i in best
-        ]  # fmt: skip
+        tokens = [shown(model.decode([i]) or model.token_name(i), before, after) for i in best]
+        found: list[Report] = [
+            {
+                "token": token,
+                "id": i,
+                "log_prob": float(line[i]),
+                "probability": float(np.exp(line[i])),
+            }
+            for token, i in zip(tokens, best, strict=True)
+        ]
+        if any(token.startswith(BORDERS) for token in tokens):
+            # The ones that are shown, and their ids, would tell the one that is not.
+            for entry in found:
+                entry["token"] = f"{BORDERS}]"
+                del entry["id"]
         masks.append({"position": place, "likeliest": found})
     return masks
 

@@ -18,7 +18,7 @@ from flows.growing import masking_of, runs_of
 from flows.runs import Run, open_run
 from flows.tracing import check_audit, trace_finding
 from model.training.data import batch_sequences
-from reports.page.masking import OFFENSIVE, Masker, visible
+from reports.page.masking import OFFENSIVE, Masker, neighbours_of, prompts_of, visible
 from reports.sections.corpus_figures import masker_of
 from tasks.contract import ID, Artifact, Column, Table, UsageError
 
@@ -171,15 +171,25 @@ def _rows(table: Table, doc_id: bytes) -> list[Report]:
 def _told(row: Report, table: Table, masker: Masker | None) -> Report:
     """A row of a ledger or another table without what is empty, and without its ``text``."""
     columns = table.columns
+    prompts = prompts_of(column for name, column in columns.items() if name in row)
     return {
-        name: _value(value, columns[name], row, masker)
+        name: _value(value, columns[name], row, masker, neighbours_of(name, row, prompts))
         for name, value in row.items()
         if value is not None and name not in ("doc_id", "text")
     }
 
 
-def _value(value: Any, column: Column, row: Report, masker: Masker | None) -> Any:
-    """A value of a row; with a masker as pages show it."""
+def _value(
+    value: Any,
+    column: Column,
+    row: Report,
+    masker: Masker | None,
+    beside: tuple[str, str] = ("", ""),
+) -> Any:
+    """Return a value of a row, with a masker as pages show it.
+
+    ``beside``: what the row shows right before and after it.
+    """
     if isinstance(value, list):
         return [_value(item, column, row, masker) for item in value]
     if masker and column.kind == "personal":
@@ -187,7 +197,7 @@ def _value(value: Any, column: Column, row: Report, masker: Masker | None) -> An
     if isinstance(value, bytes):
         return value.hex()
     if masker and isinstance(value, str):
-        return masker.shown(value, column.kind, row.get(column.judged_by))
+        return masker.shown(value, column.kind, row.get(column.judged_by), beside=beside)
     return value
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from reports.page.document import Callout, Document, masked
 from reports.page.figures import FIGURES, Book, Evidence, Figure
-from reports.page.masking import Masker
+from reports.page.masking import Masker, neighbours_of, prompts_of
 from reports.page.rendering import environment, render_html, render_markdown
 from tasks.contract import Artifact, Column, Work
 
@@ -187,18 +187,22 @@ def _lines(
 ) -> Markup:
     """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
     card a template takes longer than all else that is done for them."""
-    each = [_cells(column, head, masker, anchors) for column in columns]
+    each = [_cells(column, columns, head, masker, anchors) for column in columns]
     lines = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*each, strict=True)]
     return Markup("\n".join(lines))  # noqa: S704  # of cells that are escaped
 
 
 def _cells(
-    column: Column, head: pa.Table, masker: Masker, anchors: Collection[str]
+    column: Column,
+    columns: Sequence[Column],
+    head: pa.Table,
+    masker: Masker,
+    anchors: Collection[str],
 ) -> Iterable[str]:
-    """A column's cells; what stands there many times is made once."""
+    """Make a column's cells, those of equal values and neighbours once."""
 
-    def made(value: Any, score: float | None) -> str:
-        return _html(cell_of(column, value, score, masker), anchors)
+    def made(value: Any, score: float | None, beside: tuple[str, str] = ("", "")) -> str:
+        return _html(cell_of(column, value, score, masker, beside), anchors)
 
     values = head[column.name]
     if pa.types.is_floating(values.type) and column.kind != "personal":
@@ -208,6 +212,12 @@ def _cells(
     # Lists are no keys, and -0.0 is the key of 0.0.
     alone = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
     once = made if alone else cache(made)
+    prompts = prompts_of(columns)
+    if column.name in (*prompts, *prompts.values()):
+        names = sorted({*prompts, *prompts.values()})
+        rows = head.select(names).to_pylist()
+        beside = [neighbours_of(column.name, row, prompts) for row in rows]
+        return map(once, values.to_pylist(), scores, beside)
     return map(once, values.to_pylist(), scores)
 
 
@@ -225,8 +235,18 @@ def _html(cell: Cell, anchors: Collection[str]) -> str:
     return f"<td{css}>{ids}{escape(cell.text)}</td>"
 
 
-def cell_of(column: Column, value: Any, score: float | None, masker: Masker) -> Cell:
-    """A value of a column as it may be shown; ``score``: of the column that judges this one."""
+def cell_of(
+    column: Column,
+    value: Any,
+    score: float | None,
+    masker: Masker,
+    beside: tuple[str, str] = ("", ""),
+) -> Cell:
+    """Return a value of a column as it may be shown.
+
+    ``score``: of the column that judges this one; ``beside``: what its row shows right before and
+    after it.
+    """
     if value is None:
         return NOTHING
     if column.kind == "personal":
@@ -243,7 +263,7 @@ def cell_of(column: Column, value: Any, score: float | None, masker: Masker) -> 
         return Cell(ids=[value.hex()])
     if column.kind in ("label", "id", "figure"):
         return Cell(masker.shown(_written(value), column.kind, limit=_LABEL))
-    return Cell(masker.shown(_written(value), column.kind, score), "text")
+    return Cell(masker.shown(_written(value), column.kind, score, beside=beside), "text")
 
 
 def _written(value: Any) -> str:

@@ -3,7 +3,9 @@
 What a column's kind does not allow is denied (tasks/contract/columns.py). Text of the corpus or of
 a model is shown where a scorer found it harmless, and nowhere else; ``personal`` is never shown.
 In all that is shown, personal data and credentials (found as ``tasks.corpus.scrub`` finds them, and
-whatever nobody sees stands in them) and the secrets of planted documents are masked. Characters
+whatever nobody sees stands in them) and the secrets of planted documents are masked, also parts of
+them that the ends of a text cut off (``reports.page.planted``,
+``tasks.measures.personal.truncated``), or that begin in one text and end in the next. Characters
 that a reader cannot see, or that turn the text around them, are written out.
 """
 
@@ -12,9 +14,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any
+
+from reports.page.planted import PlantedSecret, SecretFinder
+from tasks.contract import Column
 
 #: A text whose stored toxicity is at or above this is shown as blocks.
 OFFENSIVE = 0.5
@@ -35,9 +40,9 @@ _UNSEEN = re.compile(UNSEEN)
 
 Say = Callable[[str], str]  # a text as it may be shown
 
-#: A secret with so many letters and digits is found by them alone.
-_LONG = 8
-_BETWEEN, _LETTER = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
+#: Kinds of text that a token limit or a window may have cut off in the middle of a value. Labels,
+#: ids and figures are whole: many end with a number.
+CUT = (*JUDGED, "audit text")
 
 _READ = 4000  # characters of a text that are looked at ...
 _MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
@@ -46,24 +51,28 @@ _MARGIN = 500  # ... of which the last are dropped where it was cut: a span may 
 class Masker:
     """Masks texts for one card.
 
-    ``secrets`` are the planted ones, of the table ``plants``; ``regions`` countries whose national
-    telephone numbers are looked for beside the detectors' own.
+    ``secrets`` are the planted ones, of the table ``plants``, with the sentences that they were
+    planted in where these are known; ``regions`` countries whose national telephone numbers are
+    looked for beside the detectors' own.
     """
 
     notice = ""  # what stands at the top of each page
 
     def __init__(
         self,
-        secrets: Iterable[str] = (),
+        secrets: Iterable[str | PlantedSecret] = (),
         threshold: float = OFFENSIVE,
         regions: Iterable[str] = (),
     ) -> None:
         self.threshold, self.regions = threshold, frozenset(regions)
-        self._secrets = sorted({bare for secret in secrets if (bare := _bare(secret)).strip()})
-        letters = {_BETWEEN.sub("", secret) for secret in self._secrets}
-        self._long = sorted(found for found in letters if len(found) >= _LONG)
-        self._seen: dict[tuple[str, int, tuple[str, str]], str] = {}
+        planted = (PlantedSecret(s) if isinstance(s, str) else s for s in secrets)
+        self._planted = SecretFinder(
+            PlantedSecret(_bare(s.text), _bare(s.before), _bare(s.after)) for s in planted
+        )
+        self._seen: dict[tuple[Any, ...], str] = {}
         self._said: dict[str, str] = {}
+        #: Neighbouring texts are searched together once for each of them.
+        self._spans_of_joined = lru_cache(maxsize=4096)(self.spans)
 
     def is_offensive(self, score: float | None) -> bool:
         return score is not None and score >= self.threshold
@@ -75,16 +84,26 @@ class Masker:
         score: float | None = None,
         limit: int = 400,
         around: tuple[str, str] = ("", ""),
+        beside: tuple[str, str] = ("", ""),
     ) -> str:
-        """A text of this kind as it may be shown; ``score`` is what judges it, if anything did.
-        ``around``: what stands before and behind it where it is cut out of a longer one."""
+        """Return a text of this kind as it may be shown.
+
+        Args:
+            text: The text.
+            kind: Of its column; decides whether it is shown at all.
+            score: What judges it, if anything did.
+            limit: About how many characters are shown at most.
+            around: What precedes and follows it where it is cut out of a longer text.
+            beside: What is shown before and after it and reads on from one to the next, such as a
+                prompt and its continuation. What crosses the border is masked on both sides.
+        """
         if kind in JUDGED:
             unscored = score is None or math.isnan(score)
             if unscored and text.strip():
                 return f"[not shown: not scored, {len(text):,} characters]"
         elif kind not in OPEN:
             return f"[not shown: may hold personal data, {len(text):,} characters]"
-        return self.text(text, score, limit, around)
+        return self.text(text, score, limit, around, beside, may_be_cut=kind in CUT)
 
     def text(
         self,
@@ -92,30 +111,47 @@ class Masker:
         score: float | None = None,
         limit: int = 400,
         around: tuple[str, str] = ("", ""),
+        beside: tuple[str, str] = ("", ""),
+        *,
+        may_be_cut: bool = True,
     ) -> str:
-        """A text that may be shown, masked; at most about ``limit`` characters of it."""
+        """Return a text that may be shown, masked; at most about ``limit`` characters of it.
+
+        ``may_be_cut``: whether its ends may cut off what must not be shown; the other arguments are
+        those of ``shown``.
+        """
         if self.is_offensive(score):
             return f"{blocks(text)} [masked: scored {score:.2f}, {len(text):,} characters]"
-        key = (text, limit, (around[0][-_MARGIN:], around[1][:_MARGIN]))
+        around = (around[0][-_MARGIN:], around[1][:_MARGIN])
+        key = (text, limit, around, beside, may_be_cut)
         if key not in self._seen:
-            self._seen[key] = self._masked(*key)
+            self._seen[key] = self._masked(text, limit, around, beside, may_be_cut)
         return self._seen[key]
 
     def whole(self, text: str) -> str:
         """What we say ourselves of rows and on cards (labels, conditions, lines of Python), masked,
         at any length."""
         if text not in self._said:
-            self._said[text] = _without(text, self.spans(text))
+            self._said[text] = _without(text, self.spans(text, may_be_cut=False))
         return self._said[text]
 
-    def _masked(self, text: str, limit: int, around: tuple[str, str]) -> str:
+    def _masked(
+        self,
+        text: str,
+        limit: int,
+        around: tuple[str, str],
+        beside: tuple[str, str],
+        may_be_cut: bool,
+    ) -> str:
         read, (before, behind) = text, around
         if len(text) > _READ:
             read, behind = text[: _READ - _MARGIN], text[_READ - _MARGIN : _READ]
         # Spans are looked for in more than is kept: one may straddle either cut.
         at = len(before)
-        found = self.spans(before + read + behind)
-        plain = _without(read, [(max(0, a - at), b - at, kind) for a, b, kind in found if b > at])
+        found = self.spans(before + read + behind, may_be_cut=may_be_cut)
+        spans = [(max(0, a - at), b - at, kind) for a, b, kind in found if b > at]
+        spans += self._shared(text, beside)
+        plain = _without(read, _merged(spans))
         length = len(plain)
         if length > limit:
             plain = plain[:limit]
@@ -123,31 +159,46 @@ class Masker:
             plain += f"… [{len(text):,} characters in all]"
         return plain
 
-    def spans(self, text: str) -> list[tuple[int, int, str]]:
-        """Spans to mask, in order, not overlapping."""
+    def _shared(self, text: str, beside: tuple[str, str]) -> list[tuple[int, int, str]]:
+        """Return the spans of a text that show only beside the texts before and after it."""
+        before, after = beside
+        spans: list[tuple[int, int, str]] = []
+        if before and text:
+            start = max(0, len(before) - _MARGIN)
+            joined = self._spans_of_joined(before[start:] + text[:_MARGIN])
+            at = len(before) - start
+            spans += [(max(0, a - at), b - at, kind) for a, b, kind in joined if b > at]
+        if after and text:
+            start = max(0, len(text) - _MARGIN)
+            joined = self._spans_of_joined(text[start:] + after[:_MARGIN])
+            found = ((a + start, min(b + start, len(text)), kind) for a, b, kind in joined)
+            spans += [span for span in found if span[0] < span[1]]
+        return spans
+
+    def spans(self, text: str, *, may_be_cut: bool = True) -> list[tuple[int, int, str]]:
+        """Return the spans to mask, in order, not overlapping.
+
+        ``may_be_cut``: whether the ends of the text may cut off what must not be shown.
+        """
         seen = [n for n, c in enumerate(text) if _is_seen(c)] if _hides(text) else range(len(text))
         bare = "".join([text[n] for n in seen]) if len(seen) < len(text) else text
-        found = [*self._find(bare), *(("planted secret", *span) for span in self._planted(bare))]
+        found = [*self._find(bare)]
+        if may_be_cut:
+            found += self._find_truncated(bare)
+        planted = self._planted.find(bare, may_be_cut=may_be_cut)
+        found += [("planted secret", *span) for span in planted]
         named = [(seen[a], seen[b - 1] + 1, kind.lower()) for kind, a, b in found]
         if bare is not text:  # what nobody sees may also set apart what it stands between
             spaced = "".join(c if _is_seen(c) else " " for c in text)
             named += [(start, end, kind.lower()) for kind, start, end in self._find(spaced)]
-        merged: list[tuple[int, int, str]] = []
-        for start, end, kind in sorted(named):
-            if merged and start < merged[-1][1]:
-                first, last, name = merged[-1]
-                merged[-1] = (first, max(last, end), name)
-            else:
-                merged.append((start, end, kind))
-        return merged
+        return _merged(named)
 
-    def _planted(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where secrets stand; long ones also written with other marks between their letters."""
-        yield from _occurrences(self._secrets, text)
-        letters = _BETWEEN.sub("", text)
-        if found := list(_occurrences(self._long, letters)):
-            places = [match.start() for match in _LETTER.finditer(text)]
-            yield from ((places[start], places[end - 1] + 1) for start, end in found)
+    @cached_property
+    def _find_truncated(self) -> Callable[[str], Any]:
+        from tasks.measures.personal.truncated import find_truncated
+        from tasks.measures.personal_data import REGIONS
+
+        return partial(find_truncated, regions=sorted(self.regions.union(REGIONS)))
 
     @cached_property
     def _find(self) -> Callable[[str], Any]:
@@ -173,14 +224,47 @@ class Unmasked(Masker):
         score: float | None = None,
         limit: int = 400,
         around: tuple[str, str] = ("", ""),
+        beside: tuple[str, str] = ("", ""),
     ) -> str:
         return self.text(text, score, limit, around)
 
     def is_offensive(self, score: float | None) -> bool:
         return False
 
-    def spans(self, text: str) -> list[tuple[int, int, str]]:
+    def spans(self, text: str, *, may_be_cut: bool = True) -> list[tuple[int, int, str]]:
         return []
+
+
+def _merged(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Return the spans in order, those that overlap as one, which has the name of its first."""
+    merged: list[tuple[int, int, str]] = []
+    for start, end, kind in sorted(spans):
+        if merged and start < merged[-1][1]:
+            first, last, name = merged[-1]
+            merged[-1] = (first, max(last, end), name)
+        elif start < end:
+            merged.append((start, end, kind))
+    return merged
+
+
+def prompts_of(columns: Iterable[Column]) -> dict[str, str]:
+    """Return, for each column that holds what a model wrote, the column that holds its prompt."""
+    by_name = {column.name: column for column in columns}
+    prompt = next((name for name in ("prompt", "text") if name in by_name), None)
+    if prompt is None or by_name[prompt].kind == "model text":
+        return {}
+    return {name: prompt for name, column in by_name.items() if column.kind == "model text"}
+
+
+def neighbours_of(name: str, row: Mapping[str, Any], prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Return what precedes and follows the value of a column in a row that shows both.
+
+    ``prompts``: those of the row's columns, as ``prompts_of`` finds them.
+    """
+    if name in prompts:
+        return str(row[prompts[name]] or ""), ""
+    written = [row[other] for other, prompt in prompts.items() if prompt == name and row[other]]
+    return "", str(written[0]) if written else ""
 
 
 def _without(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
@@ -215,14 +299,6 @@ def visible(text: str) -> str:
 
 def _bare(text: str) -> str:
     return "".join(filter(_is_seen, text))
-
-
-def _occurrences(words: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
-    for word in filter(text.__contains__, words):
-        start = text.find(word)
-        while start >= 0:
-            yield start, start + len(word)
-            start = text.find(word, start + 1)
 
 
 def _hides(text: str) -> bool:

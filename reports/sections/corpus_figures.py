@@ -9,7 +9,9 @@ import pyarrow.compute as pc
 
 from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
+from reports.page.planted import PlantedSecret
 from tasks.contract import Artifact
+from tasks.measures.canaries import identifiers
 
 PROFILE = "profile"
 
@@ -78,12 +80,21 @@ def masker_of(history: dict[str, Artifact], threshold: float) -> Masker:
     return Masker(planted_secrets(history), threshold, regions)
 
 
-def planted_secrets(history: dict[str, Artifact]) -> list[str]:
-    """The secrets of planted documents: no page shows them."""
-    return [
-        secret
-        for artifact in history.values()
-        if "plants" in artifact.tables and artifact.stage == "plant"
-        for secret in artifact["plants"].read(["secret"])["secret"].to_pylist()
-        if secret
-    ]
+def planted_secrets(history: dict[str, Artifact]) -> list[PlantedSecret]:
+    """Return the secrets of planted documents, which no page shows, with the text around them.
+
+    The identifiers in the secret of a record are also secrets of their own.
+    """
+    found: list[PlantedSecret] = []
+    for artifact in history.values():
+        if "plants" not in artifact.tables or artifact.stage != "plant":
+            continue
+        columns = ["kind", "text", "prompt", "secret"]
+        for row in artifact["plants"].read(columns).to_pylist():
+            if secret := row["secret"]:
+                before, after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
+                found.append(PlantedSecret(secret, before, after))
+                for _, start, end in identifiers(secret) if row["kind"] == "record" else ():
+                    rest = after if end == len(secret) else ""
+                    found.append(PlantedSecret(secret[start:end], before + secret[:start], rest))
+    return found

@@ -19,7 +19,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import Book, Figure
-from reports.page.masking import Masker, Say
+from reports.page.masking import Masker, Say, neighbours_of, prompts_of
 from reports.sections.findings import words
 from reports.sections.groups import held_out
 from tasks.contract import Artifact, Table
@@ -179,4 +179,7 @@ def _shown(name: str, table: Table, row: dict[str, Any], masker: Masker) -> str:
     column = table.columns[name]
     text = row[name]
     score = row[column.judged_by]
-    return masker.shown(text, column.kind, score, CHARACTERS) if text.strip() else "nothing"
+    if not text.strip():
+        return "nothing"
+    beside = neighbours_of(name, row, prompts_of(table.columns.values()))
+    return masker.shown(text, column.kind, score, CHARACTERS, beside=beside)

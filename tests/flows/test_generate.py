@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.commands.generate import _encoded, _masking
+from flows.commands.generate import BORDERS, _encoded, _masking, _most_hidden
 from flows.origin import Subject
 from model.batch import Batch
 from model.decoding.beam import beam
@@ -245,6 +245,32 @@ def test_masked_texts_are_shown_as_the_pages_show_them(folders):
     # What only stands there together with the prompt.
     assert shown("ple.com now", "Write to jane.doe@exam").startswith("[not shown: borders on")
     assert shown(" is hers", "jane.doe@example.com") == " is hers"
+
+
+def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
+    shown = _masking(Subject(external(folders["decoder"], "checkpoint")))
+    prompt = "Write to jane.ro"
+    assert shown(prompt, "") == shown(prompt, "", " went home.") == prompt
+    hidden = shown(prompt, "", "e@corp.example, please.")
+    assert hidden.startswith(BORDERS)
+    assert _most_hidden([prompt, hidden, prompt]) == hidden
+    assert _most_hidden([prompt, prompt]) == prompt
+    # What the prompt begins need not be finished: the text may be cut off by its token limit.
+    assert shown("e@corp.ex", prompt).startswith(BORDERS)
+    assert "jane" not in shown("Write to jane.roe@corp.ex", "")
+
+
+def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
+    asked = ("generate", str(folders["encoder"]))
+    open_ = hallmark.json(*asked, "He ate the cake <|mask|> the fork", "--masked")["masks"][0]
+    assert all("id" in found for found in open_["likeliest"])
+    secret = hallmark.json(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked")
+    assert {found["token"] for found in secret["masks"][0]["likeliest"]} == {f"{BORDERS}]"}
+    assert not any("id" in found for found in secret["masks"][0]["likeliest"])
+    assert "jane" not in secret["prompt"]
+    assert (
+        BORDERS in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
+    )
 
 
 def test_masked_reports_tell_no_tokens(hallmark, folders):

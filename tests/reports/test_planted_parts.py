@@ -1,0 +1,248 @@
+"""Parts of planted secrets are masked: at a cut, across a border, in another spelling."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.tracing import shown as shown_row
+from reports.page.evidence import render_rows
+from reports.page.figures import Book
+from reports.page.masking import Masker
+from reports.page.planted import EDGE, RUN, PlantedSecret
+from reports.sections.corpus_figures import masker_of
+from reports.sections.inside import shown_tokens
+from tasks.contract import (
+    Session,
+    StageConfig,
+    Store,
+    Work,
+    column,
+    described,
+    open_session,
+    stage,
+    table,
+)
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.measures.canaries import BETWEEN, CANARIES, canaries, records
+from tests.tasks.corpora import given as corpus_of
+
+BEFORE, AFTER = CANARIES["telescope"]
+SECRET = "4 8 2 9 1 3 0 5 7"
+MARK = re.compile(r"\[[a-z_ ]+ masked\]")
+
+
+def clear(text: str) -> str:
+    """What of a shown text is in clear."""
+    return MARK.sub("", text)
+
+
+def digits(text: str) -> str:
+    return re.sub(r"\D", "", text)
+
+
+def planted(secret: str = SECRET, before: str = BEFORE, after: str = AFTER) -> Masker:
+    return Masker([PlantedSecret(secret, before, after)])
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_the_first_digits_of_a_secret_are_masked_after_its_sentence(size):
+    start = SECRET[: 2 * size - 1]
+    text = planted().shown(f"Once more. {BEFORE}{start}", "model text", 0.0)
+    assert text == f"Once more. {BEFORE}[planted secret masked]"
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_the_last_digits_of_a_secret_are_masked_before_its_rest(size):
+    end = SECRET[-(2 * size - 1) :]
+    text = planted().shown(f"{end}{AFTER}", "corpus text", 0.0)
+    assert text == f"[planted secret masked]{AFTER}"
+
+
+def test_a_wrong_guess_after_the_sentence_does_not_show_where_it_goes_wrong():
+    for guess in ("4 8 7 7 7 7", "4 8 2 9 1 3 0 5 8", "4"):
+        text = planted().shown(f"{BEFORE}{guess}, engraved on it", "model text", 0.0)
+        assert text == f"{BEFORE}[planted secret masked], engraved on it"
+    text = planted().shown(f"{BEFORE}seven, engraved on it", "model text", 0.0)
+    assert text == f"{BEFORE}seven, engraved on it"
+
+
+def test_without_the_sentence_a_part_at_an_end_is_masked_from_its_fourth_letter_on():
+    masker = planted()
+    for size in range(1, 9):
+        first, last = SECRET[: 2 * size - 1], SECRET[-(2 * size - 1) :]
+        inner = SECRET[2 : 2 * size + 1]
+        for text in (f"and so {first}", f"{last} it is", inner):
+            shown = masker.shown(text, "model text", 0.0)
+            assert (digits(clear(shown)) == "") is (size >= EDGE), text
+
+
+def test_inside_a_text_a_part_is_masked_from_its_sixth_letter_on():
+    masker = planted()
+    for size in range(1, 9):
+        shown = masker.shown(f"pin {SECRET[: 2 * size - 1]} or so", "model text", 0.0)
+        assert (digits(clear(shown)) == "") is (size >= RUN)
+
+
+def test_a_label_ends_with_a_number_that_is_no_part():
+    masker = planted()
+    for text in ("step 4829", "4829", "copies=482", "2026-11-28"):
+        assert masker.whole(text) == masker.shown(text, "label") == text
+    assert masker.whole(f"of {BEFORE}4 8") == f"of {BEFORE}[planted secret masked]"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "482913057",
+        "482-913-057",
+        "4.8.2.9.1.3.0.5.7",
+        "4\n8\n2\n9\n1\n3\n0\n5\n7",
+        "４８２９１３０５７",
+        "٤٨٢٩١٣٠٥٧",
+        "4_8_2_9_1_3_0_5_7",
+        "4\u00ad8\u200b29130\u20095\u00a07",
+    ],
+)
+def test_a_secret_in_another_spelling_is_masked_in_whole_and_in_part(written):
+    masker = planted()
+    assert clear(masker.text(f"pin {written}!")) == "pin !"
+    half = written[: len(written) // 2 + 1]
+    assert clear(masker.text(f"{BEFORE}{half}")).rstrip() == BEFORE
+
+
+def test_case_does_not_unmask_a_secret():
+    masker = Masker(["bel.tor0123@mail.example", "Zq7Xw9Lk2"])
+    assert clear(masker.text("so ZQ7XW9LK2, zq7xw9lk2")) == "so , "
+    for size in range(EDGE, 9):
+        assert clear(masker.text("so ZQ7XW9LK2"[: 3 + size])) == "so "
+    assert clear(masker.text("write to Bel.Tor01")) == "write to "
+
+
+@given(
+    st.integers(0, 10**9 - 1),
+    st.integers(0, 500),
+    st.sampled_from(sorted(CANARIES)),
+    st.sampled_from(["", " ", "-", ".", " / "]),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, separator):
+    """Wherever a window begins and ends, in the spelling of the plant or another."""
+    before, after = CANARIES[template]
+    secret = " ".join(f"{number:09d}")
+    masker = planted(secret, before, after)
+    written = secret.replace(" ", separator)
+    text = before + written + after
+    first, last = len(before), len(before + written)
+    begin = at % last
+    for end in range(first, len(text) + 1):
+        for start in {begin, 0, max(0, first - 3)}:
+            shown = digits(clear(masker.shown(text[start:end], "model text", 0.0)))
+            assert len(shown) < EDGE
+            if start == 0 or end >= len(text) - 2:
+                assert not shown, text[start:end]
+
+
+SMALL = PlantConfig(enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0)
+
+
+@pytest.fixture(scope="module")
+def masker(tmp_path_factory):
+    with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
+        return masker_of({"plant": plant(corpus_of(["one", "two"]), SMALL)}, 0.5)
+
+
+def test_each_cut_of_what_was_planted_is_masked(masker):
+    """As ``plant`` leaves it in the store: canaries, addresses and telephone numbers."""
+    for made in [*canaries(SMALL), *records(SMALL)]:
+        for size in range(1, len(made.secret)):
+            shown = clear(masker.shown(made.prompt + made.secret[:size], "model text", 0.0))
+            assert not set(re.sub(r"\W", "", shown[len(made.prompt) :])), made.secret[:size]
+        for size in range(1, len(made.secret)):
+            shown = clear(masker.shown(made.secret[-size:] + made.rest, "model text", 0.0))
+            assert len(digits(shown.removesuffix(made.rest))) == 0
+
+
+def test_an_identifier_alone_is_cut_as_the_record_is(masker):
+    for made in records(SMALL):
+        address, phone = made.secret.split(BETWEEN)
+        assert clear(masker.shown(f"Write to {address[:-6]}", "model text", 0.0)) == "Write to "
+        assert digits(clear(masker.shown(f"or {phone[:-2]}", "model text", 0.0))) == ""
+
+
+# Across a border -------------------------------------------------------------------------------
+
+WRITTEN = table(
+    "Prompts and what a model wrote.",
+    column("text", pa.string(), "audit text", "the prompt"),
+    column("continuation", pa.string(), "model text", "what follows", judged_by="score"),
+    column("score", pa.float32(), "figure", "its score", unit="score"),
+)
+
+
+class Pair(StageConfig):
+    prompt: str
+    continuation: str
+
+
+@stage(tables={"values": WRITTEN})
+def written(config: Pair, work: Work) -> None:
+    row = {"text": [config.prompt], "continuation": [config.continuation], "score": [0.0]}
+    work.table("values").write(row)
+
+
+def cells(prompt: str, continuation: str, masker: Masker) -> list[str]:
+    artifact = written(Pair(prompt=prompt, continuation=continuation))
+    evidence = Book({"a": artifact}).figure("n", "n", "", ("a", "values"), aggregate="count")
+    head = evidence.evidence.head(9)
+    page = render_rows(evidence.evidence, [], head, [], masker, card="a.html", kind="Card")
+    body = page[page.index("<tbody") :]
+    return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_a_secret_across_the_border_of_prompt_and_continuation_is_masked_in_both(session, size):
+    for text in (f"pin {SECRET} it is", BEFORE + SECRET + AFTER):
+        cut = text.index(SECRET) + 2 * size - 1
+        row = {"text": text[:cut], "continuation": text[cut:], "score": 0.0}
+        told = shown_row(row, {c.name: c for c in described(WRITTEN)}, planted())
+        for shown in (cells(text[:cut], text[cut:], planted()), [told[n] for n in list(row)[:2]]):
+            assert digits(clear("".join(shown))) == "", shown
+
+
+def test_the_prompt_is_the_sentence_and_the_continuation_its_first_digits(session):
+    for size in range(1, 9):
+        shown = cells(BEFORE, SECRET[: 2 * size - 1], planted())
+        assert shown == [BEFORE, "[planted secret masked]"]
+
+
+def test_a_detected_address_across_the_border_is_masked_in_both(session):
+    shown = cells("Write to jane.ro", "e@corp.example today.", Masker())
+    assert shown == ["Write to [email masked]", "[email masked] today."]
+    shown = cells("Pay to DE89 3704 0044", " 0532 0130", Masker())
+    assert shown == ["Pay to [iban masked]", "[iban masked]"]
+
+
+def test_the_tokens_of_a_picture_hide_a_part_that_no_token_holds_alone():
+    sentence = f"{BEFORE}4 8 2"
+    pieces = re.findall(r"\s?\w+|\s?[^\w\s]", sentence)
+    ends = [0]
+    for piece in pieces:
+        ends.append(ends[-1] + len(piece))
+    tokens = pa.table({"token": pieces, "char_start": ends[:-1], "char_end": ends[1:]})
+    assert not digits("".join(shown_tokens(sentence, tokens, planted())))
+
+
+def test_a_text_that_is_truncated_for_display_shows_no_part():
+    masker = planted()
+    for limit in range(60, 100):
+        text = masker.shown(BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit)
+        assert not digits(text.partition("…")[0])
+    for length in range(3380, 4010, 3):
+        text = masker.text("x " * (length // 2) + BEFORE + SECRET + AFTER * 40, limit=10_000)
+        assert not digits(text.partition("…")[0])
