@@ -53,7 +53,12 @@ class DatasheetConfig(StageConfig):
     maintenance: str | None = Field(None, description="who keeps it up, how errors are corrected")
     contact: str | None = Field(None, description="where questions and complaints go")
     rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(30, ge=1, le=1000, description="lines of a table on the datasheet")
+    lines_shown: int = Field(
+        30,
+        ge=1,
+        le=1000,
+        description="lines of a table on the datasheet; groups of people always have theirs",
+    )
     mask_from: float = Field(
         OFFENSIVE, ge=0, le=1, description="texts with this toxicity or more are not shown"
     )

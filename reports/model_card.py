@@ -6,7 +6,6 @@ with neither: what could not be traced is said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -34,7 +33,7 @@ from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.coverage import coverage, read_until, step_of
-from reports.sections.findings import Findings, natural, title, words
+from reports.sections.findings import Findings, natural, select_findings, title, words
 from reports.sections.inside import inside
 from reports.sections.rates import RATES, Rates, unmeasured
 from reports.sections.standing import standing
@@ -58,7 +57,12 @@ class ModelCardConfig(StageConfig):
     ethics: str | None = Field(None, description="considerations beyond what was measured")
     caveats: str | None = Field(None, description="recommendations beyond what was measured")
     rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(40, ge=1, le=1000, description="lines of a table on the card")
+    lines_shown: int = Field(
+        40,
+        ge=1,
+        le=1000,
+        description="lines of a table on the card; groups of people always have theirs",
+    )
     mask_from: float = Field(
         OFFENSIVE, ge=0, le=1, description="texts with this toxicity or more are not shown"
     )
@@ -138,6 +142,8 @@ class Card:
             rows = shown[: config.lines_shown]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
+            if len(known) > len(rows):
+                note = f"The first {len(rows)} of {len(known)} settings. {note}"
             section.add(Grid("Architecture", ["setting", "value"], rows, note=note))
         else:
             section.add(Paragraph(["The checkpoint has no config.json."]))
@@ -163,10 +169,12 @@ class Card:
         section = Section("Factors")
         rows: list[list[Inline]] = []
         for name, found in self.findings.by_audit.items():
-            parts = sorted({r["slice"] for r, _ in found if r["slice"] and not r["control"]},
-                           key=natural)  # fmt: skip
+            parts = {r["slice"]: (r, f) for r, f in found if r["slice"] and not r["control"]}
             if parts:
-                rows.append([title(name), f"{len(parts):,}", _some(parts, 12)])
+                shown = [row["slice"] for row, _ in select_findings([*parts.values()], 12)]
+                rest = f" and {len(parts) - len(shown)} more" * (len(shown) < len(parts))
+                named = ", ".join(sorted(shown, key=natural)) + rest
+                rows.append([title(name), f"{len(parts):,}", named])
         if rows:
             columns = ["audit", "parts", "which"]
             section.add(Grid("Parts measured apart", columns, rows, frozenset({1})))
@@ -310,11 +318,6 @@ class Card:
                 inside(self.book, self.maps, self.masker), self.ethics(), self.caveats(),
             ],
         )  # fmt: skip
-
-
-def _some(parts: Sequence[str], limit: int) -> str:
-    rest = f" and {len(parts) - limit} more" if len(parts) > limit else ""
-    return ", ".join(parts[:limit]) + rest
 
 
 @stage(

@@ -17,7 +17,9 @@ from tasks.contract import Artifact, StageConfig, Work, stage
 class ProofCardConfig(StageConfig):
     title: str = Field("Untitled model", description="the name of the model")
     rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
-    lines_shown: int = Field(40, ge=1, le=1000, description="lines of a table")
+    lines_shown: int = Field(
+        40, ge=1, le=1000, description="lines of a table; groups of people always have theirs"
+    )
 
 
 @stage(

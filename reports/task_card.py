@@ -187,7 +187,8 @@ class Card:
         ]
         columns = ["rows", *SPLITS]
         found: list[Block] = [Grid("What became of the rows", columns, lines, frozenset({1, 2, 3}))]
-        bad = [row["what"] for row in table if not row["split"]]
+        most_first = sorted(table, key=lambda row: -row["rows"])
+        bad = [row["what"] for row in most_first if not row["split"]]
         if not bad:
             return [*found, Paragraph(["Every row could be used; the quarantine is empty."])]
         every = self.book.figure(
@@ -201,7 +202,7 @@ class Card:
             reasons.append([self.masker.shown(reason, "project text"), figure])
         note = "With the file and the number of each row: the table quarantine."
         if len(bad) > len(reasons):
-            note = f"The first {len(reasons)} of {len(bad):,} reasons. {note}"
+            note = f"The {len(reasons)} of {len(bad):,} reasons with the most rows. {note}"
         return [
             *found, Paragraph(["Not used: ", every, "."]),
             Grid("Quarantine", ["why it could not be used", "rows"], reasons, frozenset({1}), note),

@@ -52,7 +52,7 @@ from reports.sections.course import (
     whole_of,
     worse_by,
 )
-from reports.sections.findings import levels, title, words
+from reports.sections.findings import is_about_groups, levels, title, words
 from tasks.audits.about import AUDITS
 from tasks.audits.judging.comparison import Compared
 from tasks.audits.judging.units import AREA, CAPABILITY, Units, by_item
@@ -243,7 +243,8 @@ class Writer:
             return 2.0 if change is None or change["p"] is None else float(change["p"])
 
         rows: list[list[Inline]] = []
-        for each in sorted(others, key=surely)[:LINES]:
+        moved = sorted(others, key=surely)
+        for each in (e for n, e in enumerate(moved) if n < LINES or is_about_groups(e.found[0])):
             ends = [self.value(audit, each, place) for place in (0, -1)]
             rows.append([self.name(each), *ends, *self.told(audit, each, 0)])
         first, last = audit.points[0].name, audit.points[-1].name

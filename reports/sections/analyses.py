@@ -16,6 +16,7 @@ from reports.sections.findings import (
     count,
     levels,
     natural,
+    select_findings,
     words,
 )
 from reports.sections.rates import Rates
@@ -86,7 +87,7 @@ def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
         lines = [f for f in found if f[0]["metric"] == metric]
         lines.sort(key=lambda f: natural(f[0]["slice"]))
         rows: list[list[Inline]] = []
-        for row, figure in lines[:lines_shown]:
+        for row, figure in select_findings(lines, lines_shown):
             part = row["slice"] or "all"
             rows.append([part, figure, figure.interval, count(row), *_tested(row), _why(row)])
         columns = ["part", "value", "interval", "n", *TESTED, "not measured because"]
@@ -101,7 +102,11 @@ def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
         notes = [levels(known), _shared("Scorer", known, "scorer")]
         notes.append(_shared("Method", [r for r in known if r["value"] is not None], "method"))
         if len(lines) > len(rows):
-            notes.append(f"The first {len(rows)} of {len(lines)}.")
+            notes.append(
+                f"{len(rows)} of {len(lines)} parts: all about groups of people, and those with "
+                f"the smallest p or the largest difference; all parts are in the table findings "
+                f"of the stage audit_{name}."
+            )
         note = " ".join(note for note in notes if note)
         numbers = frozenset(i for i, name in enumerate(columns) if name not in WORDS)
         blocks.append(Grid(caption, columns, rows, numbers, note))
@@ -200,8 +205,13 @@ def interval_chart(
     if not known:
         return []
     if len(known) > DRAWN:
-        caption += f" The first {DRAWN} of {len(known)}; the table has more."
-        known = known[:DRAWN]
+        drawn = select_findings(known, DRAWN)
+        if len(drawn) < len(known):
+            caption += (
+                f" {len(drawn)} of {len(known)} parts: those with the smallest p or the largest "
+                f"difference; the table has more."
+            )
+        known = drawn
     labels = [row["slice"].removeprefix("category=") or "all" for row, _ in known]
     ends = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)

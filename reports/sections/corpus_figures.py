@@ -59,12 +59,15 @@ class CorpusFigures:
         return self.book.figure(name, label, unit, (PROFILE, table), where, column=column)
 
     def few(self, table: str, column: str, weigh: str) -> tuple[list[Any], str]:
-        """The heaviest values of a column, and a note on how many are left out."""
+        """Return the heaviest values of a column, and a note on how many are not shown.
+
+        Of the groups of people in the table ``identities`` all are returned.
+        """
         data = self.profile[table].read([column, weigh])
         sums = data.group_by(column).aggregate([(weigh, "sum")])
         ordered = sums.sort_by([(f"{weigh}_sum", "descending"), (column, "ascending")])
         found = ordered[column].to_pylist()
-        limit = self.lines_shown
+        limit = len(found) if table == "identities" else self.lines_shown
         note = f"The {limit} largest of {len(found):,}; all are in the table {table}."
         return found[:limit], note if len(found) > limit else ""
 

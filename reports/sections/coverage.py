@@ -73,6 +73,6 @@ def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> G
         lines.append([source, *cells])
     note = "By document, with its first and last step: the table seen."
     if len(sources) > lines_shown:
-        note = f"The {lines_shown} largest of {len(sources):,} sources. {note}"
+        note = f"The {lines_shown} largest of {len(sources):,} sources; all: table coverage. {note}"
     columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]
     return Grid("What was read", columns, lines, frozenset(range(1, 6)), note)

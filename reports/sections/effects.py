@@ -8,14 +8,15 @@ from typing import Any
 from reports.page.document import Block, Bullets, Grid, Inline, Paragraph, Section
 from reports.page.figures import Figure, show
 from reports.sections.corpus_figures import CorpusFigures
+from reports.sections.selection import CHOSEN, pairs_of_every_group, with_all_groups
 
 EFFECTS = "effects"
 
 #: What the first page is about: documents that left, but not as copies of one that stayed.
 STRUCK = {"stage": "", "reason": "struck out"}
 
-#: Lines of the table on the first page, and groups named in a sentence.
-FIRST, NAMED = 8, 6
+#: Lines of the table on the first page, beside those about groups of people.
+FIRST = 8
 
 DIMENSIONS = {
     "identity": "mention {}",
@@ -113,15 +114,18 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
     if not rows:
         why = "nobody looked" if EFFECTS not in corpus.history else "too few documents to compare"
         return [Paragraph([f"Whom curation silenced is not known: {why}."])]
-    more = worst([r for r in rows if r["verdict"] == "more"])
+    more = [r for r in rows if r["verdict"] == "more"]
     blocks: list[Block] = []
     if more:
-        part = f"; the worst {FIRST} of {len(more)}" if len(more) > FIRST else ""
+        shown = with_all_groups(worst(more), FIRST)
+        part = ""
+        if len(shown) < len(more):
+            part = f"; {len(shown)} of {len(more)}, {CHOSEN.format(f'worst {FIRST}')}"
         note = f"Struck out more often than all other documents{part}. "
         blocks.append(
             Grid("Whom curation silenced", COLUMNS,
-                 [line(corpus, row) for row in more[:FIRST]], NUMBERS,
-                 note + explained(more[:FIRST]) + ABOUT)
+                 [line(corpus, row) for row in shown], NUMBERS,
+                 note + explained(shown) + ABOUT)
         )  # fmt: skip
     else:
         blocks.append(
@@ -144,13 +148,12 @@ def unshown(rows: list[Row]) -> list[Inline]:
     shown = [
         f"{row['slice']} ({row['n']:,} documents): "
         + ("no rate would show it" if row["least"] is None else f"{row['least']:.1f} times")
-        for row in quiet[:NAMED]
+        for row in quiet
     ]
-    more = f"; {len(quiet) - NAMED} more groups are in the table rates" * (len(quiet) > NAMED)
     return [
         "For documents that mention these groups no difference was shown, which is no proof that "
         "there is none. How many times as often as all others they would have to be struck out, "
-        f"so that four of five such corpora showed it: {'; '.join(shown)}{more}."
+        f"so that four of five such corpora showed it: {'; '.join(shown)}."
     ]
 
 
@@ -218,9 +221,11 @@ def by_rule(corpus: CorpusFigures) -> Section:
                 Paragraph([f"{stage}, {reason}: no difference between {len(rows)} groups."])
             )
             continue
-        lines = worst(shown)[: corpus.lines_shown // 3 or 1]
+        lines = with_all_groups(worst(shown), corpus.lines_shown // 3 or 1)
         quiet = len(rows) - len(shown)
-        note = f"The highest ratios of {len(shown)}. " if len(shown) > len(lines) else ""
+        note = ""
+        if len(shown) > len(lines):
+            note = f"{len(lines)} of {len(shown)}: {CHOSEN.format('highest ratios')}. "
         note += f"For {quiet} more groups no difference was shown. " if quiet else ""
         note += explained(lines)
         note += AT_ONCE if whole else ""
@@ -242,7 +247,7 @@ def along(corpus: CorpusFigures) -> Section:
         limits = sorted({row["threshold"] for row in rows})
         own = [row for row in rows if row["own"]]
         lines: list[list[Inline]] = []
-        for chosen in worst(own)[:FIRST]:
+        for chosen in worst(own):
             same = {r["threshold"]: r for r in rows
                     if all(r[k] == chosen[k] for k in ("dimension", "slice"))}  # fmt: skip
             cells: list[Inline] = [
@@ -296,14 +301,15 @@ def swaps(corpus: CorpusFigures) -> Section:
             )
             continue
         lines: list[list[Inline]] = []
-        for row in shown[: corpus.lines_shown // 3 or 1]:
+        for row in pairs_of_every_group(shown, corpus.lines_shown // 3 or 1):
             figure = difference(corpus, row)
             crossed = show(row["raised"] + row["lowered"], "share")
             lines.append([f"{row['group']} → {row['other']}", f"{row['n']:,}", figure,
                           figure.interval, crossed])  # fmt: skip
         columns = ["group → put in its place", "n", "difference", "95 % interval", "crossed"]
         note = (
-            f"The largest of {len(shown)} that are beyond chance, of {len(own)} pairs. Crossed: "
+            f"The largest of {len(shown)} that are beyond chance, of {len(own)} pairs, and the "
+            f"largest of every group; all are in the table swaps. Crossed: "
             f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
             f"Scorer: {scorer_of(corpus)}."
         )

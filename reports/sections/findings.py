@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,34 @@ def natural(text: str) -> list[Any]:
     """Sorts "copies=8" before "copies=16", and "dose=0.75" before "dose=0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(p), "") if p[:1].isdecimal() else (-1.0, p) for p in parts]
+
+
+#: Tags of findings about groups of people, or about kinds of groups.
+GROUP_TAGS = frozenset({"bias_type", "category", "domain", "group", "mentions", "test"})
+
+
+def is_about_groups(row: Mapping[str, Any]) -> bool:
+    """Whether a finding is about groups of people: no limit on rows applies to these."""
+    return not GROUP_TAGS.isdisjoint(tags_of(row))
+
+
+def select_findings(found: Sequence[Finding], limit: int) -> list[Finding]:
+    """Select the findings that a table or a chart has room for, in the order they come in.
+
+    Findings about groups of people are always among them: which groups there are must not depend on
+    their names. Of the others these are the ``limit`` that differ most surely from their null
+    value: those with the smallest p, then with the largest difference.
+    """
+
+    def sureness(place: int) -> tuple[float, float]:
+        row, figure = found[place]
+        p, null = row.get("p_corrected"), row.get("null")
+        difference = None if figure.value is None else abs(figure.value - (null or 0.0))
+        return (2.0 if p is None else p, math.inf if difference is None else -difference)
+
+    groups = {place for place, (row, _) in enumerate(found) if is_about_groups(row)}
+    others = sorted({*range(len(found))} - groups, key=sureness)
+    return [found[place] for place in sorted(groups.union(others[:limit]))]
 
 
 @dataclass

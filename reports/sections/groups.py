@@ -23,7 +23,12 @@ Row = dict[str, Any]
 
 
 def heaviest(rows: list[Row], kind: str, table: str, limit: int) -> tuple[list[Row], str]:
-    """Of a kind the groups with the most tokens, and a note on how many are left out."""
+    """Return the groups of a kind with the most tokens, and a note on how many are not shown.
+
+    Of identity groups all are returned.
+    """
+    if kind == "identity":
+        limit = len(rows)
     found = sorted((r for r in rows if r["kind"] == kind), key=lambda r: (-r["tokens"], r["name"]))
     left = len(found) - limit
     note = f"The {limit} with the most tokens; {left:,} more are in the table {table}. "

@@ -82,8 +82,11 @@ def reasons(corpus: CorpusFigures) -> Section:
         sums.to_pylist(),
         key=lambda r: (order.get(r["stage"], -1), -r["rows_sum"], r["action"], r["reason"]),
     )
+    # By stage alone the last stages would be cut: those that judge what texts say.
+    largest = sorted(found, key=lambda r: -r["rows_sum"])[: corpus.lines_shown]
+    first = {r["stage"]: r for r in reversed(found)}.values()
     rows: list[list[Inline]] = []
-    for row in found[: corpus.lines_shown]:
+    for row in (r for r in found if r in largest or r in first):
         where = {"action": row["action"], "reason": row["reason"]}
         label = f"{row['stage']}: {row['action']}, {row['reason']}"
         size = "bytes_after" if row["action"] == "added" else "bytes_before"
@@ -102,7 +105,10 @@ def reasons(corpus: CorpusFigures) -> Section:
     columns = ["stage", "action", "reason", "rows", "bytes"]
     note = ""
     if len(found) > len(rows):
-        note = f"The first {len(rows)} of {len(found):,}; all are in the table reasons."
+        note = (
+            f"The {len(rows)} of {len(found):,} with the most rows, and the largest of every "
+            f"stage; all are in the table reasons of the profile."
+        )
     section.add(Grid("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
 
@@ -176,7 +182,11 @@ def filtered(corpus: CorpusFigures) -> Section:
         return section
     columns = ["source", "in", "removed", "share removed"]
     note = f"By {', '.join(rules)}; what an earlier rule of {FILTER} took counts there."
-    note += f" The first {SOURCES} of {len(names):,}." if len(names) > SOURCES else ""
+    if len(names) > SOURCES:
+        note += (
+            f" The {SOURCES} of {len(names):,} sources that lost most; all are in the table "
+            f"reasons of the profile."
+        )
     section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from reports.page.document import Brief, Code, Grid, Inline, Section
@@ -11,6 +12,10 @@ from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED, SEED
 
 #: What an arm is called in a chart and a table, and what it lacks.
 ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
+
+
+#: Kinds of held-out text to which no limit on rows applies.
+WHOLE_KINDS = ("all", "identity")
 
 
 def _rows(book: Book, table: str) -> list[dict[str, Any]]:
@@ -36,8 +41,15 @@ def control(book: Book) -> str:
     )
 
 
-def _first(limit: int, every: int, table: str) -> str:
-    return f" The first {limit} of {every:,}; all are in the table {table}." * (every > limit)
+def _largest_change(known: Mapping[tuple[str, str, str], dict[str, Any]], text: Any) -> float:
+    """Return by how much the cost of a text changes, in the arm in which it changes most."""
+    rows = [known.get((*text, arm), {}) for arm in (REMOVED, RANDOM)]
+    return max((abs(row["more"]) for row in rows if row.get("more") is not None), default=0.0)
+
+
+def _rest(shown: int, every: int, order: str, table: str) -> str:
+    """Say how many rows are shown of how many, by which order, and where all of them are."""
+    return f" {shown} of {every:,}, {order}; all are in the table {table}." * (every > shown)
 
 
 def arms(book: Book, masker: Masker, limit: int) -> Section:
@@ -58,7 +70,11 @@ def arms(book: Book, masker: Masker, limit: int) -> Section:
     left = _rows(book, "sources")
     sides = {(r["arm"], r["source"]): r for r in left}
     lines: list[list[Inline]] = []
-    for source in sorted({row["source"] for row in left}):
+    lost: dict[str, int] = {}
+    for row in left:
+        lost[row["source"]] = max(lost.get(row["source"], 0), row["documents"])
+    sources = sorted(lost, key=lambda source: (-lost[source], source))
+    for source in sources[:limit]:
         cells: list[Inline] = [masker.shown(source, "label")]
         for arm in (REMOVED, RANDOM):
             row = sides.get((arm, source), {"documents": 0, "bytes": 0})
@@ -66,10 +82,8 @@ def arms(book: Book, masker: Masker, limit: int) -> Section:
         lines.append(cells)
     columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
     note = "The random arm takes of each source and length as many, as far as it has any left."
-    note += _first(limit, len(lines), "sources")
-    grid = Grid("What was left out", columns, lines[: limit],
-                frozenset({1, 2, 3, 4}), note)  # fmt: skip
-    section.add(grid)
+    note += _rest(len(lines), len(sources), "those that lack most", "sources")
+    section.add(Grid("What was left out", columns, lines, frozenset({1, 2, 3, 4}), note))
     return section
 
 
@@ -80,7 +94,10 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
     known = {(r["kind"], r["name"], r["arm"]): r for r in _rows(book, "price")}
     arms = list(dict.fromkeys(arm for _, _, arm in known))
     texts = list(dict.fromkeys(key[:2] for key in known))
-    for kind, name in texts[:limit]:
+    changes = {text: _largest_change(known, text) for text in texts}
+    others = sorted((t for t in texts if t[0] not in WHOLE_KINDS), key=lambda t: -changes[t])
+    shown = [text for text in texts if text[0] in WHOLE_KINDS or text in others[:limit]]
+    for kind, name in shown:
         cells: list[Inline] = [masker.shown("all text" if kind == "all" else (
             f"{kind} {name}"), "label")]  # fmt: skip
         sizes = (known[kind, name, arm]["bytes"] for arm in arms if (kind, name, arm) in known)
@@ -103,6 +120,6 @@ def price(book: Book, masker: Masker, limit: int) -> Section:
         "is better. What the removal costs beyond the random arm, and beyond what seeds differ "
         "by, is its price."
     )
-    note += _first(limit, len(texts), "price")
+    note += _rest(len(shown), len(texts), "all groups and those that change most", "price")
     section.add(Grid("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note))
     return section

@@ -134,11 +134,13 @@ def test_a_chart_of_some_parts_says_of_how_many():
     def drawn(count):
         evidence = Evidence("audit_bias", None, "values", {})
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
-        found = [({"slice": f"category={n}"}, figure) for n in range(count)]
+        rows = ({"slice": f"trade={n}", "tags": f'{{"trade": "{n}"}}'} for n in range(count))
+        found = [(row, figure) for row in rows]
         (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
         return chart.caption, "".join(chart.alt).count(" to ")
 
-    assert drawn(45) == ("As drawn. The first 30 of 45; the table has more.", 30)
+    said = "30 of 45 parts: those with the smallest p or the largest difference"
+    assert drawn(45) == (f"As drawn. {said}; the table has more.", 30)
     assert drawn(30) == ("As drawn.", 30)
 
 

@@ -124,7 +124,7 @@ def test_of_many_sources_the_largest_are_shown(session, made):
     )
     [shown] = tables(page, "source", "documents", "touched")
     assert [row[0] for row in shown] == ["books"]
-    assert "The 1 largest of 2 sources." in words(page)
+    assert "The 1 largest of 2 sources; all: table coverage." in words(page)
 
 
 # Samples ---------------------------------------------------------------------------------------

@@ -1,0 +1,261 @@
+"""Which rows a limited table shows, and that it cuts no group of people for its name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reports.model_card import ModelCardConfig, model_card
+from reports.page.document import Grid
+from reports.page.figures import Book, Evidence, Figure
+from reports.page.masking import Masker
+from reports.sections.analyses import interval_chart
+from reports.sections.corpus_figures import CorpusFigures
+from reports.sections.effects import along, by_rule, silenced, swaps, unshown
+from reports.sections.findings import is_about_groups, select_findings
+from reports.sections.groups import heaviest
+from reports.sections.preprocessing import reasons
+from reports.sections.trainings import arms, price
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.contract import NoConfig, Work, stage
+from tasks.corpus.effects import TABLES
+from tests.reports import artifacts, pages
+from tests.reports.artifacts import PARTS
+from tests.reports.test_proof_card import SCHEMAS, RowsConfig, made_proof
+
+GROUPS = [f"group {n:02}" for n in range(45)] + [
+    "Jews",
+    "Muslims",
+    "Hindus",
+    "non-religious people",
+]
+
+
+@stage(tables={"values": PARTS, "findings": FINDINGS})
+def many_findings(config: NoConfig, work: Work) -> None:
+    """Of each group a difference; of 60 occupations a share, the last ones far from half."""
+    work.table("values").write({"sample": [0], "part": ["pair"]})
+    where = {"part": "pair"}
+    rows = [
+        finding(
+            "counterfactual",
+            "toxicity_difference",
+            0.01,
+            n=9,
+            unit="score",
+            method="by hand",
+            tags={"domain": "religion", "group": name},
+            where=where,
+        )
+        for name in GROUPS
+    ]
+    rows += [
+        finding(
+            "counterfactual",
+            "women_share",
+            0.5 + n / 1000,
+            n=9,
+            unit="share",
+            null=0.5,
+            method="by hand",
+            tags={"occupation": f"trade {n:02}"},
+            where=where,
+        )
+        for n in range(60)
+    ]
+    work.table("findings").write(findings_table(rows))
+
+
+@pytest.fixture
+def page(session, tmp_path):
+    audits = {"counterfactual": many_findings()}
+    config = ModelCardConfig(title="Tested", lines_shown=40)
+    checkpoint = artifacts.checkpoint(tmp_path / "x")
+    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    return pages.read(card.directory() / "model_card.html")
+
+
+def first_cells(page, start):
+    (found,) = [t for t in page.tables if len(t) > 1 and t[1][0].startswith(start)]
+    return [row[0] for row in found[1:]]
+
+
+def test_every_group_has_its_line_however_many_there_are(page):
+    shown = first_cells(page, "domain=religion")
+    assert shown == [f"domain=religion, group={name}" for name in sorted(GROUPS)]
+    assert all(f"group={name}" in page.text.split("Parts measured apart")[1] for name in GROUPS)
+
+
+def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_order(page):
+    shown = first_cells(page, "occupation=")
+    assert shown == [f"occupation=trade {n:02}" for n in range(20, 60)]
+    said = " ".join(page.text.split())
+    assert "40 of 60 parts:" in said and "findings of the stage audit_counterfactual" in said
+
+
+def finding_of(name, value, p=None, **tags):
+    evidence = Evidence("a", None, "values", {})
+    figure = Figure(name, "l", value, "share", evidence, "", "finding", low=0.4, high=0.6)
+    text = ", ".join(f'"{key}": "{tag}"' for key, tag in tags.items())
+    return {"slice": name, "tags": f"{{{text}}}", "p_corrected": p, "null": 0.5}, figure
+
+
+def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_both():
+    found = [
+        finding_of("a", 0.9, k="1"),
+        finding_of("b", 0.6, 0.01, k="2"),
+        finding_of("c", None, k="3"),
+        finding_of("d", 0.7, 0.2, k="4"),
+        finding_of("e", 0.5, 1.0, group="Jews"),
+    ]
+    names = [[row["slice"] for row, _ in select_findings(found, n)] for n in range(5)]
+    assert names == [["e"], ["b", "e"], ["b", "d", "e"], ["a", "b", "d", "e"], [*"abcde"]]
+    assert [is_about_groups(row) for row, _ in found] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("tag", ["category", "bias_type", "group", "domain", "mentions"])
+def test_a_chart_draws_every_group(tag):
+    found = [finding_of(f"{n}", 0.5, **{tag: str(n)}) for n in range(45)]
+    (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
+    assert chart.caption == "As drawn." and "".join(chart.alt).count(" to ") == 45
+
+
+# The datasheet ---------------------------------------------------------------------------------
+
+
+@stage(tables=TABLES)
+def taken(config: NoConfig, work: Work) -> None:
+    """What left, for many groups and sources; and pairs of groups, each with a difference."""
+    kinds = [("identity", name) for name in GROUPS]
+    kinds += [("source", f"source {n:02}") for n in range(40)]
+    for place in ({"stage": "", "reason": "struck out"}, {"stage": "select", "reason": "short"}):
+        for number, (dimension, name) in enumerate(kinds):
+            row = {**place, "dimension": dimension, "slice": name, "n": 40, "removed": 8}
+            row |= {"clusters": 30, "other_n": 1000, "other_removed": 100, "rate": 0.2}
+            row |= {"other_rate": 0.1, "ratio": 1.1 + number / 100, "low": 1.05, "high": None}
+            row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": "more"}
+            work.table("rates").write({key: [value] for key, value in row.items()})
+            limit = {"signal": "words", "bound": "le", "threshold": 0.5, "own": True}
+            if place["stage"]:
+                work.table("thresholds").write({k: [v] for k, v in (row | limit).items()})
+    for number, name in enumerate(GROUPS):
+        for other in GROUPS[:2]:
+            pair = {"origin": "templates", "axis": "religion", "group": name, "other": other}
+            pair |= {
+                "n": 9,
+                "clusters": 9,
+                "difference": 0.9 - number / 100,
+                "low": None,
+                "high": None,
+            }
+            pair |= {"p": 0.001, "corrected": 0.01, "raised": 0.0, "lowered": 0.0, "threshold": 0.5}
+            if name != other:
+                work.table("swaps").write({k: [v] for k, v in pair.items() if k in SWAPS})
+
+
+SWAPS = TABLES["swaps"].names
+
+
+@pytest.fixture
+def corpus(session):
+    made = {"effects": taken()}
+    made["effects"].manifest["parts"]["external"] = {"scorer": "a scorer", "digest": "d" * 16}
+    return CorpusFigures(Book(made), made | {"select": made["effects"]}, 30)
+
+
+def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
+    [grid, _] = silenced(corpus)
+    shown = [row[0] for row in grid.rows]
+    assert {f"mention {name}" for name in GROUPS} <= set(shown)
+    assert [name for name in shown if name.startswith("from")] == [
+        f"from source {n}" for n in range(39, 31, -1)
+    ]
+    assert f"{len(GROUPS) + 8} of {len(GROUPS) + 40}, the worst 8" in grid.note
+    assert "the others are in the table rates" in grid.note
+
+
+def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
+    [grid] = by_rule(corpus).blocks
+    shown = {row[0] for row in grid.rows}
+    assert {f"mention {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
+    assert f"{len(shown)} of {len(GROUPS) + 40}:" in grid.note and "table rates" in grid.note
+    [grid] = along(corpus).blocks
+    assert {row[0] for row in grid.rows} == {f"mention {name}" for name in GROUPS}
+
+
+def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus):
+    [grid] = [block for block in swaps(corpus).blocks if isinstance(block, Grid)]
+    pairs = [row[0].split(" → ") for row in grid.rows]
+    assert {name for pair in pairs for name in pair} == set(GROUPS)
+    assert len(pairs) < 2 * len(GROUPS) - 2 and "table swaps" in grid.note
+
+
+def test_where_no_difference_was_shown_every_group_is_named():
+    quiet = {"n": 9, "least": 2.0, "verdict": "not shown", "dimension": "identity"}
+    rows = [quiet | {"slice": name} for name in GROUPS]
+    assert all(f"{name} (9 documents)" in unshown(rows)[0] for name in GROUPS)
+
+
+def test_of_groups_all_are_heavy_enough():
+    kinds = ("identity", "source")
+    rows = [{"kind": kind, "name": name, "tokens": 1} for kind in kinds for name in GROUPS]
+    found, note = heaviest(rows, "identity", "validation", 3)
+    assert {row["name"] for row in found} == set(GROUPS) and not note
+    found, note = heaviest(rows, "source", "validation", 3)
+    assert len(found) == 3 and f"{len(GROUPS) - 3} more" in note
+
+
+def test_mentions_name_every_group(made):
+    corpus = CorpusFigures(Book(made.corpus | {"profile": made.profile}), made.corpus, 1)
+    found, note = corpus.few("identities", "group", "mentions")
+    assert set(found) == {*made.profile["identities"].read()["group"].to_pylist()} and not note
+    found, note = corpus.few("sources", "source", "bytes")
+    assert len(found) == 1 and note
+
+
+def priced(texts, changes):
+    """The grid of what held-out text costs, of these texts with these changes, two lines long."""
+    rows = {name: [] for name in SCHEMAS}
+    arms = ("base", "removed", "random")
+    rows["price"] = [
+        {"kind": k, "name": n, "arm": arm, "bytes": 9, "bits_per_byte": 2.0, "more": change}
+        for (k, n), change in zip(texts, changes, strict=True)
+        for arm in arms
+    ]
+    book = Book({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    [grid] = price(book, Masker(), 2).blocks
+    return grid
+
+
+def test_the_price_of_a_removal_is_told_for_every_group_and_the_sources_that_change_most(session):
+    sources = [("source", f"source {n}") for n in range(6)]
+    groups = [("identity", name) for name in GROUPS]
+    changes = [0.0, 0.0, -0.1, 0.01, 0.2, None]
+    grid = priced([("all", ""), *sources, *groups], [0.0, *changes, *[0.0] * len(groups)])
+    shown = [row[0] for row in grid.rows]
+    assert shown[:3] == ["all text", "source source 2", "source source 4"]
+    assert shown[3:] == [f"identity {name}" for name in GROUPS]
+    assert f"{len(shown)} of {len(GROUPS) + 7}, all groups and those" in grid.note
+
+
+def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
+    rows = {name: [] for name in SCHEMAS}
+    rows["sources"] = [
+        {"arm": arm, "source": f"source {n}", "documents": n, "bytes": n}
+        for arm in ("removed", "random")
+        for n in range(6)
+    ]
+    book = Book({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    grid = arms(book, Masker(), 2).blocks[-1]
+    assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
+    assert "2 of 6, those that lack most; all are in the table sources." in grid.note
+
+
+def test_reasons_show_the_largest_of_every_stage(made):
+    corpus = CorpusFigures(Book(made.corpus | {"profile": made.profile}), made.corpus, 2)
+    [grid] = reasons(corpus).blocks
+    rows = made.profile["reasons"].read().to_pylist()
+    assert {row[0] for row in grid.rows} == {row["stage"] for row in rows}
+    assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
+    assert "the largest of every stage; all are in the table reasons" in grid.note
