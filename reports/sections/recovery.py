@@ -54,8 +54,8 @@ def _found(corpus: CorpusFigures, source: str, rows: list[Row]) -> Grid:
     note = (
         "Recall: of what is there, the share that the stage found. Precision: of what it found, "
         "the share that is there. False alarms: of the documents that hold none, the share that "
-        "was removed. A stage answers for the documents that came to it. Near copies below the "
-        "similarity that it removes are meant to stay."
+        "was removed or tagged. A stage answers for the documents that came to it. Near copies "
+        "below the similarity that it removes are meant to stay."
     )
     columns = ["stage", "what", "measure", "share", "interval", "n"]
     caption = f"What the stages recovered in {source}"

@@ -93,7 +93,8 @@ _WHOM = (
 
 _RATES = (
     count("n", "documents of the group that the rule could take"),
-    count("removed", "of these, the rule took or would have taken, by itself"),
+    count("removed", "of these, the rule took or would have taken, by itself; of a rule that tags, "
+           "those that it tagged, and n counts those that its stage kept"),
     count("clusters", "clusters of near copies that they are in", "clusters"),
     count("other_n", "all other documents that it could take; beside identities and dialects "
            "those that are English, or of undetermined language"),
@@ -163,7 +164,9 @@ def outcomes(found: Fates) -> Iterator[tuple[str, str, Bool, Bool]]:
     if found.copy.any():
         yield (*LOST, found.lost, found.copy)
     for cause in found.causes:
-        yield cause.stage, cause.reason, cause.hit, found.left >= cause.order
+        # What a stage tags, it keeps: a document that left there has no tags of it.
+        risk = found.left > cause.order if cause.tags else found.left >= cause.order
+        yield cause.stage, cause.reason, cause.hit, risk
 
 
 def rate_rows(
@@ -241,7 +244,7 @@ def threshold_rows(
     for title, artifact in history.items():
         for rule in rules_of(artifact):
             bounds = {b: float(v) for b in _BREAKS if isinstance(v := rule[b], float | int)}
-            if rule["action"] == "tag" or not bounds:  # a rule about labels has no range
+            if not bounds:  # a rule about labels has no range
                 continue
             values = signal(history, str(rule["signal"]), found)
             if values is None:
@@ -299,10 +302,16 @@ def example_rows(found: Fates, rates: list[dict[str, Any]], most: int) -> Iterat
 
 
 def toxicity_limit(history: Mapping[str, Artifact]) -> float:
-    """The score from which the corpus's own rule takes documents; 0.5 without one."""
-    limits = [rule["lt"] if rule["lt"] is not None else rule["le"]
-              for artifact in history.values() for rule in rules_of(artifact)
-              if rule["signal"] == "toxicity" and rule["action"] != "tag"]  # fmt: skip
+    """Return the score from which the first rule over toxicity removes documents; without such a
+    rule, that from which the first one tags them; without either, 0.5."""
+    rules = [
+        rule
+        for artifact in history.values()
+        for rule in rules_of(artifact)
+        if rule["signal"] == "toxicity"
+    ]
+    rules.sort(key=lambda rule: rule["action"] == "tag")
+    limits = [rule["lt"] if rule["lt"] is not None else rule["le"] for rule in rules]
     return next((float(x) for x in limits if isinstance(x, float | int)), 0.5)
 
 

@@ -39,6 +39,7 @@ from tasks.corpus.profiles.composition import (
     told_languages,
 )
 from tasks.corpus.profiles.tables import TABLES
+from tasks.corpus.profiles.tagged import count_tagged
 from tasks.measures.faults import Noted, careful, noted, tell
 from tasks.measures.identities import Lexicon, find_terms
 from tasks.measures.occupations import beside, occupations
@@ -383,6 +384,8 @@ def profile(
             write("duplicates", count_duplicates(label, tables["pairs"]))
         if "errors" in tables:
             write("errors", tables["errors"].read())
+        if artifact.stage == "select":
+            write("tagged", count_tagged(label, artifact))
         if artifact.stage == "quality":
             write("published_rules", count_rules(tables["signals"]))
         if artifact.stage == "scrub":

@@ -6,7 +6,7 @@ answers only for the documents that came to it.
 
 recall        of what is there, the share that the stage found
 precision     of what the stage found in the town's documents, the share that is there
-false alarms  of the documents that hold none, the share that the stage removed
+false alarms  of the documents that hold none, the share that the stage removed or tagged
 
 Shares stand with Wilson's interval (Wilson 1927); copies of a document are not independent of it,
 so the intervals are a little too narrow. Memory: about 1 kB a document of the town.

@@ -42,12 +42,14 @@ STAYED = 1 << 30
 
 @dataclass(frozen=True)
 class Cause:
-    """Why documents left, or would have: a reason in the ledger of a stage."""
+    """Why documents left, or would have: a reason in the ledger of a stage; or a rule that tagged
+    documents and kept them."""
 
     stage: str
     reason: str
     order: int  # place of the stage in the history
     hit: Bool  # (n,)
+    tags: bool = False  # the rule tagged these documents and kept them
 
 
 @dataclass
@@ -150,6 +152,10 @@ def fates(history: Mapping[str, Artifact], taken: pa.Table | None = None) -> Fat
                 )
             hit = _cause(causes, label, reason, order, n).hit
             hit[at] = True
+        for rule, at in _tagged_places(artifact, place):
+            cause = Cause(label, rule, order, np.zeros(n, bool), tags=True)
+            cause.hit[at] = True
+            causes.append(cause)
     cluster = _clusters(history, place, twin, taken)
     groups, known, english = _groups(history, place, twin, source)
     number = source.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -223,6 +229,19 @@ def _departures(ledger: pa.Table, place: Places) -> Iterator[tuple[str, str, Int
         # Without a similarity: a record that came again under its id, with another text.
         copied = pc.and_(rows["matched"].is_valid(), rows["score"].is_valid()).to_numpy()
         yield pair["reason"], pair["action"], at[ours], copied[ours], twin[ours]
+
+
+def _tagged_places(artifact: Artifact, place: Places) -> Iterator[tuple[str, Int64]]:
+    """Yield each tagging rule of a stage with the places of the documents that it tagged."""
+    rules = tagging_rules(artifact)
+    if not rules:
+        return
+    rows = artifact["documents"].read(["doc_id", "tags"])
+    tags = rows["tags"].combine_chunks()
+    names, owners = pc.list_flatten(tags), pc.list_parent_indices(tags)
+    for rule in rules:
+        tagged = pc.unique(owners.filter(pc.equal(names, rule)))
+        yield rule, place.of(rows["doc_id"].take(tagged))
 
 
 def _number(reasons: list[tuple[str, str]], found: tuple[str, str]) -> int:
@@ -348,3 +367,8 @@ def rules_of(artifact: Artifact) -> Sequence[Mapping[str, object]]:
     """The rules of a stage ``select``, as its config said them."""
     config = artifact.manifest["parts"]["config"]
     return config.get("rules", ()) if artifact.stage == "select" else ()
+
+
+def tagging_rules(artifact: Artifact) -> list[str]:
+    """Return the names of the rules of a stage that tag documents and keep them."""
+    return [str(rule["name"]) for rule in rules_of(artifact) if rule["action"] == "tag"]

@@ -87,6 +87,14 @@ TABLES = {
         count("rows", "rows of the ledger", "rows"),
         count("bytes", "what left or changed, or was added", "bytes"),
     ),
+    "tagged": table(
+        "Documents that a rule tagged and kept.",
+        _STAGE,
+        label("rule", "name of the rule, which is the tag"),
+        _SOURCE,
+        count("documents", "documents that the stage kept", "documents"),
+        count("tagged", "of these, those that the rule tagged", "documents"),
+    ),
     "published_rules": table(
         "What each published rule of quality would take, whether it was asked for or not.",
         label("preset", "the rules it is of"),

@@ -73,13 +73,18 @@ class Finder:
             if any(r["digest"] is not None for r in self.ledgers.get(label, ())):
                 yield from self.masks(label)
             if artifact.stage == "select":
-                rules = [
-                    rule["name"]
-                    for rule in _setting(artifact, "rules", ())
-                    if rule["signal"] == "toxicity" and rule["action"] == "remove"
-                ]
-                if rules:
-                    yield from self.filter(label, rules)
+                rules = {
+                    action: [
+                        rule["name"]
+                        for rule in _setting(artifact, "rules", ())
+                        if rule["signal"] == "toxicity" and rule["action"] == action
+                    ]
+                    for action in ("remove", "tag")
+                }
+                if rules["remove"]:
+                    yield from self.filter(label, self.removed(label, rules["remove"]))
+                elif rules["tag"]:
+                    yield from self.filter(label, self.tagged(artifact, rules["tag"]))
 
     # Duplicates ------------------------------------------------------------------------------
 
@@ -164,10 +169,23 @@ class Finder:
 
     # Rude speech -----------------------------------------------------------------------------
 
-    def filter(self, label: str, rules: Sequence[str]) -> Iterator[Row]:
-        """What the rules over toxicity removed, or would have, had no other rule done it first."""
-        taken = {r["doc_id"] for r in self.ledgers[label]
-                 if r["action"] in ("removed", "also") and r["reason"] in rules}  # fmt: skip
+    def removed(self, label: str, rules: Sequence[str]) -> set[bytes]:
+        """Return the documents that rules removed, or would have, had no other rule done so."""
+        return {
+            row["doc_id"]
+            for row in self.ledgers[label]
+            if row["action"] in ("removed", "also") and row["reason"] in rules
+        }
+
+    def tagged(self, artifact: Artifact, rules: Sequence[str]) -> set[bytes]:
+        """Return the documents that rules tagged."""
+        rows = artifact["documents"].read(["doc_id", "source", "tags"])
+        rows = rows.filter(pc.equal(rows["source"], self.source)).to_pylist()
+        return {row["doc_id"] for row in rows if {*(row["tags"] or ())} & {*rules}}
+
+    def filter(self, label: str, taken: set[bytes]) -> Iterator[Row]:
+        """Yield what the rules over toxicity found: ``taken``, the documents they removed or
+        tagged."""
         here = [row for i, row in self.truth.items() if i in self.came[label]]
         rude, civil = [r for r in here if r["rude"]], [r for r in here if not r["rude"]]
 

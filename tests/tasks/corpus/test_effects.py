@@ -307,8 +307,25 @@ def test_a_rule_about_labels_has_rates_and_no_range(session):
              "lt": 0.9, "action": "tag"}}  # fmt: skip
     made = curated(60, rules=rules)
     found = measure(made)
-    assert {row["reason"] for row in rows_of(found, "thresholds")} == {"rude"}
+    assert {row["reason"] for row in rows_of(found, "thresholds")} == {"rude", "noted"}
     assert rows_of(found, stage="select", reason="rude")
+
+
+def test_tagged_documents_are_compared_by_group_and_count_as_kept(session):
+    tagging = {"rude": {"lt": 0.5, "action": "tag"}, "rudest": {"signal": "rude", "lt": 0.9}}
+    made = curated(ratio=3.0, rules=tagging)
+    found = measure(made)
+    groups = {
+        r["doc_id"]: r["identities"] for r in made["identities"]["signals"].read().to_pylist()
+    }
+    kept = {r["doc_id"]: r["tags"] or [] for r in made["select"]["documents"].read().to_pylist()}
+    [row] = rows_of(found, stage="select", reason="rude", dimension="identity", slice="Muslims")
+    own = [doc_id for doc_id in kept if "Muslims" in (groups.get(doc_id) or ())]
+    assert row["n"] == len(own) > 20
+    assert 0 < row["removed"] == sum("rude" in kept[doc_id] for doc_id in own) < len(own)
+    [struck] = rows_of(found, stage="", reason="struck out", dimension="identity", slice="Muslims")
+    [only] = rows_of(found, stage="select", reason="rudest", dimension="identity", slice="Muslims")
+    assert struck["removed"] <= only["removed"] < row["removed"] + only["removed"]
 
 
 def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clusters(session):

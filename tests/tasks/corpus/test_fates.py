@@ -130,7 +130,8 @@ def test_as_many_examples_are_named_as_were_asked_for():
 @pytest.mark.parametrize(
     ("rules", "limit"),
     [({"toxicity": {"lt": 0.8}}, 0.8), ({"rude": {"signal": "toxicity", "le": 0.7}}, 0.7),
-     ({"toxicity": {"lt": 0.8, "action": "tag"}}, 0.5), ({"language": {"any_of": ["en"]}}, 0.5)],
+     ({"toxicity": {"lt": 0.8, "action": "tag"}}, 0.8), ({"language": {"any_of": ["en"]}}, 0.5),
+     ({"mark": {"signal": "toxicity", "lt": 0.5, "action": "tag"}, "toxicity": {"lt": 0.8}}, 0.8)],
 )  # fmt: skip
 def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, limit):
     raw = given(["A letter."])

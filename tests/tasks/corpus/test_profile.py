@@ -133,6 +133,28 @@ def test_reasons_count_the_ledgers(profiled):
     assert {key[0] for key in found} == {"scrub", "select_scored", "plant"}
 
 
+def test_tagged_documents_are_counted_by_rule_and_source(session):
+    documents = given(TEXTS, sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))])
+    scores = score_toxicity(documents, None, ScoreToxicityConfig())
+    rules = {"toxicity": {"lt": 0.7, "action": "tag"}, "none": {"signal": "toxicity", "lt": 1.1,
+             "action": "tag"}, "long": {"signal": "words", "le": 20}}  # fmt: skip
+    signals = {"toxicity": scores, "quality": quality(documents, QualityConfig())}
+    history = {"score_toxicity": scores}
+    history["select_scored"] = kept = select(documents, signals, SelectConfig(rules=rules))
+    planted = plant(split(kept, SplitConfig()), PlantConfig())
+    made = profile(planted, planted, history, {}, ProfileConfig())
+    expected = Counter()
+    for row in rows(kept):
+        expected[row["source"]] += 1
+        expected[row["source"], "toxicity"] += "toxicity" in (row["tags"] or ())
+    assert expected["books", "toxicity"] > 0 and expected["web", "toxicity"] > 0
+    assert rows(made, "tagged") == [
+        {"stage": "select_scored", "rule": rule, "source": source,
+         "documents": expected[source], "tagged": expected[source, rule]}
+        for rule in ("none", "toxicity") for source in ("books", "web")
+    ]  # fmt: skip
+
+
 def test_personal_data_counts_spans_and_documents(profiled):
     _, made = profiled
     found = {(r["type"], r["source"]): (r["spans"], r["documents"]) for r in

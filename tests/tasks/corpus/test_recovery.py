@@ -40,14 +40,14 @@ CALM = "The ducks left the mill pond early, and the ferry took nobody to the far
 LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in range(30))
 
 
-def stages(documents):
+def stages(documents, action="remove"):
     """The real stages, as far as recovery looks at them."""
     made = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
     made["language"] = language(made["deduplicate"], LanguageConfig())
     made["deduplicate_near"] = deduplicate_near(made["deduplicate"], {}, DeduplicateNearConfig())
     made["scrub"] = scrubbed(made["deduplicate_near"])
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
-    rules = SelectConfig(rules={"toxicity": {"lt": 0.8}})
+    rules = SelectConfig(rules={"toxicity": {"lt": 0.8, "action": action}})
     scores = {"toxicity": made["score_toxicity"]}
     made["select_scored"] = select(made["scrub"], scores, rules)
     return made
@@ -179,6 +179,21 @@ def test_a_stage_answers_for_what_came_to_it(session):
     truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1, "copy": "exact", "copy_of": 0}})
     found = shares(Finder("town", 0.8, (), truth, [], stages(documents)).found())
     assert found["select_scored", "rude speech", "recall"] == (1, 1)
+
+
+def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
+    texts = ["You bloody idiot, you damned bloody idiot, go to hell.", CALM, LONG,
+             "Shut up, you stupid bastard."]  # fmt: skip
+    documents = given(texts, sources=["town"] * 4)
+    truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1}})
+    figures = {}
+    for action in ("remove", "tag"):
+        made = stages(documents, action)
+        found = shares(Finder("town", 0.8, (60,), truth, [], made).found())
+        figures[action] = {k: v for k, v in found.items() if k[0] == "select_scored"}
+    assert figures["tag"] == figures["remove"]
+    assert figures["tag"]["select_scored", "rude speech", "recall"] == (1, 2)
+    assert figures["tag"]["select_scored", "no rude speech", "false alarms"] == (1, 2)
 
 
 def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
