@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from flows.mistakes import brought_up, sentence
 from flows.trees import read, set_value
@@ -53,8 +60,9 @@ from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig
 from tasks.corpus.select import Rule, SelectConfig, misfit
 from tasks.corpus.signals import kinds_of
 from tasks.corpus.split import SplitConfig
+from tasks.corpus.toxicity.actions import default_action
 from tasks.measures.personal.types import TYPES as PERSONAL
-from tasks.measures.scorers import HEADS
+from tasks.measures.scorers import HEADS, ScorerConfig
 from tasks.training.finetune import FinetuneConfig
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
@@ -71,6 +79,22 @@ MEASURED = {
     "select": {"language": LANGUAGE, "quality": QUALITY, "identities": IDENTITIES},
     "select_scored": {"score_toxicity": TOXICITY, "contamination": CONTAMINATION},
 }
+
+
+#: The rules of ``select_scored`` where a config names none.
+SCORED_RULES = SelectConfig(rules=(Rule(name="toxicity", lt=0.8), Rule(name="contamination", lt=1)))
+
+
+def with_default_actions(config: SelectConfig, scorer_kind: str) -> SelectConfig:
+    """Set the action of each rule over a toxicity score that names none, by the scorer's kind."""
+    action = default_action(scorer_kind)
+    rules = tuple(
+        rule.model_copy(update={"action": action})
+        if rule.signal in HEADS and "action" not in rule.model_fields_set
+        else rule
+        for rule in config.rules
+    )
+    return config.model_copy(update={"rules": rules})
 
 
 class Before(StageConfig):
@@ -111,8 +135,14 @@ class Before(StageConfig):
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
     contamination: ContaminationConfig = ContaminationConfig()
-    select_scored: SelectConfig = SelectConfig(
-        rules=(Rule(name="toxicity", lt=0.8), Rule(name="contamination", lt=1))
+    select_scored: SelectConfig = Field(
+        default=SCORED_RULES,
+        validate_default=True,
+        json_schema_extra={
+            "default": with_default_actions(SCORED_RULES, ScorerConfig().kind).model_dump(
+                mode="json"
+            )
+        },
     )
     find_toxic: FindToxicConfig = FindToxicConfig()
     cut_toxic: CutToxicConfig = CutToxicConfig()
@@ -147,6 +177,12 @@ class Config(Probing):  # type: ignore[misc, valid-type]
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
     model_card: ModelCardConfig = ModelCardConfig()
+
+    @field_validator("select_scored")
+    @classmethod
+    def _set_default_actions(cls, config: SelectConfig, info: ValidationInfo) -> SelectConfig:
+        scoring = info.data.get("score_toxicity")  # absent where it is invalid itself
+        return with_default_actions(config, scoring.scorer.kind) if scoring else config
 
     @model_validator(mode="after")
     def _tokens_for_the_objective(self) -> Config:

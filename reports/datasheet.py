@@ -32,7 +32,7 @@ from reports.sections.composition import composition, grew, licences, plants_cal
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
 from reports.sections.personal import in_use
-from reports.sections.preprocessing import preprocessing
+from reports.sections.preprocessing import describe_toxicity_actions, preprocessing
 from reports.sections.recovery import recovery
 from tasks.contract import Artifact, StageConfig, Work, stage
 
@@ -84,6 +84,10 @@ class Sheet:
             Facts(
                 [
                     ("Documents by split", self.splits(splits)),
+                    *(
+                        ("Toxicity rule", described)
+                        for described in describe_toxicity_actions(self.corpus)
+                    ),
                     ("Licences", licences(self.corpus, self.config.licence)),
                     ("Contact", stated(self.config.contact)),
                     (

@@ -11,7 +11,10 @@ from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
 from reports.page.planted import PlantedSecret
 from tasks.contract import Artifact
+from tasks.corpus.people.fates import tagging_rules
+from tasks.corpus.toxicity.actions import explain_action
 from tasks.measures.canaries import identifiers
+from tasks.measures.scorers import HEADS
 
 PROFILE = "profile"
 
@@ -24,7 +27,7 @@ READ = (
     "accounts", "cascade", "composition", "detection", "documents", "duplicates", "errors",
     "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
     "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
-    "regions", "search", "signals", "sources", "spans", "swaps", "thresholds", "toxicity",
+    "regions", "search", "signals", "sources", "spans", "swaps", "tagged", "thresholds", "toxicity",
     "toxicity_status",
 )  # fmt: skip
 
@@ -49,6 +52,25 @@ class CorpusFigures:
         config = self.history[FILTER].manifest["parts"]["config"] if FILTER in self.history else {}
         return [rule["name"] for rule in config.get("rules", ())
                 if rule["signal"] in heads and rule["action"] != "tag"]  # fmt: skip
+
+    def toxicity_actions(self) -> list[tuple[str, str, str]]:
+        """Return name, action and reason of the action of each rule over a toxicity score."""
+        kinds = [
+            artifact.manifest["parts"]["config"]["scorer"]["kind"]
+            for artifact in self.history.values()
+            if artifact.stage == "score_toxicity"
+        ]
+        if not kinds or FILTER not in self.history:
+            return []
+        return [
+            (rule["name"], rule["action"], explain_action(rule["action"], kinds[-1]))
+            for rule in self.history[FILTER].manifest["parts"]["config"].get("rules", ())
+            if rule["signal"] in HEADS
+        ]
+
+    def is_tagging(self, stage: str, rule: str) -> bool:
+        """Say whether a rule of a stage tags documents and keeps them."""
+        return stage in self.history and rule in tagging_rules(self.history[stage])
 
     def values(self, table: str, column: str) -> list[Any]:
         """The different values of a column of the profile, in the order of their first rows."""

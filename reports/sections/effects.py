@@ -104,6 +104,14 @@ def explained(rows: list[Row]) -> str:
 COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
 NUMBERS = frozenset(range(1, len(COLUMNS)))
 
+#: The same for a rule that tags documents and keeps them.
+TAG_COLUMNS = [{"left": "tagged", "of others": "others tagged"}.get(name, name) for name in COLUMNS]
+
+
+def name_rule(corpus: CorpusFigures, stage: str, reason: str) -> str:
+    """Return a reason as the page shows it: a rule that tags removes nothing."""
+    return f"{reason} (tagged, not removed)" if corpus.is_tagging(stage, reason) else reason
+
 
 # The first page --------------------------------------------------------------------------------
 
@@ -200,7 +208,8 @@ def effects(corpus: CorpusFigures) -> Section:
         "copies, not documents; differences are called so where p, corrected for all groups of the "
         "rule, is under 5 %. Groups of few documents are left out. Of what ingest took out nothing "
         "but the source is known, and no text for an example; what it could not read is in "
-        "quarantine and not compared; what was held back for planting is no loss. All rules and "
+        "quarantine and not compared; what was held back for planting is no loss. A rule that tags "
+        "removes nothing: its shares are of the documents that its stage kept. All rules and "
         "groups are in the table rates."
     )
     parts = [by_rule(corpus), along(corpus), swaps(corpus), examples(corpus), found(corpus)]
@@ -217,9 +226,8 @@ def by_rule(corpus: CorpusFigures) -> Section:
         whole = corpus.history[stage].stage == "ingest"  # few rows, and no others of the reason
         shown = [r for r in rows if whole or r["verdict"] != "not shown"]
         if not shown:
-            section.add(
-                Paragraph([f"{stage}, {reason}: no difference between {len(rows)} groups."])
-            )
+            name = name_rule(corpus, stage, reason)
+            section.add(Paragraph([f"{stage}, {name}: no difference between {len(rows)} groups."]))
             continue
         lines = with_all_groups(worst(shown), corpus.lines_shown // 3 or 1)
         quiet = len(rows) - len(shown)
@@ -230,7 +238,10 @@ def by_rule(corpus: CorpusFigures) -> Section:
         note += explained(lines)
         note += AT_ONCE if whole else ""
         grid = [line(corpus, row) for row in lines]
-        section.add(Grid(f"{stage}: {reason}", COLUMNS, grid, NUMBERS, note.strip()))
+        tags = corpus.is_tagging(stage, reason)
+        columns = TAG_COLUMNS if tags else COLUMNS
+        caption = f"{stage}: {name_rule(corpus, stage, reason)}"
+        section.add(Grid(caption, columns, grid, NUMBERS, note.strip()))
     if not section.blocks:
         section.add(Paragraph(["No rule took a document."]))
     return section
@@ -257,10 +268,11 @@ def along(corpus: CorpusFigures) -> Section:
             ]  # fmt: skip
             lines.append([whom(chosen), *cells])
         if lines:
+            name = name_rule(corpus, stage, reason)
             heads = [f"{bound} {limit:.6g}{' (own)' if limit == own[0]['threshold'] else ''}"
                      for limit in limits]  # fmt: skip
             section.add(
-                Grid(f"{stage}, {reason}: ratio to all others at other thresholds",
+                Grid(f"{stage}, {name}: ratio to all others at other thresholds",
                      ["documents", *heads], lines, frozenset(range(1, len(heads) + 1)),
                      "Of documents that have what the rule looks at; by rule, ratios are of all "
                      "that came to it. The highest at the rule's own threshold first; with "
@@ -340,7 +352,8 @@ def examples(corpus: CorpusFigures) -> Section:
         )  # fmt: skip
         times = "–" if row["ratio"] is None else show(row["ratio"], "times")
         times = ALONE if row["alone"] else times
-        lines.append([whom(row), row["stage"], row["reason"], times, figure])
+        rule = name_rule(corpus, row["stage"], row["reason"])
+        lines.append([whom(row), row["stage"], rule, times, figure])
     if not lines:
         section.add(Paragraph(["No rule took a document."]))
         return section

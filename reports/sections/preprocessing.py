@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from reports.page import charts
-from reports.page.document import Chart, Grid, Inline, Paragraph, Section
+from reports.page.document import Bullets, Chart, Grid, Inline, Paragraph, Parts, Section
 from reports.page.figures import Figure, show
 from reports.page.masking import Say
 from reports.sections.corpus_figures import FILTER, PROFILE, CorpusFigures
@@ -28,7 +28,14 @@ def preprocessing(corpus: CorpusFigures) -> Section:
                 ]
             )
         ],
-        [flow(corpus), reasons(corpus), published(corpus), filtered(corpus), duplicates(corpus)],
+        [
+            flow(corpus),
+            reasons(corpus),
+            published(corpus),
+            filtered(corpus),
+            tagged(corpus),
+            duplicates(corpus),
+        ],
     )
 
 
@@ -152,6 +159,8 @@ def published(corpus: CorpusFigures) -> Section:
 def filtered(corpus: CorpusFigures) -> Section:
     """What the rules over toxicity took from each source: filters rarely take evenly."""
     section = Section("What the toxicity filter removed, by source")
+    if described := describe_toxicity_actions(corpus):
+        section.add(Bullets(described))
     rules = corpus.toxicity_rules()
     if not rules:
         section.add(Paragraph(["No rule over toxicity removed documents."]))
@@ -188,6 +197,56 @@ def filtered(corpus: CorpusFigures) -> Section:
             f"reasons of the profile."
         )
     section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
+    return section
+
+
+def describe_toxicity_actions(corpus: CorpusFigures) -> list[Parts]:
+    """Return, for each rule over a toxicity score, its action, the reason for the action, and how
+    many documents it removed or tagged."""
+    described: list[Parts] = []
+    for rule, action, why in corpus.toxicity_actions():
+        parts: list[Inline] = [f"{rule}: {action}, {why}; "]
+        if action == "tag":
+            where = {"stage": FILTER, "rule": rule}
+            label = f"documents that {rule} tagged"
+            parts.append(corpus.sum("tagged", "tagged", "documents", label, **where))
+        else:
+            where = {"stage": FILTER, "action": "removed", "reason": rule}
+            label = f"documents that {rule} removed"
+            parts.append(corpus.sum("reasons", "rows", "documents", label, **where))
+        described.append([*parts, " tagged and kept." if action == "tag" else " removed."])
+    return described
+
+
+def tagged(corpus: CorpusFigures) -> Section:
+    """Show the documents that rules tagged and kept, by rule and source."""
+    section = Section("Documents that rules tagged and kept")
+    found = corpus.profile["tagged"].read().to_pylist()
+    found.sort(key=lambda row: -row["tagged"])
+    rows: list[list[Inline]] = []
+    for row in found[: corpus.lines_shown]:
+        where = {name: row[name] for name in ("stage", "rule", "source")}
+        label = f"{row['source']}, {row['rule']}"
+        cells = [
+            corpus.sum("tagged", column, "documents", f"{label}: {words}", **where)
+            for column, words in (
+                ("documents", "documents kept by the stage"),
+                ("tagged", "documents tagged"),
+            )
+        ]
+        share = show(row["tagged"] / row["documents"], "share")
+        rows.append([row["rule"], row["source"], *cells, share])
+    if not rows:
+        section.add(Paragraph(["No rule tags documents."]))
+        return section
+    columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
+    note = (
+        "A tagged document stays in the corpus, and the model trains on it. Its column tags holds "
+        "the name of the rule."
+    )
+    if len(found) > len(rows):
+        note += f" The {len(rows)} largest of {len(found):,}; all are in the table tagged."
+    section.add(Grid("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
 
 

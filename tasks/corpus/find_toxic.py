@@ -24,7 +24,9 @@ Float32 = NDArray[np.float32]
 
 class FindToxicConfig(StageConfig):
     enabled: bool = Field(
-        False, description="whether toxic windows are looked for, which cut_toxic then treats"
+        False,
+        description="whether toxic windows are looked for, which cut_toxic then cuts; the embedded "
+        "scorer (linear) also finds harmless mentions of minorities toxic",
     )
     least: float = Field(
         0.5, gt=0, le=1, description="score from which a window of score_toxicity is toxic"

@@ -62,8 +62,10 @@ class Rule(StageConfig):
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",
-        description="remove the document; tag: leave it and note the rule's name in its tags; cap: "
-        "remove all but a share of them, drawn by their ids",
+        description="remove the document; tag: keep it and add the rule's name to its tags; cap: "
+        "remove all but a share of them, drawn by their ids. For a rule of select_scored over a "
+        "toxicity score the default is tag with the embedded scorer (linear), which scores "
+        "harmless mentions of minorities as toxic, and remove with Detoxify",
     )
     share: float = Field(
         0, ge=0, lt=1, description="with cap: the share of the documents that stays all the same"

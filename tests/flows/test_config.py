@@ -212,3 +212,44 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
 def test_a_stage_that_is_not_there_stops_nothing(tmp_path, until, overrides, words):
     with pytest.raises(UsageError, match=words):
         settle("smoke", overrides, until, store=str(tmp_path))
+
+
+OWN = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
+
+
+def actions(config, section="select_scored"):
+    return {rule.name: rule.action for rule in getattr(config, section).rules}
+
+
+def test_the_default_action_over_toxicity_depends_on_the_scorer():
+    """The embedded scorer finds words: it scores harmless mentions of gay people as toxic."""
+    assert actions(load(OWN)) == {"toxicity": "tag", "contamination": "remove"}
+    neural = ["score_toxicity.scorer.kind=detoxify"]
+    assert actions(load(OWN, neural)) == {"toxicity": "remove", "contamination": "remove"}
+    assert actions(load("hub"))["toxicity"] == "remove"
+    cascade = [*neural, "score_toxicity.cascade={threshold = 0.8}"]
+    assert actions(load(OWN, cascade))["toxicity"] == "remove"  # Detoxify decides
+
+
+def test_a_rule_over_toxicity_without_an_action_has_the_default_of_the_scorer():
+    rules = "select_scored.rules={toxicity = {lt = 0.5}, rude = {signal = 'insult', lt = 0.9}}"
+    assert actions(load(OWN, [rules])) == {"toxicity": "tag", "rude": "tag"}
+    neural = load(OWN, [rules, "score_toxicity.scorer.kind=detoxify"])
+    assert actions(neural) == {"toxicity": "remove", "rude": "remove"}
+    other = "select.rules={words = {ge = 5}}"
+    assert actions(load(OWN, [other]), "select") == {"words": "remove"}
+
+
+@pytest.mark.parametrize("kind", ["linear", "detoxify"])
+@pytest.mark.parametrize("action", ["remove", "tag"])
+def test_an_action_that_the_config_names_is_kept(action, kind):
+    rules = f"select_scored.rules={{toxicity = {{lt = 0.8, action = '{action}'}}}}"
+    config = load(OWN, [rules, f"score_toxicity.scorer.kind={kind}"])
+    assert actions(config) == {"toxicity": action}
+    assert actions(load(config.model_dump(mode="json"))) == {"toxicity": action}
+
+
+def test_the_demo_asks_for_removal_and_smoke_for_the_default():
+    assert load("demo").score_toxicity.scorer.kind == "linear"
+    assert actions(load("demo")) == {"toxicity": "remove", "contamination": "remove"}
+    assert actions(load("smoke")) == {"toxicity": "tag", "contamination": "remove"}

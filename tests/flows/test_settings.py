@@ -58,7 +58,10 @@ def test_a_section_stands_as_in_a_config_file():
 
 def test_a_list_of_sections_says_what_stands_there_by_default():
     text = render(list_settings("select_scored"))
-    assert '# By default: {"lt": 0.8, "name": "toxicity", "signal": "toxicity"}\n' in text
+    default = '{"action": "tag", "lt": 0.8, "name": "toxicity", "signal": "toxicity"}'
+    assert f"# By default: {default}\n" in text
+    (action,) = (row for row in list_settings("select_scored") if row["key"] == "action")
+    assert "the default is tag with the embedded scorer (linear)" in action["meaning"]
     assert "[….rules.NAME], a table each" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flows.config import load
 from reports.datasheet import DatasheetConfig, datasheet
 from tasks.corpus.scrub import ScrubConfig
 from tests.reports import artifacts, pages
@@ -36,7 +37,11 @@ def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
     ledger = made["select_scored"]["ledger"].read().to_pylist()
     reasons = [row["reason"] for row in ledger if row["action"] == "removed"]
     assert reasons.count("long") == 9 and len(reasons) == 15
-    _, page, _ = sheet_of(made)
+    _, page, said = sheet_of(made)
+    assert (
+        "worst: remove, set in the config; the default is tag with the embedded scorer, which "
+        "finds words, not meaning, and scores harmless mentions of minorities as toxic; 6" in said
+    )
     lines = lines_of(page, "source", "in", "removed", "share removed")
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
 
@@ -49,6 +54,54 @@ def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
     _, _, said = sheet_of(made)
     assert "No rule over toxicity removed documents." in said
     assert "Removed for toxicity" not in said
+
+
+#: Harmless sentences about people that the embedded scorer scores 0.8 or more, and others.
+ABOUT_PEOPLE = [
+    "I am a Black gay man, and my husband runs the small gay bookshop in the old town.",
+    "My wife and I are two black lesbian women, and we run a gay choir and a black bookshop.",
+]
+#: Where the datasheet says which rule applied, and why.
+TAGGED = ("rule", "source", "documents kept", "tagged", "share tagged")
+
+
+def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(session):
+    """With the embedded scorer, whose scores of them are wrong."""
+    own = [f"{ABOUT_PEOPLE[n % 2]} Page {n}." for n in range(24)]
+    others = [f"Rain fell on the orchard, night {n}." for n in range(16)]
+    source = {"kind": "text", "name": "a", "path": "a"}
+    default = load({"name": "mine", "ingest": {"sources": [source]}}).select_scored.rules[0]
+    made = artifacts.curated(
+        given([*own, *others], ["a"] * 30 + ["b"] * 10),
+        {default.name: default.model_dump(exclude={"name"})},
+    )
+    kept = made["select_scored"]["documents"].read().to_pylist()
+    assert len(kept) == 40 and made["select_scored"]["ledger"].rows == 0
+    tagged = [row["text"] for row in kept if row["tags"]]
+    assert len(tagged) == 24 and all("gay" in text for text in tagged)
+    for book in made["select_scored"]["accounts"].read().to_pylist():
+        assert book["in"] == book["kept"] and not book["removed_rows"]
+    card, page, said = sheet_of(made)
+    lines = lines_of(page, *TAGGED)
+    assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
+    assert (
+        "toxicity: tag, the default with the embedded scorer, which finds words, not meaning, and "
+        "scores harmless mentions of minorities as toxic; 24" in said
+    )
+    assert "No rule over toxicity removed documents." in said
+    figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
+    assert figures["documents that toxicity tagged"] == 24
+    ratios = rates_of(made, "lesbian, gay and bisexual people")
+    assert ratios == [(24, 24, 16, 0)]
+    assert "select_scored: toxicity (tagged, not removed)" in said
+
+
+def rates_of(made, group):
+    return [
+        (row["n"], row["removed"], row["other_n"], row["other_removed"])
+        for row in made["effects"]["rates"].read().to_pylist()
+        if (row["reason"], row["slice"]) == ("toxicity", group)
+    ]
 
 
 LETTERS = [f"Letter {n} from clerk{n}@corp.example of the harbour office." for n in range(9)]

@@ -144,13 +144,14 @@ def test_windows_are_looked_for_where_asked_for_alone():
 )
 def test_a_setting_that_would_do_nothing_is_refused(override, words):
     with pytest.raises(UsageError, match=words):
-        load("smoke", [override])
+        load("demo", [override])  # whose rule over toxicity removes
 
 
 def test_what_the_rules_leave_can_be_cut():
     windows = "find_toxic={enabled = true, least = 0.8}"
-    for rule in ('{lt = 0.8, action = "tag"}', "{lt = 0.9}"):
+    for rule in ('{lt = 0.8, action = "tag"}', '{lt = 0.9, action = "remove"}'):
         load("smoke", [windows, f"select_scored.rules={{toxicity = {rule}}}"])
+    load("smoke", [windows])  # the default with the embedded scorer tags
 
 
 def test_with_a_cascade_windows_count_from_its_threshold_alone():
