@@ -109,9 +109,10 @@ def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
     with ready(lambda: check(parameters)):
         done = run_flow(flow, parameters)
     if as_json:
+        from flows.commands.removals import summarize_removals
         from flows.commands.status import status_of
 
-        show(status_of(done), True, str)
+        show(status_of(done) | {"removals": summarize_removals(done)}, True, str)
         check_findings(done)
         return None
     tell(flow, done)
@@ -175,6 +176,7 @@ def run_flow(flow: str, parameters: Mapping[str, Any]) -> Run:
 
 def tell(flow: str, done: Run) -> None:
     """Say on stderr what a run did, on stdout where its page is."""
+    from flows.commands.removals import render_removals, summarize_removals
     from flows.console import stderr
 
     stages = done.record["stages"]
@@ -183,6 +185,8 @@ def tell(flow: str, done: Run) -> None:
         did = {"audit": "audited", "finetune": "fine-tuned"}[flow]
         stderr.print(f"{did}: {done.record['checkpoint']}")
     stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
+    for line in render_removals(summarize_removals(done)):
+        stderr.print(line, markup=False, soft_wrap=True)
     controls, failed = done.controls()
     if failed:
         names = ", ".join(dict.fromkeys(failed))

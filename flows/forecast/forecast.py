@@ -44,7 +44,8 @@ from tasks.contract import (
     open_session,
 )
 from tasks.corpus.plant import PlantConfig
-from tasks.measures.scorers import ScorerConfig, needs_download
+from tasks.corpus.toxicity.actions import explain_action
+from tasks.measures.scorers import HEADS, ScorerConfig, needs_download
 
 Report = dict[str, Any]
 
@@ -89,6 +90,17 @@ def _store(uri: str, folder: Path) -> tuple[Store, bool]:
     return ReadOnly(uri, create=False), True
 
 
+def describe_toxicity_rules(config: Config) -> list[str]:
+    """Return the action of each rule over a toxicity score, and why it applies."""
+    kind = config.score_toxicity.scorer.kind
+    return [
+        f"select_scored.rules.{rule.name}: action {rule.action}, "
+        + explain_action(rule.action, kind)
+        for rule in config.select_scored.rules
+        if rule.signal in HEADS
+    ]
+
+
 class Forecast:
     """Looks at a run before it is run; everything it makes lies in ``folder``, and goes with it."""
 
@@ -109,7 +121,7 @@ class Forecast:
         # Of each stage: what it takes in any case, and on the sample besides.
         self.fixed_seconds: dict[str, float] = {}
         self.tried_seconds: dict[str, float] = {}
-        self.notes: list[str] = []
+        self.notes = describe_toxicity_rules(config)
         self.problems: list[Concern] = []
 
     # Looking ---------------------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""What a run says at its end of the documents that rules removed or tagged."""
+
+import json
+
+import pytest
+
+from flows.commands.removals import render_removals
+from flows.runs import open_run
+from tests.flows.conftest import Hallmark
+
+GAY = "lesbian, gay and bisexual people"
+#: Harmless, and scored 0.8 or more by the embedded scorer.
+OWN = "I am a Black gay man, and my husband runs the small gay bookshop in the old town."
+#: Harmless, and scored low.
+CALM = "A bisexual teacher works at the school by the harbour, and she sings in the choir."
+OTHER = "Rain fell on the orchard by the harbour, and the ferry took nobody to the far bank."
+RUDE = "You bloody idiot, you damned bloody idiot, go to hell."
+WHY = (
+    "the default with the embedded scorer, which finds words, not meaning, and scores harmless "
+    "mentions of minorities as toxic"
+)
+REMOVE = 'select_scored.rules={toxicity = {lt = 0.8, action = "remove"}}'
+
+
+@pytest.fixture
+def hallmark(tmp_path, server):
+    """The command line over an empty store."""
+    return Hallmark(tmp_path / "store", server)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write a config for documents of which 24 mention gay or bisexual people and 40 do not."""
+
+    def write(own=16, calm=8, other=38, rude=2):
+        texts = [f"{text} Page {n}." for text, count in
+                 ((OWN, own), (CALM, calm), (OTHER, other), (RUDE, rude))
+                 for n in range(count)]  # fmt: skip
+        lines = [json.dumps({"text": text}) for text in texts]
+        (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        config = tmp_path / "mine.toml"
+        config.write_text(
+            f'name = "mine"\n[[ingest.sources]]\nkind = "jsonl"\nname = "a"\n'
+            f'path = "{tmp_path}/a.jsonl"\n[deduplicate_near]\nthreshold = 1.0\n'
+        )
+        return str(config)
+
+    return write
+
+
+def lines_of(report):
+    return render_removals(report["removals"])
+
+
+def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
+    alone = Hallmark(hallmark.store)  # in a process of its own, whose stderr is all of it
+    done = alone("run", corpus(), "--set", REMOVE, "--until", "datasheet")
+    lines = done.stderr.splitlines()
+    [start] = [n for n, line in enumerate(lines) if line.startswith("run ")]
+    rule, heading, group = lines[start + 1 :]
+    assert rule == (
+        "select_scored: toxicity removed 18 of 64 documents (28.1 %); set in the config; the "
+        f"default is tag with {WHY.removeprefix('the default with ')}"
+    )
+    assert heading == (
+        "documents that mention these people were removed (as duplicates not counted) most often, "
+        "groups with at least 20 documents:"
+    )
+    start = (
+        f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
+    )
+    assert group.startswith(start)
+
+    report = hallmark.json("run", corpus(), "--set", REMOVE, "--until", "datasheet")
+    assert lines_of(report) == [rule, heading, group]
+    removals = report["removals"]
+    assert removals["least_documents"] == 20
+    [entry] = removals["rules"]
+    assert (entry["rule"], entry["action"]) == ("toxicity", "removed")
+    assert (entry["documents"], entry["of"]) == (18, 64)
+    [entry] = removals["groups"]
+    run = open_run("latest", str(hallmark.store))
+    [row] = [
+        row
+        for row in run["effects"]["rates"].read().to_pylist()
+        if (row["stage"], row["reason"], row["slice"]) == ("", "struck out", GAY)
+    ]
+    assert [entry[name] for name in ("documents", "of", "ratio", "low", "high")] == [
+        row[name] for name in ("removed", "n", "ratio", "low", "high")
+    ]
+    assert removals["tagged_groups"] == []
+
+
+def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
+    report = hallmark.json("run", corpus(rude=0), "--until", "datasheet")
+    assert lines_of(report) == [
+        f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
+        "documents that mention these people were tagged most often, groups with at least 20 "
+        "documents:",
+        f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); "
+        "may be due to chance (near copies count once)",
+    ]
+    run = open_run("latest", str(hallmark.store))
+    assert run["select_scored"]["documents"].rows == 62
+    for account in run["select_scored"]["accounts"].read().to_pylist():
+        assert account["in"] == account["kept"]
+
+
+def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
+    small = corpus(own=8, calm=7)
+    report = hallmark.json("run", small, "--set", REMOVE, "--until", "datasheet")
+    assert lines_of(report)[1:] == [
+        "removals by identity group are not compared: there are no groups with at least 20 "
+        "documents"
+    ]
+
+
+def test_where_nothing_was_removed_or_tagged_nothing_is_printed(hallmark, corpus):
+    quiet = corpus(own=0, rude=0)
+    report = hallmark.json("run", quiet, "--until", "datasheet")
+    assert lines_of(report) == [] and report["removals"]["actions"][0]["action"] == "tag"
+    report = hallmark.json("run", quiet, "--until", "ingest")
+    assert lines_of(report) == [] and report["removals"] == {}
+
+
+def test_a_dry_run_says_which_action_applies_and_why(hallmark, corpus):
+    note = "select_scored.rules.toxicity: action"
+    done = hallmark("run", corpus(), "--dry-run", "--until", "datasheet")
+    assert f"note: {note} tag, {WHY}\n" in done.stdout
+    neural = ("--set", "score_toxicity.scorer.kind=detoxify", "--until", "ingest")
+    report = hallmark.json("run", corpus(), "--dry-run", *neural)
+    assert f"{note} remove, the default with Detoxify, a neural classifier" in report["notes"]
+
+
+def test_the_summary_has_at_most_twelve_lines():
+    rule = {"stage": "select_scored", "rule": "a", "action": "removed", "documents": 9, "of": 90}
+    group = {"group": "they", "documents": 8, "of": 25, "share": 0.32, "other_documents": 1,
+             "other_of": 90, "other_share": 1 / 90, "ratio": 28.8, "low": 5.0, "high": None,
+             "shown": False}  # fmt: skip
+    report = {"rules": [rule] * 9, "actions": [], "groups": [group] * 9, "groups_compared": 9,
+              "tagged_groups": [group] * 9, "least_documents": 20,
+              "unscored": {"documents": 3, "other_language": 2, "of": 90}}  # fmt: skip
+    lines = render_removals(report)
+    assert len(lines) == 12 and "6 more rules removed or tagged documents" in lines[3]
+    assert lines[-1].endswith("(95 % CI 5.0–∞); may be due to chance (near copies count once)")
