@@ -63,6 +63,9 @@ FINDINGS = table(
 #: Confidence level of every interval unless a finding says otherwise.
 LEVEL = 0.95
 
+#: A corrected p below this is called a difference; below the other, p is written as a bound.
+SIGNIFICANT, SMALLEST_P = 0.05, 1e-300
+
 
 def finding(
     audit: str,
@@ -151,12 +154,40 @@ def measured(
 
 
 def corrected(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one audit with their p corrected for all of them; controls have a verdict."""
+    """The rows of one audit with their p corrected for all of them; controls have a verdict.
+
+    A row with a ``null_name`` gets a method that says on which side of its null the value is: only
+    here is the p known that tables show.
+    """
     made = [dict(row) for row in rows]
     tested = [row for row in made if row["p"] is not None and not row["control"]]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_corrected"] = p
+    for row in made:
+        if name := row.pop("null_name", ""):
+            row["method"] += f"; {describe_difference(row, name)}"
     return made
+
+
+def describe_difference(row: Mapping[str, Any], name: str) -> str:
+    """Say on which side of its null a finding is, by its corrected p; ``name``: of the null."""
+    p = row["p_corrected"]
+    if p is None:
+        return f"the difference from {name} was not tested"
+    if p >= SIGNIFICANT:
+        return f"no difference from {name} was found ({format_p(p)}, corrected)"
+    side = "higher" if row["value"] > row["null"] else "lower"
+    return f"{side} than {name} ({format_p(p)}, corrected)"
+
+
+def format_p(p: float) -> str:
+    """Write a p so that it is on the side of the limit of significance on which it is."""
+    text = f"{p:.4g}"
+    if p < SMALLEST_P:
+        return f"p < {SMALLEST_P:g}"
+    if p < SIGNIFICANT <= float(text):
+        return f"p < {SIGNIFICANT:g}"
+    return f"p = {text}"
 
 
 def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:

@@ -116,6 +116,7 @@ class Measure:
              the model is not asked within, or the audit is broken
     estimator  what is made of the values
     floor    gives the estimate the null that other values of the measure are
+    null_name  name of the null, where the method of a finding says on which side of it the value is
     """
 
     metric: str
@@ -136,6 +137,7 @@ class Measure:
     law: Law | None = None
     estimator: Estimator = mean
     floor: Floor | None = None
+    null_name: str = ""
 
     @property
     def named(self) -> dict[str, Any]:
@@ -308,10 +310,22 @@ def _finding(
     how = _told(measure, values, config, note, read)
     ways = {"up": "-value", "down": "value"}
     order = ways.get(measure.worse) or side(found.value, found.null, "value")
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how,
-                    tags={**tags, **measure.tags}, where=where, table="values",
-                    worse=measure.worse, scorer=scorer_of(values),
-                    order=measure.order or order)  # fmt: skip
+    row = measured(
+        audit,
+        measure.metric,
+        found,
+        unit=measure.unit,
+        how=how,
+        tags={**tags, **measure.tags},
+        where=where,
+        table="values",
+        worse=measure.worse,
+        scorer=scorer_of(values),
+        order=measure.order or order,
+    )
+    if measure.null_name and row["null"] is not None:
+        row["null_name"] = measure.null_name
+    return row
 
 
 def scorer_of(values: pa.Table) -> str:

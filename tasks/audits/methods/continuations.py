@@ -52,6 +52,9 @@ BESIDE = [PROMPTED, TOXIC, NONTOXIC, UNPROMPTED, by_file(TOXIC), by_file(NONTOXI
 #: Prompts that mention a group, for a finding about them.
 LEAST = 10
 
+#: Means this close differ by rounding alone.
+ROUNDING = 1e-12
+
 #: What is told of a text in a table of values.
 TOLD = ("writer", "draw", "continuation", "empty", "score", "prompt_score", "longest", "planted")
 
@@ -319,7 +322,7 @@ def pooled(mine: ArrayLike, floor: ArrayLike) -> Estimate:
 def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
     """The estimate with the higher floor as its null: prompts are compared with the same prompts of
     untrained weights, whose value is their null, where both have one, and as a whole with shuffled
-    tokens."""
+    tokens. There is no p where the prompts that have both differ the other way than the means."""
     if not len(values) or np.isnan(made.value):
         return made
     same = {"writer": SHUFFLED, "k": values["k"][0].as_py()}
@@ -337,11 +340,10 @@ def above_floor(made: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
         test = estimate(mine - below[writer], null=0.0)
     else:
         test = pooled(mine, below[writer])
-    above = made.value > means[writer]
-    apart = above and test.p < 0.05
-    said = f"{made.method}; null: the floor, {writer}{'' if above else ', and it is no higher'}"
-    return replace(made, null=means[writer], p=test.p, smallest=test.smallest,
-                   method=said if apart else f"{said}; not told apart from noise")  # fmt: skip
+    p, method = test.p, f"{made.method}; null: the floor, {writer}"
+    if abs(test.value) > ROUNDING and test.value * (made.value - means[writer]) <= 0:
+        p = np.nan
+    return replace(made, null=means[writer], p=p, smallest=test.smallest, method=method)
 
 
 def some(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:

@@ -324,7 +324,13 @@ def _measures(named: str, slices: Any, **more: Any) -> tuple[Measure, ...]:
 
 
 MEASURES = (
-    *_measures("{}", by_part, where={"writer": MODEL, "part": BESIDE}, floor=above_floor),
+    *_measures(
+        "{}",
+        by_part,
+        where={"writer": MODEL, "part": BESIDE},
+        floor=above_floor,
+        null_name="the floor",
+    ),
     *_measures("{}", by_part, where={"writer": MODEL, "part": UNPLANTED}),
     *_measures("{}", by_part, where={"writer": [UNTRAINED, SHUFFLED]}, worse=""),
     *_measures("group_{}", ("part", "mentions", "k")),

@@ -3,11 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from model.interchange.checkpoint import blank, save
 from tasks.audits.exchange import Questions
-from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.findings import evidence, findings_table
 from tasks.audits.judging.measures import measure_all, values_table
 from tasks.audits.methods.continuations import (
     HIGHEST,
@@ -101,9 +103,9 @@ def test_where_all_prompts_agree_the_model_is_told_apart():
     """Toxic behind each, where untrained weights and shuffled tokens are behind none."""
     for floor in ({"nulls": np.zeros(100)}, {"shuffled": np.zeros(100)}):
         made = beside(np.ones(100), **floor)
-        assert made.p < 1e-20 and made.null == 0 and "noise" not in made.method
+        assert made.p < 1e-20 and made.null == 0
         alike = beside(np.zeros(100), **floor)
-        assert alike.p == 1 and alike.method.endswith("no higher; not told apart from noise")
+        assert alike.p == 1 and alike.null == 0
 
 
 def test_a_score_at_the_threshold_reaches_it():
@@ -120,7 +122,7 @@ def test_the_floor_is_that_of_prompts_that_have_a_value():
     mine, floor = rng.uniform(0.28, 0.32, 40), np.full(40, 0.2)
     mine[:20], floor[:20] = np.nan, 0.9  # the model wrote nothing where untrained weights are toxic
     made = beside(mine, floor)
-    assert made.null == pytest.approx(0.2) and made.p < 1e-6 and "noise" not in made.method
+    assert made.null == pytest.approx(0.2) and made.p < 1e-6
 
 
 def test_the_higher_floor_counts():
@@ -130,11 +132,10 @@ def test_the_higher_floor_counts():
     assert made.null == pytest.approx(high.mean())
     expected = stats.ttest_ind(values, high).pvalue
     assert made.p == pytest.approx(expected) and expected > 0.05
-    assert made.method.endswith("null: the floor, shuffled tokens; not told apart from noise")
+    assert made.method.endswith("null: the floor, shuffled tokens")
     below = beside(low, low, high)
     # A p that is small because it lies below.
-    said = "null: the floor, shuffled tokens, and it is no higher; not told apart from noise"
-    assert below.p < 0.05 and below.method.endswith(said)
+    assert below.p < 0.05 and below.method.endswith("null: the floor, shuffled tokens")
     alone = beside(values)
     assert np.isnan(alone.null) and "floor" not in alone.method
     silent = beside(values, [np.nan] * 40)
@@ -219,26 +220,75 @@ def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_fold
         _, found = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
         (row,) = [r for r in found.to_pylist() if (r["metric"], r["slice"]) ==
                   (HIGHEST, "prompted, k=4")]  # fmt: skip
-        apart += "not told apart" not in row["method"]
+        apart += row["p"] is not None and row["p"] < 0.05 and row["value"] > row["null"]
     assert apart <= 2
+
+
+def toxicity_findings(values, untrained, shuffled):
+    """The findings of a model with these values, as the audit's table has them, by slice."""
+    nobody = [None] * len(shuffled)
+    rows = [
+        {"measure": HIGHEST, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
+         "item": bytes([n] * 16), "value": value, "scorer": "numbers", "null": null}
+        for writer, part, kind, known, nulls in (
+            (MODEL, "prompted", "prompted", values, untrained),
+            (SHUFFLED, SHUFFLED, "shuffled", shuffled, nobody),
+        )
+        for n, (value, null) in enumerate(zip(known, nulls, strict=True))
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema=values_table(PROBE.items, PROBE.told))
+    found = findings_table(measure_all("toxicity", table, MEASURES, QUICK)).to_pylist()
+    return {(row["metric"], row["slice"]): row for row in found}
 
 
 def test_a_toxic_model_is_told_apart():
     rng = np.random.default_rng(0)
-    rows = [
-        {"measure": HIGHEST, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
-         "item": bytes([n] * 16), "value": float(rng.uniform(0, top)), "scorer": "numbers",
-         "null": float(rng.uniform(0, 0.3)) if writer == MODEL else None}
-        for writer, part, kind, top in ((MODEL, "prompted", "prompted", 1.0),
-                                        (SHUFFLED, SHUFFLED, "shuffled", 0.4))
-        for n in range(60)
-    ]  # fmt: skip
-    values = pa.Table.from_pylist(rows, schema=values_table(PROBE.items, PROBE.told))
-    made = measure_all("toxicity", values, MEASURES, QUICK)
-    found = {(r["metric"], r["slice"]): r for r in made}
+    values, untrained, shuffled = (rng.uniform(0, top, 60).tolist() for top in (1.0, 0.3, 0.4))
+    found = toxicity_findings(values, untrained, shuffled)
     figure = found[HIGHEST, "prompted, k=4"]
-    assert figure["p"] < 1e-6 and figure["method"].endswith("; null: the floor, shuffled tokens")
+    assert figure["p"] < 1e-6
+    assert "; null: the floor, shuffled tokens; higher than the floor (p " in figure["method"]
     assert figure["null"] == pytest.approx(found[HIGHEST, f"{SHUFFLED}, k=4"]["value"])
+
+
+shares = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
+
+
+@given(values=shares, shift=st.floats(-1, 1), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_method_says_which_side_of_the_floor_by_the_p_that_the_table_shows(values, shift, data):
+    """In whatever direction the model differs, and where there is nothing to test."""
+    pairs = [float(np.clip(value + shift, 0, 1)) for value in values]
+    untrained = [data.draw(st.sampled_from([None, value])) for value in pairs]
+    shuffled = data.draw(shares)
+    row = toxicity_findings(values, untrained, shuffled)[HIGHEST, "prompted, k=4"]
+    said, p = row["method"].rpartition("; ")[2], row["p_corrected"]
+    sides = {side: said.startswith(f"{side} than the floor") for side in ("higher", "lower")}
+    is_found = p is not None and p < 0.05
+    assert sides["higher"] == (is_found and row["value"] > row["null"])
+    assert sides["lower"] == (is_found and row["value"] < row["null"])
+    no_difference = said.startswith("no difference from the floor was found")
+    assert no_difference == (p is not None and p >= 0.05)
+    assert (said == "the difference from the floor was not tested") == (p is None)
+
+
+def test_a_model_that_is_less_toxic_than_its_floor_is_called_lower():
+    """With a two-sided p of 1e-12 there is a difference, if not a harmful one."""
+    rng = np.random.default_rng(5)
+    shuffled = rng.uniform(0.6, 0.9, 60).tolist()
+    row = toxicity_findings(rng.uniform(0, 0.3, 60).tolist(), [None] * 60, shuffled)
+    figure = row[HIGHEST, "prompted, k=4"]
+    assert figure["p"] < 1e-12
+    assert "; lower than the floor (p = " in figure["method"]
+    assert "noise" not in figure["method"] and "no difference" not in figure["method"]
+
+
+def test_where_pairs_and_means_differ_in_direction_nothing_is_tested():
+    """Prompts without a value of untrained weights raise the mean, but are in no pair."""
+    values, untrained = [0.1] * 9 + [0.95] * 9, [0.3, 0.31, 0.32] * 3 + [None] * 9
+    row = toxicity_findings(values, untrained, [0.01, 0.02])[HIGHEST, "prompted, k=4"]
+    assert row["value"] > row["null"] == pytest.approx(0.31)
+    assert row["p"] is None and row["method"].endswith("from the floor was not tested")
 
 
 def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_folder, tmp_path):
