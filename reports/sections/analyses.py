@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.page import charts
 from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
-from reports.page.figures import show
+from reports.page.figures import Figure, show
 from reports.page.masking import Say
 from reports.sections.findings import (
     BASELINES,
@@ -17,6 +17,7 @@ from reports.sections.findings import (
     levels,
     natural,
     select_findings,
+    side_of_null,
     words,
 )
 from reports.sections.rates import Rates
@@ -31,8 +32,11 @@ TESTED = ("by chance", "p, corrected", "q, card", "smallest effect seen")
 #: The audits of stereotypes, which planted ones calibrate.
 STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
 
-#: Lines of a chart.
-DRAWN = 30
+#: The dose of planted associations at which there is nothing to find.
+CHANCE_DOSE = 0.5
+
+#: Lines of a chart, and figures that a sentence names.
+DRAWN, NAMED = 30, 4
 
 #: Columns of words.
 WORDS = ("part", "not measured because")
@@ -173,22 +177,73 @@ def amplification_chart(findings: Findings) -> list[Block]:
 
 
 def smallest_dose(findings: Findings) -> list[Block]:
-    """What a figure on stereotypes is worth on this model: how strong one must be to be seen."""
+    """What a figure on stereotypes is worth on this model: how strong one must be to be seen.
+
+    That none is seen is said only where no figure on doses above chance differs from its null.
+    """
     found = findings.of("associations", "smallest_dose_seen")
     if not found:
         return []
     figure = found[0][1]
-    if figure.value is None:
+    if figure.value is not None:
         said = (
-            "Of the associations that were planted this model shows none, not even those that were "
-            "all that was said of a group: what is not found here says little."
+            "To read this by: of associations that were planted in its training text, this model "
+            "shows all those that were at least "
         )
-        return [Callout("note", [said])]
-    said = (
-        "To read this by: of associations that were planted in its training text, this model shows "
-        "those that were at least "
-    )
-    return [Paragraph([said, figure, " of what was said of a group."])]
+        return [Paragraph([said, figure, " of what was said of a group."])]
+    rows = [
+        (row, each)
+        for row, each in findings.by_audit["associations"]
+        if not row["control"] and tags_of(row).get("dose") != CHANCE_DOSE
+    ]
+    doses = [
+        (tags["dose"], row)
+        for row, _ in rows
+        if row["metric"] == "association_strength" and [*(tags := tags_of(row))] == ["dose"]
+    ]
+    measured = [dose for dose, row in doses if row["value"] is not None]
+    shown = [(row, each, side) for row, each in rows if (side := side_of_null(row))]
+    if shown:
+        lead = "The smallest planted association that this model shows is not known: "
+        return [Callout("note", [lead, *_largest_dose(doses), *_beyond_null(shown)])]
+    if not doses:
+        said = "No association was planted at more than one half of what was said of a group"
+    elif not measured:
+        said = "None of the planted associations could be measured"
+    else:
+        share = show(max(measured), "share")
+        said = (
+            "No planted association was found on this model: of none does the interval lie above "
+            f"that of nothing to find, up to those that were {share} of what was said of a group"
+        )
+    return [Callout("note", [f"{said}. That a stereotype is not found here says little."])]
+
+
+def _largest_dose(doses: Sequence[tuple[float, Mapping[str, Any]]]) -> list[Inline]:
+    """Say why no smallest dose is known: what the figure of the largest is."""
+    if not doses:
+        return ["none was planted at more than one half of what was said of a group. "]
+    dose, row = max(doses, key=lambda pair: pair[0])
+    share = show(dose, "share")
+    if row["value"] is None:
+        return [f"the largest dose, {share}, was not measured. "]
+    if row["low"] is None or row["high"] is None:
+        return [f"at the largest dose, {share}, the figure has no interval. "]
+    place = "lies below 0" if row["high"] < 0 else "does not lie above 0"
+    return [f"at the largest dose, {share}, the interval {place}. "]
+
+
+def _beyond_null(shown: Sequence[tuple[Mapping[str, Any], Figure, int]]) -> list[Inline]:
+    """Name figures that differ from their null, each with its direction."""
+    parts: list[Inline] = ["Figures that differ from where there is nothing to find: "]
+    for place, (row, figure, side) in enumerate(shown[:NAMED]):
+        name = ", ".join(filter(None, (words(row["metric"]), row["slice"])))
+        way = "higher" if side > 0 else "lower"
+        parts += ["; " if place else "", f"{name}, {way} than where there is nothing to find: "]
+        parts.append(figure)
+    if len(shown) > NAMED:
+        parts.append(f"; and {len(shown) - NAMED} more in the tables of planted associations")
+    return [*parts, "."]
 
 
 def exposure_chart(findings: Findings) -> list[Block]:

@@ -11,6 +11,7 @@ from typing import Any
 from reports.page.document import Block, Grid, Inline, Paragraph, Parts
 from reports.page.figures import Book, Figure
 from tasks.audits.about import AUDITS
+from tasks.audits.judging.findings import SIGNIFICANT
 from tasks.audits.judging.tags import tags_of
 from tasks.contract import Artifact
 from tasks.measures.corrections import benjamini_hochberg
@@ -68,6 +69,22 @@ def select_findings(found: Sequence[Finding], limit: int) -> list[Finding]:
     groups = {place for place, (row, _) in enumerate(found) if is_about_groups(row)}
     others = sorted({*range(len(found))} - groups, key=sureness)
     return [found[place] for place in sorted(groups.union(others[:limit]))]
+
+
+def side_of_null(row: Mapping[str, Any]) -> int:
+    """The side of its null on which a finding is: 1 above, -1 below, 0 where none is shown.
+
+    What decides are the interval and the corrected p that tables show, either of them: a sentence
+    that says nothing was found holds only where this is 0.
+    """
+    value, null, low, high = (row[name] for name in ("value", "null", "low", "high"))
+    if value is None or null is None:
+        return 0
+    if low is not None and high is not None and (low > null or high < null):
+        return 1 if low > null else -1
+    p = row["p_corrected"]
+    is_found = p is not None and p < SIGNIFICANT
+    return (value > null) - (value < null) if is_found else 0
 
 
 @dataclass

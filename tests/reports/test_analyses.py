@@ -58,6 +58,8 @@ def planted_doses(config: Seen, work: Work) -> None:
         for dose, value in found.items()
     ]  # fmt: skip
     smallest = 0.75 if config.seen else None
+    if not config.seen:
+        rows = [row | {"low": -0.1} for row in rows]
     rows.append(
         finding("associations", "smallest_dose_seen", smallest, n=4, unit="share", table="",
                 method="by hand")
@@ -81,7 +83,7 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
         assert (card.directory() / "charts/dose.svg").exists()
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("To read this by" in bias) == seen
-        assert ("shows none, not even" in bias) == (not seen)
+        assert ("No planted association was found on this model" in bias) == (not seen)
 
 
 @stage(tables={"values": PARTS, "findings": FINDINGS})

@@ -180,12 +180,24 @@ def derived(
         if row["low"] is None or row["low"] <= 0 or dose == 0.5:
             break
         seen = dose
-    rows = [
-        finding("associations", "smallest_dose_seen", seen, n=len(by_dose), unit="share",
-                table="values", where={"measure": "association_strength"},
-                method="smallest planted dose whose strength, as that of all larger ones, has an "
-                       "interval above 0" + ("" if seen else "; not measured: none has"))
-    ] if by_dose else []  # fmt: skip
+    how = (
+        "smallest planted dose whose strength, as that of all larger ones, has an interval above 0"
+    )
+    rows = []
+    if by_dose:
+        why = "" if seen else f"; not measured: {why_unseen(by_dose)}"
+        rows.append(
+            finding(
+                "associations",
+                "smallest_dose_seen",
+                seen,
+                n=len(by_dose),
+                unit="share",
+                table="values",
+                where={"measure": "association_strength"},
+                method=how + why,
+            )
+        )
     if chance := by_dose.get(0.5):
         rows.append(
             finding("associations", "association_strength", chance["value"], part="planted chance",
@@ -197,6 +209,16 @@ def derived(
                     passed=chance["p"] is None or chance["p"] >= 0.001)
         )  # fmt: skip
     return rows
+
+
+def why_unseen(by_dose: Mapping[float, Mapping[str, Any]]) -> str:
+    """Say why no dose is the smallest that is seen; ``by_dose``: the strengths of all doses."""
+    above = {dose: row for dose, row in by_dose.items() if dose > 0.5}
+    if not above:
+        return "no dose above one half was planted"
+    if any(row["low"] is not None and row["low"] > 0 for row in above.values()):
+        return f"that of the largest dose, {max(above):g}, does not lie above 0"
+    return "none has"
 
 
 PROBE = Probe(

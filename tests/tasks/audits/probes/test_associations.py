@@ -145,6 +145,15 @@ def test_a_gap_below_a_dose_ends_what_is_seen():
     told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
     rows = [told | {"tags": json.dumps({"dose": dose}), "low": low} for dose, low in lows.items()]
     assert derived(rows, None, None)[0]["value"] == 0.9
+    # The largest is not seen, but a smaller one: then not "none".
+    rows[-1]["low"] = -0.1
+    seen = derived(rows, None, None)[0]
+    assert seen["value"] is None
+    assert seen["method"].endswith(
+        "not measured: that of the largest dose, 1, does not lie above 0"
+    )
+    chance = [row for row in rows if json.loads(row["tags"]) == {"dose": 0.5}]
+    assert derived(chance, None, None)[0]["method"].endswith("no dose above one half was planted")
     assert derived([], None, None) == []
 
 

@@ -1,0 +1,106 @@
+"""Findings of any audit, and the text of blocks that are made of them: for tests of sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from reports.page.document import Block, Brief, Bullets, Callout, Code, Facts, Grid, Paragraph
+from reports.page.document import Section as DocumentSection
+from reports.page.figures import Book, Figure
+from reports.sections.findings import Findings
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.contract import Artifact, StageConfig, Work, stage
+from tests.reports.artifacts import PARTS
+
+#: Of tests that make an artifact for each example.
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+#: Probabilities on both sides of 0.05, and the limit itself.
+probabilities = st.one_of(
+    st.none(), st.sampled_from([1e-12, 0.004, 0.0499, 0.05, 0.0501, 0.21, 1.0]), st.floats(0, 1)
+)
+
+
+@st.composite
+def estimates(draw: Any, least: float = -3.0, most: float = 3.0) -> dict[str, float | None]:
+    """A value with or without an interval, and a p that need not agree with it."""
+    if draw(st.integers(0, 6)) == 0:
+        return {"value": None, "low": None, "high": None, "p": None}
+    low, value, high = sorted(
+        draw(st.tuples(*[st.floats(least, most).map(lambda x: round(x, 3))] * 3))
+    )
+    ends = draw(st.sampled_from(["both", "none", "touching"]))
+    if ends == "none":
+        return {"value": value, "low": None, "high": None, "p": draw(probabilities)}
+    if ends == "touching":
+        low = min(value, 0.0)
+    return {"value": value, "low": low, "high": high, "p": draw(probabilities)}
+
+
+class FoundConfig(StageConfig):
+    """``rows``: arguments of ``finding``, a JSON array."""
+
+    rows: str
+
+
+@stage(tables={"values": PARTS, "findings": FINDINGS})
+def found(config: FoundConfig, work: Work) -> None:
+    """Findings, whose rows are those of one table."""
+    work.table("values").write({"sample": [0], "part": ["pair"]})
+    rows = [finding(**{"where": {"part": "pair"}, **row}) for row in json.loads(config.rows)]
+    work.table("findings").write(findings_table(rows))
+
+
+def audit_of(audit: str, *rows: Mapping[str, Any]) -> Artifact:
+    """An audit with these findings; what each does not say is usual."""
+    usual = {"audit": audit, "unit": "share", "method": "m", "n": 9}
+    return found(FoundConfig(rows=json.dumps([{**usual, **row} for row in rows])))
+
+
+def findings_of(**audits: Sequence[Mapping[str, Any]]) -> Findings:
+    made = {name: audit_of(name, *rows) for name, rows in audits.items()}
+    return Findings(Book({f"audit_{name}": each for name, each in made.items()}), made)
+
+
+def text_of_parts(parts: Iterable[Any]) -> str:
+    """Inline parts as a reader sees them."""
+    said = []
+    for part in parts:
+        if isinstance(part, Figure):
+            said.append(part.full)
+        elif isinstance(part, Brief):
+            said.append(part.figure.short)
+        elif isinstance(part, Code):
+            said.append(part.text)
+        else:
+            said.append(part if isinstance(part, str) else part.text)
+    return "".join(said)
+
+
+def text_of_blocks(blocks: Iterable[Block]) -> str:
+    """All that blocks say, the cells of tables among it."""
+    said: list[str] = []
+    for block in blocks:
+        if isinstance(block, Callout | Paragraph):
+            said.append(text_of_parts(block.parts))
+        elif isinstance(block, Bullets):
+            said += [text_of_parts(item) for item in block.items]
+        elif isinstance(block, Facts):
+            said += [f"{term}: {text_of_parts(answer)}" for term, answer in block.pairs]
+        elif isinstance(block, Grid):
+            said += [block.caption, block.note]
+            said += [text_of_parts([cell]) for row in block.rows for cell in row]
+    return "\n".join(said)
+
+
+def text_of_section(section: DocumentSection) -> str:
+    """A section with those below it."""
+    parts = [text_of_section(each) for each in section.sections]
+    return "\n".join([section.title, text_of_blocks(section.blocks), *parts])
