@@ -93,14 +93,13 @@ def loss_curve(pretrained: Artifact) -> list[Block]:
     series = [("training", [s for s, _ in means], [v for _, v in means])]
     if points:
         series.append(("validation", [s for s, _ in points], [v for _, v in points]))
-    alt = (
-        f"The training loss falls from {means[0][1]:.2f} to {means[-1][1]:.2f} nats a token "
-        f"in {steps[-1]:,} steps."
-    )
-    if means[-1][1] >= means[0][1]:
-        alt = alt.replace("falls", "goes")
-    smooth = f"Each point of training is the mean of {every} steps. " if every > 1 else ""
-    caption = f"Loss during training. {smooth}Losses at the checkpoints are in the table."
+    first, last = f"{means[0][1]:.2f}", f"{means[-1][1]:.2f}"
+    way = "falls" if float(last) < float(first) else "goes"
+    alt = f"The training loss {way} from {first} to {last} nats a token in {steps[-1]:,} steps."
+    smooth = f"Each point of training is the mean of up to {every} steps. " if every > 1 else ""
+    caption = f"Loss during training. {smooth}".strip()
+    if pretrained["checkpoints"].rows:
+        caption += " Losses at the checkpoints are in the table."
 
     def draw(say: Say) -> str:
         return charts.line(series, "step", "loss (nats a token)", say)
@@ -115,7 +114,8 @@ def checkpoints(
     table = book.artifacts[stage]["checkpoints"].read().to_pylist()
     every = max(1, -(-len(table) // lines_shown))
     rows: list[list[Inline]] = []
-    for row in table[::-1][::every][::-1]:  # the last one always
+    shown = table[::-1][::every][::-1]  # the last one always
+    for row in shown:
         where = {"step": row["step"]}
         cells = [
             book.figure(
@@ -129,7 +129,9 @@ def checkpoints(
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = f"Losses in nats a token. Step 0, {first}, has none."
+    note = "Losses in nats a token."
+    if any(row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown):
+        note += f" Step 0, {first}, has none."
     return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
@@ -139,7 +141,7 @@ def samples(book: Book, scored: Artifact | None, masker: Masker) -> Section:
     section = Section("Samples during training")
     written = scored["samples"].read().to_pylist() if scored else []
     if scored is None or not written:
-        section.add(Paragraph(["No text that the model wrote during training is known."]))
+        section.add(Paragraph(["No scored text that the model wrote during training is known."]))
         return section
     steps = [row["step"] for row in written]
     ends = dict.fromkeys([min(steps), max(steps)])
@@ -160,18 +162,31 @@ def samples(book: Book, scored: Artifact | None, masker: Masker) -> Section:
         aggregate="count",
     )  # fmt: skip
     scorer = scored.manifest["parts"]["external"]["scorer"]
+    hidden = ""
+    if not masker.notice:
+        hidden = (
+            ", and what it found offensive or could not score is not shown; it misses some. "
+            "Personal data and planted secrets are masked; other codes and numbers the model made "
+            "up, or has from its text"
+        )
+    note = "From the first and the last step, with the same random draws."
+    if len(ends) == 1:
+        note = "From the only step at which it wrote any."
     section.add(
         Paragraph(
-            ["While it was trained the model wrote ", every, f". {scorer} has read them, and what "
-             "it found offensive or could not score is not shown; it misses some. Personal data "
-             "and planted secrets are masked; other codes and numbers the model made up, or has "
-             "from its text."]
+            [
+                "While it was trained the model wrote ",
+                every,
+                f". {scorer} has read them{hidden}.",
+            ]
         ),
         Grid(
-            "What the model wrote", ["step", *(["read"] if has_prompt else []), "wrote"],
-            lines, note="From the first and the last step, with the same random draws.",
+            "What the model wrote",
+            ["step", *(["read"] if has_prompt else []), "wrote"],
+            lines,
+            note=note,
         ),
-    )  # fmt: skip
+    )
     return section
 
 

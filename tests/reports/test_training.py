@@ -1,16 +1,23 @@
 """The training run, its samples and the tokenizer on the model card: groups, masks, what lacks."""
 
 import json
+import math
+import re
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reports.model_card import ModelCardConfig, model_card
 from reports.page.figures import Book
-from reports.sections.training import checkpoints, loss_curve
+from reports.page.masking import Masker
+from reports.sections.training import checkpoints, loss_curve, samples
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
-from tasks.contract import HallmarkError
+from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
+from tasks.training.pretrain import CHECKPOINTS, SAMPLES
 from tests.reports import artifacts, pages
 
 
@@ -45,6 +52,58 @@ def test_a_training_of_no_step_has_neither_curve_nor_checkpoints():
     left = {"log": table("step", "loss", "validation_loss"), "checkpoints": table("step")}
     assert loss_curve(left) == []
     assert checkpoints(Book({"pretrain": left}), "pretrain", {}, "the untrained model", 40) == []
+
+
+@given(st.lists(st.one_of(st.none(), st.just(math.nan), st.floats(0, 9)), max_size=9))
+def test_a_loss_falls_only_where_the_numbers_beside_it_do(losses):
+    """Nor does one that is no number, or that falls by less than the digits that are shown."""
+    logged = pa.table({"step": range(1, len(losses) + 1), "loss": pa.array(losses, pa.float64()),
+                       "validation_loss": pa.nulls(len(losses), pa.float64())})  # fmt: skip
+    table = SimpleNamespace(read=lambda _=None: logged)
+    for rows in (0, 3):
+        made = loss_curve({"log": table, "checkpoints": SimpleNamespace(rows=rows)})
+        if not any(loss is not None for loss in losses):
+            assert made == []
+            continue
+        first, last = re.search(r"from (\S+) to (\S+) nats", made[0].alt).groups()
+        assert ("falls" in made[0].alt) == (float(last) < float(first))
+        assert ("Losses at the checkpoints" in made[0].caption) == bool(rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"), [((0, None), True), ((0, 3.0), False), ((5, None), False)]
+)
+def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expected):
+    @stage(tables={"checkpoints": CHECKPOINTS})
+    def taken(config: artifacts.TrainedConfig, work: Work) -> None:
+        for step, loss in (first, (9, 1.0)):
+            row = {"step": step, "tokens": step, "artifact": "a", "content": "c"}
+            row |= {"loss": loss, "validation_loss": loss}
+            work.table("checkpoints").write({key: [value] for key, value in row.items()})
+
+    left = taken(artifacts.TrainedConfig(content=str(first)))
+    (grid,) = checkpoints(Book({"pretrain": left}), "pretrain", {}, "the untrained model", 40)
+    assert ("has none" in grid.note) == expected
+
+
+def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
+    """And where texts were written but not scored, the card does not say that none is known."""
+    left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
+    page = card_of(made, left)
+    assert "From the first and the last step" in page.text
+    card = model_card(made.checkpoint, left, None, {}, {}, None, None, None, None, {},
+                      ModelCardConfig())  # fmt: skip
+    text = pages.text_of(card, "model_card")
+    assert left["samples"].rows and "No text that the model wrote" not in text
+    only = score_samples(only_step(left, NoConfig()), ScoreSamplesConfig())
+    section = samples(Book({"score_samples": only}), only, Masker())
+    assert section.blocks[-1].note == "From the only step at which it wrote any."
+
+
+@stage(tables={"samples": SAMPLES})
+def only_step(pretrained: Artifact, config: NoConfig, work: Work) -> None:
+    rows = pretrained["samples"].read()
+    work.table("samples").write(rows.filter(pc.equal(rows["step"], 250)))
 
 
 # Held-out text by group ------------------------------------------------------------------------
@@ -89,7 +148,7 @@ def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
 def test_a_log_without_held_out_text_says_so(session, made):
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(measured=())))
     assert "No held-out text was measured by group during training." in page.text
-    assert "No text that the model wrote during training is known." in page.text
+    assert "No scored text that the model wrote during training is known." in page.text
 
 
 # What was read ---------------------------------------------------------------------------------
@@ -222,7 +281,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     page = card_of(made, checkpoint=artifacts.external(folder, "checkpoint"))
     assert "has no tokenizer.json: the kind is not known" in page.text
     assert "the making of the tokenizer is not in this store" in page.text
-    assert "No text that the model wrote during training is known." in page.text
+    assert "No scored text that the model wrote during training is known." in page.text
 
 
 def test_a_tokenizer_that_met_no_held_out_text_says_so(session, made):
