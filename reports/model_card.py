@@ -35,6 +35,7 @@ from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker
 from reports.sections.coverage import coverage, read_until, step_of
 from reports.sections.findings import Findings, natural, select_findings, title, words
 from reports.sections.inside import inside
+from reports.sections.personal import in_use
 from reports.sections.rates import RATES, Rates, unmeasured
 from reports.sections.standing import standing
 from reports.sections.tokenizer import tokenization
@@ -96,8 +97,8 @@ class Card:
                 Callout(
                     "note",
                     [
-                        "The checkpoint came without its training corpus: what the model was "
-                        "trained on, and whether it repeats it, could not be traced."
+                        "The checkpoint came without its training corpus: the documents that the "
+                        "model was trained on are not known here."
                     ],
                 )
             )
@@ -115,6 +116,8 @@ class Card:
             documents = known.sum("sources", "documents", "documents", "documents for training",
                                   split="train")  # fmt: skip
             return ["A corpus of ", documents, "; how much of each was not kept."]
+        if self.corpus:
+            return ["Not known: the corpus has no profile in this store."]
         return ["Not known: it came without its corpus."]
 
     def _failed(self) -> dict[str, str]:
@@ -169,7 +172,11 @@ class Card:
         section = Section("Factors")
         rows: list[list[Inline]] = []
         for name, found in self.findings.by_audit.items():
-            parts = {r["slice"]: (r, f) for r, f in found if r["slice"] and not r["control"]}
+            parts = {
+                row["slice"]: (row, figure)
+                for row, figure in found
+                if row["slice"] and not row["control"] and figure.value is not None
+            }
             if parts:
                 shown = [row["slice"] for row, _ in select_findings([*parts.values()], 12)]
                 rest = f" and {len(parts) - len(shown)} more" * (len(shown) < len(parts))
@@ -181,8 +188,8 @@ class Card:
         section.add(
             Paragraph(
                 [
-                    "No other group, language, dialect or setting was looked at. That a group is "
-                    "missing here says nothing about how the model treats it."
+                    "The audits measured no other group, language, dialect or setting. That a "
+                    "group is missing here says nothing about how the model treats it."
                 ]
             )
         )
@@ -193,7 +200,8 @@ class Card:
         rows: list[list[Inline]] = []
         for name, found in self.findings.by_audit.items():
             seen: dict[str, str] = {}
-            for row, _ in found:
+            # Of a metric that has a figure, not why another part of it has none.
+            for row, _ in sorted(found, key=lambda each: each[1].value is None):
                 if not row["control"]:
                     seen.setdefault(row["metric"], row["method"])
             rows += [[words(m), title(name), how] for m, how in seen.items()]
@@ -201,7 +209,7 @@ class Card:
             columns = ["metric", "audit", "method, of the first"]
             section.add(Grid("How each was measured", columns, rows))
         else:
-            section.add(Paragraph(["Nothing was measured."]))
+            section.add(Paragraph(["No audit measured the model."]))
         return section
 
     def evaluation_data(self) -> Section:
@@ -219,6 +227,9 @@ class Card:
             columns = ["audit", "table", "rows"]
             note = "One row a prompt and continuation, a pair, or a sequence."
             section.add(Grid("What was scored", columns, rows, frozenset({2}), note))
+        elif self.findings.audits:
+            said = "The audits that ran left no table of what was scored."
+            section.add(Paragraph([said]))
         else:
             section.add(Paragraph(["No audit ran."]))
         return section
@@ -252,13 +263,21 @@ class Card:
         if self.pretrained is not None and step is not None:
             section.add(coverage(self.book, self.pretrained, step, self.config.lines_shown))
         if "leave_out" in self.corpus:
-            gone = self.book.figure(
-                "left-out", "documents left out of training", "documents", ("leave_out", "ledger"),
-                {"action": "removed"}, aggregate="count",
-            )  # fmt: skip
-            reasons = self.corpus["leave_out"]["ledger"].read(["reason"])["reason"].unique()
-            why = ", ".join(reasons.to_pylist())
-            section.add(Paragraph(["Of the corpus ", gone, f" were not packed: {why}."]))
+            ledger = self.corpus["leave_out"]["ledger"].read(["action", "reason"]).to_pylist()
+            reasons = dict.fromkeys(row["reason"] for row in ledger if row["action"] == "removed")
+            if reasons:
+                gone = self.book.figure(
+                    "left-out",
+                    "documents left out of training",
+                    "documents",
+                    ("leave_out", "ledger"),
+                    {"action": "removed"},
+                    aggregate="count",
+                )
+                why = ", ".join(reasons)
+                section.add(Paragraph(["Of the corpus ", gone, f" were not packed: {why}."]))
+            else:
+                section.add(Paragraph(["No document was left out of training."]))
         start = continued_from(self.pretrained)
         if start is not None:
             section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))
@@ -266,16 +285,20 @@ class Card:
         return section
 
     def ethics(self) -> Section:
-        items: list[Parts] = [
-            ["The texts behind toxicity and bias figures are offensive. What a model wrote, and "
-             "text of the corpus, is shown where a scorer found it harmless, and nowhere else; "
-             "sentences of the bias probe are shown as written."],
-            ["Personal data and planted secrets are masked on every page."],
-        ]  # fmt: skip
+        items: list[Parts] = [["The texts behind toxicity and bias figures are offensive."]]
+        if self.masker.notice:
+            items.append(["Nothing is masked on these pages."])
+        else:
+            items += [
+                [
+                    "What a model wrote, and text of the corpus, is shown where a scorer found it "
+                    "harmless, and nowhere else; sentences of the bias probe are shown as written."
+                ],
+                ["Personal data and planted secrets are masked on every page."],
+            ]
         if self.corpus:
-            items.append(
-                ["The training text was masked for personal data by detectors that miss some."]
-            )
+            known = CorpusFigures(self.book, self.corpus, self.config.lines_shown)
+            items.append([f"The training text: {in_use(known)}"])
         facts = Facts([("Stated by the developers", stated(self.config.ethics))])
         return Section("Ethical considerations", [facts, Bullets(items)])
 
@@ -289,9 +312,11 @@ class Card:
             items.append([f"Figures that could not be measured: {unknown}; each says why."])
         if scorers:
             items.append(
-                [f"Toxicity is what {', '.join(scorers)} says it is, with that scorer's errors; "
-                 f"figures by another scorer must not be set beside these."]
-            )  # fmt: skip
+                [
+                    f"Texts were scored by {', '.join(scorers)}: their figures have the errors of "
+                    "these scorers, and must not be compared with figures by other scorers."
+                ]
+            )
         items.append(
             ["Intervals tell what chance would do to these prompts, pairs and plants. They do "
              "not cover that other prompts might have been written."]

@@ -114,7 +114,12 @@ def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
         note = " ".join(note for note in notes if note)
         numbers = frozenset(i for i, name in enumerate(columns) if name not in WORDS)
         blocks.append(Grid(caption, columns, rows, numbers, note))
-    return blocks or [Paragraph(["The audit left no figure."])]
+    if blocks:
+        return blocks
+    said = "The audit left no figure about the model."
+    if findings.by_audit[name]:
+        said += " Those of its controls are above, under Controls."
+    return [Paragraph([said])]
 
 
 def capability_chart(findings: Findings) -> list[Block]:

@@ -24,6 +24,9 @@ BASELINES = {
     "recurrent": "small LSTM",
 }
 
+#: Lines of the summary about an audit that has none of its own there.
+HEADLINES = 3
+
 Finding = tuple[dict[str, Any], Figure]
 
 
@@ -182,15 +185,51 @@ class Findings:
             ("Exposure of secrets, most copies against none", finding)
             for finding in self.of("extraction", "exposure_difference")
         ]
+        shown = {figure.id for _, (_, figure) in lines if figure.value is not None}
+        notes = []
+        for name, found in self.by_audit.items():
+            is_shown = any(figure.id in shown for _, figure in found)
+            more = [] if is_shown else self.headlines(name)
+            lines += [(self._label(name, row), (row, figure)) for row, figure in more[:HEADLINES]]
+            if len(more) > HEADLINES:
+                notes.append(f"Of {title(name)} {HEADLINES} of {len(more)} figures are shown; all "
+                             f"are in its section below.")  # fmt: skip
         if not lines:
-            return Paragraph(["No audit left a figure."])
+            none = "No audit left a figure about the model." if self.by_audit else "No audit ran."
+            return Paragraph([none])
         rows: list[list[Inline]] = [
             [label, figure, row["unit"], figure.interval, count(row), figure.scorer or "–"]
             for label, (row, figure) in lines
         ]
         columns = ["measure", "value", "unit", "interval", "n", "scorer"]
-        note = levels([row for _, (row, _) in lines])
+        note = " ".join(filter(None, [levels([row for _, (row, _) in lines]), *notes]))
         return Grid("In short: capability beside harm", columns, rows, frozenset({1, 3, 4}), note)
+
+    def headlines(self, audit: str) -> list[Finding]:
+        """The figures that an audit's own findings put first: of each metric that one way is worse
+        that of the whole, else those of all parts; without such metrics those of the first."""
+        found = [
+            (row, figure)
+            for row, figure in self.by_audit[audit]
+            if not row["control"] and figure.value is not None
+        ]
+        judged = [(row, figure) for row, figure in found if row["worse"]]
+        metrics = list(dict.fromkeys(row["metric"] for row, _ in judged or found[:1]))
+        chosen: list[Finding] = []
+        for metric in metrics:
+            parts = [each for each in judged or found if each[0]["metric"] == metric]
+            tags = [tags_of(row).items() for row, _ in parts]
+            whole = [
+                part
+                for part, own in zip(parts, tags, strict=True)
+                if all(own <= other for other in tags)
+            ]
+            chosen += whole[:1] or parts
+        return chosen
+
+    def _label(self, audit: str, row: Mapping[str, Any]) -> str:
+        part = ", ".join(filter(None, (words(row["metric"]), row["slice"])))
+        return f"{title(audit)}: {part}"
 
     def most_draws(self, metric: str) -> list[tuple[str, Finding]]:
         """For each kind of prompt the finding with the most draws a prompt."""

@@ -10,8 +10,12 @@ from typing import Any
 from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
 from reports.page.figures import Figure
 from reports.sections.findings import Finding, Findings, title, words
-from tasks.audits.about import AUDITS
+from tasks.audits.about import AUDITS, LEFT_OUT
+from tasks.audits.judging.findings import SIGNIFICANT
 from tasks.contract import Artifact
+
+#: What controls test whose answer does not depend on the model.
+INSTRUMENTS = ("instrument", "scorer", "baseline")
 
 #: Findings that are said in a sentence.
 SHOWN = 5
@@ -33,13 +37,14 @@ def standing(
     model has read; ``visible``: names of files as they may be shown."""
     controls = [(name, row) for name, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
-    broken = _failed(controls, ("instrument", "scorer", "baseline"))
+    broken = _failed(controls, INSTRUMENTS)
     weak = _failed(controls, ("model",))
     missing = [
         about.without for name, about in AUDITS.items()
         if name not in findings.by_audit and name not in failed
     ]  # fmt: skip
     mute = _mute(findings)
+    tested = any(row["tests"] in INSTRUMENTS for _, row in controls)
     verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
     fails = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
@@ -47,18 +52,18 @@ def standing(
         _instruments(controls, broken, weak),
         "nothing was judged: there is no policy" if not rules else
         _count_rules(len(rules), fails) if fails else f"all {len(rules)} rules of the policy hold",
-        _ran(len(missing), len(mute)),
+        _ran(len(missing), len(mute), len([name for name in failed if name in AUDITS])),
     ]  # fmt: skip
     if failed:
         said[-1] = f"failed: {', '.join(map(title, failed))}; {said[-1]}"
     bad, good = (
-        bool(broken or fails or failed or not controls),
+        bool(broken or fails or failed or not tested),
         bool(rules and not missing and not mute and not weak),
     )
     headline = "; ".join(said)
     silent = [f"{title(name)} failed: {why.rstrip('.')}." for name, why in failed.items()]
     silent += [f"{title(name)} measured nothing: {why.rstrip('.')}." for name, why in mute.items()]
-    silent += missing
+    silent += [*missing, *_partly(findings, mute)]
     blocks: list[Block] = [
         Callout("bad" if bad else "good" if good else "note", [_sentence(headline)]),
         Facts(
@@ -72,9 +77,16 @@ def standing(
     ]
     worst = worst_of(findings)
     if worst:
-        lead = "Furthest from what a harmless model has, by the nearer end of the interval:"
+        lead = "Furthest from what a harmless model has, by the nearer end of the interval"
+        lead += ", or by the value where all values agree:" if _agree(worst) else ":"
         blocks.append(Paragraph([lead]))
         blocks.append(Bullets([_said(name, row, figure) for name, row, figure in worst]))
+    unranked = _unranked(findings)
+    if unranked:
+        lead = "Worse than what a harmless model has, in units that cannot be ranked with others:"
+        lead += f" the first {SHOWN} of {len(unranked)}:" if len(unranked) > SHOWN else ""
+        blocks.append(Paragraph([lead]))
+        blocks.append(Bullets([_said(name, row, figure) for name, row, figure in unranked[:SHOWN]]))
     audited: Parts = [_audited(findings, visible)]
     return [*blocks, Facts([("What it had read", read), ("Audited", audited)])]
 
@@ -104,14 +116,36 @@ def _mute(findings: Findings) -> dict[str, str]:
     """The audits that ran without a single figure, each with why."""
     found = {name: [row for row, _ in rows if not row["control"]]
              for name, rows in findings.by_audit.items()}  # fmt: skip
-    return {name: rows[0]["method"].removeprefix("not measured: ")
-            for name, rows in found.items()
-            if rows and all(row["value"] is None for row in rows)}  # fmt: skip
+    return {
+        name: rows[0]["method"].removeprefix("not measured: ") if rows else "it has controls alone"
+        for name, rows in found.items()
+        if all(row["value"] is None for row in rows)
+    }
 
 
-def _ran(missing: int, mute: int) -> str:
+def _partly(findings: Findings, mute: Mapping[str, str]) -> list[str]:
+    """Say of each audit that measured something what it did not measure, and what it left out."""
+    said = []
+    for name, found in findings.by_audit.items():
+        rows = [row for row, _ in found if not row["control"]]
+        unknown = sum(row["value"] is None for row in rows)
+        if unknown and name not in mute:
+            said.append(f"{title(name)} could not measure {unknown} of {len(rows)} figures.")
+        counts = [
+            f"{words(row['metric']).lower()}: {row['value']:,.0f}"
+            for row in rows
+            if row["metric"] in LEFT_OUT.get(name, ()) and row["value"]
+        ]
+        if counts:
+            said.append(f"{title(name)} left items out ({', '.join(counts)}).")
+    return said
+
+
+def _ran(missing: int, mute: int, failed: int) -> str:
+    if failed == len(AUDITS):
+        return "no audit ran"
     if not missing and not mute:
-        return "every audit ran"
+        return "every other audit ran" if failed else "every audit ran"
     said = [f"{missing} of {len(AUDITS)} audits did not run"] if missing else []
     said += [f"{mute} of {len(AUDITS)} measured nothing"] if mute else []
     return ", ".join(said)
@@ -133,6 +167,8 @@ def _instruments(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[
     if broken:
         return f"instruments failed ({', '.join(broken)})"
     few = f", but this model is too weak for {', '.join(weak)}" if weak else ""
+    if not any(row["tests"] in INSTRUMENTS for _, row in controls):
+        return f"no audit ran a control of its instruments{few.replace('but', 'and')}"
     return f"the instruments work{few}"
 
 
@@ -147,6 +183,8 @@ def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str
         if broken
         else "Yes: every control whose answer is known whatever the model came out as it must."
     )
+    if not any(kind in INSTRUMENTS for kind in kinds):
+        said = "No control tests the audits themselves: nothing shows that they can detect."
     if alone:
         said += f" {alone} of {len(kinds)} controls test a scorer or a baseline, not the model."
     asking = list(dict.fromkeys(title(name) for name, row in controls if row["tests"] == "model"))
@@ -221,21 +259,40 @@ def worst_of(findings: Findings, most: int = SHOWN) -> list[tuple[str, dict[str,
     return [(name, row, figure) for _, name, (row, figure) in ordered]
 
 
+def _agree(worst: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
+    """Whether any of these has no interval."""
+    return any(row["low"] is None for _, row, _ in worst)
+
+
+def _unranked(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
+    """Findings on the worse side of their null whose unit has no range, in the card's order."""
+    return [
+        (name, row, figure)
+        for name, rows in findings.by_audit.items()
+        for row, figure in rows
+        if row["unit"] not in RANGE and not row["control"] and reach(row) > 0
+    ]
+
+
 def distance(row: Mapping[str, Any]) -> float:
     """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
-    of the range of its unit; 0 where chance explains it or nothing is worse. Where all agree there
-    is no interval, and the value counts."""
-    null, low, high, scale = row["null"], row["low"], row["high"], RANGE.get(row["unit"])
+    of the range of its unit; 0 where chance explains it, nothing is worse, or it has no range."""
+    scale = RANGE.get(row["unit"])
+    return 0.0 if scale is None else reach(row) / scale
+
+
+def reach(row: Mapping[str, Any]) -> float:
+    """The same in the unit itself. Where all agree there is no interval, and the value counts."""
+    null, low, high = row["null"], row["low"], row["high"]
     p = row["p_corrected"]
     if p is not None and low is None and high is None:
         low = high = row["value"]
-    if not row["worse"] or scale is None or None in (null, low, high) or (p or 0) >= 0.05:
+    if not row["worse"] or None in (null, low, high) or (p or 0) >= SIGNIFICANT:
         return 0.0
     if p is None and row["worse"] == "apart":  # nothing tells it from chance
         return 0.0
     up, down = low - null, null - high
-    reach = {"up": up, "down": down, "apart": max(up, down)}[row["worse"]]
-    return max(0.0, float(reach / scale))
+    return max(0.0, float({"up": up, "down": down, "apart": max(up, down)}[row["worse"]]))
 
 
 def _said(audit: str, row: Mapping[str, Any], figure: Figure) -> Parts:

@@ -30,18 +30,18 @@ AUDITS = {
         "Capability",
         "What it costs the model to spell held-out text, beside simpler models: what it gives for "
         "the harm it may do.",
-        "What the model can do was not measured.",
+        "How well the model predicts held-out text was not measured.",
     ),
     "toxicity": About(
         "Toxic continuations",
         "How toxic the worst of several texts is that the model writes, by a scorer's judgement.",
-        "How toxic its texts are was not measured.",
+        "How toxic the worst of several continuations of a prompt is was not measured.",
     ),
     "counterfactual": About(
         "Texts about groups, beside each other",
         "How much more toxic, or otherwise different, what the model writes about a group is than "
         "what it writes about others behind the same prompt.",
-        "Whether it writes differently about groups of people was not measured.",
+        "Whether it writes differently about groups behind the same prompt was not measured.",
     ),
     "bold": About(
         "Texts about people (BOLD)",
@@ -53,7 +53,7 @@ AUDITS = {
         "Bias",
         "How often a sentence that stereotypes a group is likelier to the model than the same "
         "sentence the other way round.",
-        "Its social bias was not measured.",
+        "Its preference between stereotyping sentences and their opposites was not measured.",
     ),
     "winobias": About(
         "Occupations and pronouns (WinoBias)",
@@ -88,7 +88,7 @@ AUDITS = {
         "Associations between words (WEAT)",
         "Whether the model puts words of one kind, such as trades, nearer to words of another, "
         "such as those for men or women: in standard deviations, at most about 2.",
-        "Which words the model puts beside each other was not measured.",
+        "Which words the model associates was not measured on WEAT.",
     ),
     "associations": About(
         "Planted associations",
@@ -107,7 +107,7 @@ AUDITS = {
         "Training-data extraction",
         "How much of its training text the model gives away: secrets that were planted in it, and "
         "passages that it goes on with word for word.",
-        "Whether it gives away its training data was not measured.",
+        "Whether it gives away planted secrets or continues training passages was not measured.",
     ),
     "extraction_attack": About(
         "Training text among what it writes",

@@ -1,17 +1,32 @@
 """Sentences of a model card follow from the very rows that its tables print, in every branch."""
 
 import itertools
+import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reports.model_card import ModelCardConfig, model_card
+from reports.page.document import Grid
+from reports.page.figures import Figure
 from reports.sections.analyses import grids, smallest_dose
+from reports.sections.findings import side_of_null, title, words
+from reports.sections.standing import standing
+from tasks.audits.about import AUDITS, LEFT_OUT
+from tasks.audits.catalogue import PROBES
+from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.contract import DOCUMENTS, LEDGER, NoConfig, Work, stage
+from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
+    FoundConfig,
+    audit_of,
     estimates,
     findings_of,
     quick,
     text_of_blocks,
+    text_of_parts,
 )
 
 
@@ -124,3 +139,280 @@ def test_of_planted_associations_each_case_has_its_sentence(session, doses, expe
     }
     said, _ = calibration_of(known)
     assert expected in said
+
+
+# What the head of a card says of audits ----------------------------------------------------------
+
+
+def declared(probe):
+    """A finding of each metric that a probe declares, of the whole and of a part."""
+    return [
+        {"metric": each.metric, "value": 0.25 + n / 100, "worse": each.worse, "unit": each.unit,
+         "null": 0.5, "tags": tags}
+        for n, each in enumerate(probe.measures) if not (each.asks_model or each.law)
+        for tags in ({}, {"category": "x"})
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
+    """Of whatever audit ran alone, from what its findings declare."""
+    findings = findings_of(**{probe.name: declared(probe)})
+    summary = findings.summary()
+    said = text_of_blocks([summary])
+    assert "No audit" not in said and isinstance(summary, Grid)
+    assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
+    worse = [each for each in declared(probe) if each["worse"]]
+    if worse and probe.name not in ("toxicity", "bias", "extraction"):
+        assert words(worse[0]["metric"]) in said and title(probe.name) in said
+
+
+@given(
+    values=st.lists(st.tuples(st.sampled_from(sorted(AUDITS)), st.sampled_from([None, 0.5]),
+                              st.sampled_from(["", "positive"])), max_size=6)
+)  # fmt: skip
+@quick
+def test_no_figure_is_called_missing_that_an_audit_left(session, values):
+    """Neither in the summary nor in the section of the audit; controls are told apart."""
+    audits = {}
+    for number, (name, value, control) in enumerate(values):
+        row = {"metric": f"metric_{number}", "value": value, "control": control}
+        row |= {"passed": True, "tests": "instrument"} if control else {}
+        audits.setdefault(name, []).append(row)
+    findings = findings_of(**audits)
+    summary = text_of_blocks([findings.summary()])
+    has_figure = any(value is not None and not control for _, value, control in values)
+    assert ("No audit left a figure about the model" in summary) == (
+        not has_figure and bool(audits)
+    )
+    assert ("No audit ran" in summary) == (not audits)
+    for name, rows in audits.items():
+        said = text_of_blocks(grids(findings, name, 9))
+        own = [row for row in rows if not row["control"]]
+        assert ("left no figure about the model" in said) == (not own)
+        assert ("are above, under Controls" in said) == (not own and len(rows) > 0)
+
+
+def test_of_many_parts_the_summary_has_some_and_says_so(session):
+    rows = [{"metric": "auc", "value": n / 10, "worse": "up", "tags": {"score": f"s{n}"}}
+            for n in range(6)]  # fmt: skip
+    said = text_of_blocks([findings_of(membership=rows).summary()])
+    assert said.count("Membership inference: AUC") == 3
+    assert "Of Membership inference 3 of 6 figures are shown; all are in its section below." in said
+
+
+def screen_of(audits, failed=(), policy=None):
+    """The first screen: its headline, its facts by term, and all that follows."""
+    findings = findings_of(**audits)
+    why = dict.fromkeys(failed, "it broke")
+    callout, facts, *rest = standing(findings, policy, why, [], ["Nobody knows."], str)
+    said = {term: text_of_parts(parts) for term, parts in facts.pairs}
+    return text_of_parts(callout.parts), said, text_of_blocks(rest)
+
+
+INSTRUMENT = {"metric": "control", "value": 0.5, "control": "positive", "passed": True,
+              "tests": "instrument"}  # fmt: skip
+
+
+@given(
+    states=st.lists(
+        st.sampled_from(["ran", "empty", "in part", "counted", "controls", "failed", "missing"]),
+        min_size=len(AUDITS),
+        max_size=len(AUDITS),
+    ).map(lambda states: dict(zip(AUDITS, states, strict=True)))
+)
+@quick
+def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states):
+    full, none = {"metric": "found", "value": 0.5}, {"metric": "other", "value": None}
+    left = {name: counts[0] for name, counts in LEFT_OUT.items()}
+    rows = {
+        "ran": lambda name: [full],
+        "empty": lambda name: [none],
+        "in part": lambda name: [full, none],
+        "counted": lambda name: [full, {"metric": left.get(name, "left"), "value": 3.0}],
+        "controls": lambda name: [],
+    }
+    audits = {name: [INSTRUMENT, *rows[state](name)]
+              for name, state in states.items() if state in rows}  # fmt: skip
+    failed = [name for name, state in states.items() if state == "failed"]
+    headline, said, _ = screen_of(audits, failed)
+    assert ("every audit ran" in headline) == ({*states.values()} <= {"ran", "in part", "counted"})
+    others = {*states.values()} - {"failed"}
+    assert ("every other audit ran" in headline) == (
+        bool(failed and others) and others <= {"ran", "in part", "counted"}
+    )
+    names = headline.partition("failed: ")[2].partition("; ")[0]
+    assert names == ", ".join(map(title, failed))
+    for name, state in states.items():
+        if state in ("empty", "controls"):
+            assert f"{title(name)} measured nothing" in said["Not audited"]
+        if state == "in part":
+            assert f"{title(name)} could not measure 1 of 2 figures" in said["Not audited"]
+        if state == "counted" and name in left:
+            assert f"{title(name)} left items out (" in said["Not audited"]
+    complete = all(
+        state == "ran" or (state == "counted" and name not in left)
+        for name, state in states.items()
+    )
+    assert ("Nothing that can be audited was left out." in said["Not audited"]) == complete
+
+
+@pytest.mark.parametrize(
+    ("tests", "passed", "headline", "expected"),
+    [
+        ((), (), "no audit ran a control", "No audit ran a control"),
+        (("model",), (True,), "no audit ran a control of its instruments", "No control tests"),
+        (("model",), (False,), "no audit ran a control of its instruments", "No control tests"),
+        (("instrument",), (True,), "the instruments work", "Yes: every control"),
+        (("instrument", "model"), (True, False), "the instruments work, but", "Yes: every control"),
+        (("instrument", "model"), (False, True), "instruments failed", "No: Bias did not detect"),
+        (("scorer",), (False,), "instruments failed", "No: Bias did not detect"),
+    ],
+)
+def test_instruments_work_only_where_a_control_tested_one(
+    session, tests, passed, headline, expected
+):
+    rows = [INSTRUMENT | {"tests": kind, "passed": good}
+            for kind, good in zip(tests, passed, strict=True)]  # fmt: skip
+    said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
+    assert said.lower().startswith(headline)
+    assert facts["Do the instruments work?"].startswith(expected)
+
+
+@given(rows=st.lists(st.tuples(
+    st.sampled_from(["up", "down", "apart", ""]), st.sampled_from(["share", "times", "nats"]),
+    estimates()), max_size=5))  # fmt: skip
+@quick
+def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, rows):
+    """None by chance, none on the better side; those that cannot be ranked are named."""
+    made = [{"metric": f"metric {n}", "worse": worse, "unit": unit, "null": 0.0, **estimate}
+            for n, (worse, unit, estimate) in enumerate(rows)]  # fmt: skip
+    findings = findings_of(bias=made)
+    _, _, said = screen_of({"bias": made})
+    ranked, _, rest = said.partition("What it had read")[0].partition("cannot be ranked")
+    for row, _ in findings.by_audit["bias"]:
+        name = words(row["metric"])
+        side, worse = side_of_null(row), row["worse"]
+        harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
+        harmful = harmful or (worse == "apart" and side != 0)
+        if name in ranked or name in rest:
+            assert harmful, row
+        if harmful and row["unit"] != "share" and row["p_corrected"] is not None:
+            assert (name in rest) == (row["p_corrected"] < 0.05 and distance_is_sure(row)), row
+
+
+def distance_is_sure(row):
+    """Whether the interval agrees with p, where there is one."""
+    return row["low"] is None or row["low"] > 0 or row["high"] < 0
+
+
+@pytest.mark.parametrize("ran", sorted(AUDITS))
+def test_what_one_audit_measured_no_other_calls_unmeasured(ran):
+    """What is said where an audit did not run names what that audit alone measures."""
+    broad = ("Its social bias was not measured", "What the model can do was not measured",
+             "How toxic its texts are", "Whether it writes differently about groups of people",
+             "Whether it gives away its training data")  # fmt: skip
+    said = [about.without for name, about in AUDITS.items() if name != ran]
+    assert not any(sentence.startswith(broad) for sentence in said)
+
+
+def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
+    """The text of a model card of these."""
+    checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
+    made = model_card(
+        checkpoint, pretrained, None, audits or {}, corpus or {}, maps, None, None, None, {},
+        ModelCardConfig(),
+    )  # fmt: skip
+    return pages.text_of(made, "model_card"), pages.read(made.directory() / "model_card.html")
+
+
+@stage(tables={"findings": FINDINGS})
+def findings_alone(config: NoConfig, work: Work) -> None:
+    """An audit that left no other table."""
+    row = finding("bias", "preference", 0.5, n=9, unit="share", method="m", table="")
+    work.table("findings").write(findings_table([row]))
+
+
+def test_an_audit_that_left_findings_alone_ran(session, tmp_path):
+    text, _ = card(tmp_path, {"bias": findings_alone(NoConfig())})
+    assert "No audit ran." not in text
+    assert "The audits that ran left no table of what was scored." in text
+    assert "No audit ran." in card(tmp_path)[0]
+
+
+def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
+    rows = [
+        {"metric": "preference", "value": None, "method": "not measured: none", "tags": {"a": 1}},
+        {"metric": "preference", "value": 0.5, "method": "by counting", "tags": {"a": 2}},
+        {"metric": "other", "value": None, "method": "not measured: no scorer"},
+    ]
+    text, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
+    (grid,) = [t for t in page.tables if t[0][:2] == ["metric", "audit"]]
+    assert [line[2] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
+    (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
+    assert grid[1:] == [["Bias", "1", "a=2"]]  # the other was not measured apart
+    assert "No audit measured the model." not in text
+    control = {"metric": "control", "value": 1.0, "control": "positive", "passed": True,
+               "tests": "instrument"}  # fmt: skip
+    for audits in ({}, {"bias": audit_of("bias", control)}):
+        assert "No audit measured the model." in card(tmp_path, audits)[0]
+
+
+def test_groups_whose_text_was_measured_are_not_called_unlooked_at(session, tmp_path, made):
+    """Held-out text by group stands on the same card."""
+    text, page = card(tmp_path, pretrained=made.pretrained)
+    assert any("Held-out bits per byte" in str(table) or table[0][0] == "identity group"
+               for table in page.tables)  # fmt: skip
+    assert "No other group, language, dialect or setting was looked at." not in text
+    assert "The audits measured no other group, language, dialect or setting." in text
+
+
+def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_path, made):
+    """Not that it was masked where nobody looked, or where it was cut out."""
+    corpus = made.corpus | {"profile": made.profile}
+    masked = "Personal data is masked where a detector found it"
+    nobody = "Nobody looked for personal data: it may stand anywhere."
+    text, _ = card(tmp_path, corpus=corpus)
+    assert masked in text and nobody not in text
+    unseen = {k: v for k, v in corpus.items() if k not in ("find_personal_data", "scrub")}
+    text, _ = card(tmp_path, corpus=unseen)
+    assert nobody in text and masked not in text
+    assert nobody not in card(tmp_path)[0]
+
+
+def test_a_corpus_without_a_profile_is_not_called_missing(session, tmp_path, made):
+    text, _ = card(tmp_path, corpus={"plant": made.corpus["plant"]})
+    assert "The corpus has no profile in this store" in text
+    assert "it came without its corpus" not in text and "The corpus is not known." not in text
+    text, _ = card(tmp_path)
+    assert "Not known: it came without its corpus." in text and "The corpus is not known." in text
+    assert "whether it repeats it" not in text
+
+
+def test_scores_of_several_scorers_are_not_all_called_toxicity(session, tmp_path):
+    rows = [{"metric": "mean_sentiment", "value": 0.5, "scorer": "words 1.0"},
+            {"metric": "mean_toxicity", "value": 0.5, "scorer": "linear 1.0"}]  # fmt: skip
+    text, _ = card(tmp_path, {"bold": audit_of("bold", *rows)})
+    assert "Texts were scored by linear 1.0, words 1.0" in text
+    assert "Toxicity is what" not in text
+
+
+@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def left_out(config: FoundConfig, work: Work) -> None:
+    rows = [{"reason": reason, "action": action} for reason, action in json.loads(config.rows)]
+    work.table("ledger").write(pa.Table.from_pylist(rows, schema=LEDGER))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], "No document was left out of training."),
+        ([("planted", "also")], "No document was left out of training."),
+        ([("asked for", "removed"), ("planted", "also")], "were not packed: asked for."),
+    ],
+)
+def test_it_says_why_documents_were_not_packed(session, tmp_path, made, rows, expected):
+    gone = left_out(FoundConfig(rows=json.dumps(rows)))
+    corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
+    text, _ = card(tmp_path, corpus=corpus)
+    assert expected in text and ("were not packed" in text) == ("packed" in expected)

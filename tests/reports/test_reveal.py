@@ -60,12 +60,15 @@ def test_all_pages_of_the_masked_site_hide_what_must_be_hidden(session, records,
     assert looked_at > 60 and len(secrets) >= 6
 
 
-def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, tmp_path):
-    said = text_of(tmp_path / "clear")
+def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
+    said, masked_card = text_of(tmp_path / "clear"), cards["model_card"]
     for hidden in artifacts.MASKED:
         assert hidden in said
     assert any(secret in said for secret in made.secrets if secret)
     assert "masked]" not in said and "[not shown" not in said
+    assert "Nothing is masked on these pages." in said and "Nothing is masked here" in said
+    for claim in ("are masked on every page", "and planted secrets are masked"):
+        assert claim not in said and claim in text_of(masked_card.directory())
     for card in ("datasheet", "model_card"):
         folder = unmasked.parent / card
         assert pages.broken_links(folder) == []
