@@ -28,7 +28,7 @@ from reports.page.evidence import publish
 from reports.page.figures import FIGURES, Book
 from reports.page.masking import OFFENSIVE, Masker
 from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.composition import composition, grew, licences, plants_callout
+from reports.sections.composition import composition, grew, has_plants, licences, plants_callout
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
 from reports.sections.effects import effects, silenced
 from reports.sections.personal import in_use
@@ -141,8 +141,18 @@ class Sheet:
         if rows:
             columns = ["why it could not be read", "records", "raw bytes"]
             section.add(Grid("Quarantine", columns, rows, frozenset({1, 2}), note))
-        else:
-            section.add(Paragraph(["Every record could be read; the quarantine is empty."]))
+        moved = self.corpus.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
+        later = [
+            row for row in moved if row["action"] == "quarantined" and row["stage"] != "ingest"
+        ]
+        if not rows:
+            end = "." if later else "; the quarantine is empty."
+            section.add(Paragraph([f"Every record could be read{end}"]))
+        if later:
+            stages = ", ".join(dict.fromkeys(row["stage"] for row in later))
+            count = sum(row["rows"] for row in later)
+            said = f"Later stages put documents into quarantine: {count:,} rows of {stages}."
+            section.add(Paragraph([said]))
         return section
 
     def uses(self) -> Section:
@@ -153,7 +163,7 @@ class Sheet:
         planted = (
             "The planted documents make the corpus unfit for other uses until they are removed."
         )
-        fixed = [[planted]] if self.corpus.profile["plants"].rows else []
+        fixed = [[planted]] if has_plants(self.corpus) else []
         fixed.append([in_use(self.corpus)])
         return Section("Uses", [Facts(pairs), Bullets(fixed)])
 
@@ -181,11 +191,17 @@ class Sheet:
             "Datasheet",
             self.head(),
             [
-                effects(self.corpus), self.motivation(), composition(self.corpus),
-                self.collection(), preprocessing(self.corpus), *recovery(self.corpus),
-                self.uses(), self.distribution(), self.maintenance(),
+                effects(self.corpus),
+                self.motivation(),
+                composition(self.corpus, self.config.licence),
+                self.collection(),
+                preprocessing(self.corpus),
+                *recovery(self.corpus),
+                self.uses(),
+                self.distribution(),
+                self.maintenance(),
             ],
-        )  # fmt: skip
+        )
 
 
 @stage(

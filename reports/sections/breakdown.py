@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from reports.page.document import Grid, Inline, Paragraph, Section
@@ -15,8 +16,15 @@ UNKNOWN = "unknown"
 Row = dict[str, Any]
 
 
-def breakdown(corpus: CorpusFigures) -> Section:
-    """The largest values of each dimension; a dimension of which nothing is known in a sentence."""
+def breakdown(
+    corpus: CorpusFigures, stated: str | None = None, declared: Sequence[str] = ()
+) -> Section:
+    """The largest values of each dimension; a dimension of which nothing is known in a sentence.
+
+    Args:
+        stated: The licence that a person stated for the whole corpus.
+        declared: The licences that sources declare, whether or not documents of them remain.
+    """
     rows = corpus.profile["composition"].read().to_pylist()
     lines: list[list[Inline]] = []
     dark: list[str] = []
@@ -36,6 +44,14 @@ def breakdown(corpus: CorpusFigures) -> Section:
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by what is known of them"
         section.add(Grid(caption, columns, lines, frozenset({2, 3}), note))
+    if "licence" in dark and (declared or (stated and stated.strip())):
+        dark.remove("licence")
+        said = "No document is from a source that declares a licence."
+        if not declared:
+            said = (
+                "No source declares a licence; the one stated for the whole corpus is on this page."
+            )
+        section.add(Paragraph([said]))
     if dark:
         *first, last = dark
         named = f"{', '.join(first)} or {last}" if first else last
@@ -69,7 +85,10 @@ def occupations(corpus: CorpusFigures) -> Section:
     every = next((row for row in whole if row["occupation"] == ""), None)
     section = Section("Occupations beside gendered words")
     if every is None or every["share"] is None:
-        said = "No occupation of the list stands beside a gendered word."
+        said = (
+            "No mention of an occupation of the list has more words of one gender than of the "
+            "other near it in its sentence."
+        )
         section.add(Paragraph([said]))
         return section
     named = [row for row in whole if row["occupation"]]

@@ -25,7 +25,7 @@ from reports.sections.personal import personal_data
 
 
 def plants_callout(corpus: CorpusFigures) -> Callout:
-    if not corpus.profile["plants"].rows:
+    if not has_plants(corpus):
         return Callout("note", ["Nothing was planted in this corpus."])
     documents = corpus.sum("plants", "documents", "documents", "planted documents")
     return Callout(
@@ -41,16 +41,30 @@ def plants_callout(corpus: CorpusFigures) -> Callout:
     )
 
 
-def composition(corpus: CorpusFigures) -> Section:
+def has_plants(corpus: CorpusFigures) -> bool:
+    """Whether any document was planted: controls that were drawn and never planted are none."""
+    counts = corpus.profile["plants"].read(["documents"])["documents"]
+    return bool(pc.sum(counts).as_py())
+
+
+def composition(corpus: CorpusFigures, licence: str | None = None) -> Section:
+    """``licence``: what a person stated for the whole corpus."""
+    declared = [row["licence"] for row in _said_of_sources(corpus) if row["licence"]]
     return Section(
         "Composition",
         [Paragraph(["An instance is one document: a text with its source."])],
         [
-            *additions(corpus), sources(corpus), breakdown(corpus), lengths(corpus),
-            personal_data(corpus), toxicity(corpus), identities(corpus), occupations(corpus),
+            *additions(corpus),
+            sources(corpus),
+            breakdown(corpus, licence, declared),
+            lengths(corpus),
+            personal_data(corpus),
+            toxicity(corpus),
+            identities(corpus),
+            occupations(corpus),
             plants(corpus),
         ],
-    )  # fmt: skip
+    )
 
 
 def additions_of(corpus: CorpusFigures) -> list[str]:
@@ -169,16 +183,25 @@ def licences(corpus: CorpusFigures, said: str | None) -> Parts:
 
 
 def lengths(corpus: CorpusFigures) -> Section:
-    return quantiles(corpus, "Lengths", "lengths", "bytes", "bytes", "Bytes a document")
+    caption, nothing = "Bytes a document", "The corpus holds no document."
+    return quantiles(corpus, "Lengths", "lengths", "bytes", "bytes", caption, nothing)
 
 
 def quantiles(
-    corpus: CorpusFigures, title: str, table: str, column: str, unit: str, caption: str, **more: Any
+    corpus: CorpusFigures,
+    title: str,
+    table: str,
+    column: str,
+    unit: str,
+    caption: str,
+    nothing: str,
+    **more: Any,
 ) -> Section:
+    """Quantiles of a column over all sources; ``nothing``: what is said where there are none."""
     known = corpus.profile[table].read(["source", "quantile"])
     whole = known.filter(pc.equal(known["source"], ""))["quantile"].to_pylist()
     if not whole:
-        return Section(title, [Paragraph(["Nothing was measured."])])
+        return Section(title, [Paragraph([nothing])])
     cells = [
         corpus.book.figure(
             f"{table}-{q}", f"{caption.lower()}, quantile {q:g}", unit, (PROFILE, table),
@@ -195,7 +218,8 @@ def quantiles(
 def toxicity(corpus: CorpusFigures) -> Section:
     section = quantiles(
         corpus, "Offensive text", "toxicity", "score", "score",
-        "Toxicity of documents before the filter", scorer=scorer(corpus),
+        "Toxicity of documents before the filter", "No document has a toxicity score.",
+        scorer=scorer(corpus),
     )  # fmt: skip
     section.blocks[:0] = windows(corpus)
     if corpus.profile["toxicity_status"].rows:

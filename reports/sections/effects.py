@@ -9,6 +9,7 @@ from reports.page.document import Block, Bullets, Grid, Inline, Paragraph, Secti
 from reports.page.figures import Figure, show
 from reports.sections.corpus_figures import CorpusFigures
 from reports.sections.selection import CHOSEN, pairs_of_every_group, with_all_groups
+from tasks.audits.judging.findings import SIGNIFICANT
 
 EFFECTS = "effects"
 
@@ -179,7 +180,7 @@ def scorer_line(corpus: CorpusFigures) -> list[list[Inline]]:
 
 def is_shown(row: Row) -> bool:
     """Whether a difference between two groups is beyond chance."""
-    return row["corrected"] is not None and row["corrected"] < 1 - LEVEL
+    return row["corrected"] is not None and row["corrected"] < SIGNIFICANT
 
 
 def lost_line(corpus: CorpusFigures) -> list[list[Inline]]:
@@ -227,7 +228,9 @@ def by_rule(corpus: CorpusFigures) -> Section:
         shown = [r for r in rows if whole or r["verdict"] != "not shown"]
         if not shown:
             name = name_rule(corpus, stage, reason)
-            section.add(Paragraph([f"{stage}, {name}: no difference between {len(rows)} groups."]))
+            several = f"{len(rows)} groups"
+            of = several if len(rows) > 1 else "the one group that could be compared"
+            section.add(Paragraph([f"{stage}, {name}: no difference was shown, of {of}."]))
             continue
         lines = with_all_groups(worst(shown), corpus.lines_shown // 3 or 1)
         quiet = len(rows) - len(shown)
@@ -243,7 +246,7 @@ def by_rule(corpus: CorpusFigures) -> Section:
         caption = f"{stage}: {name_rule(corpus, stage, reason)}"
         section.add(Grid(caption, columns, grid, NUMBERS, note.strip()))
     if not section.blocks:
-        section.add(Paragraph(["No rule took a document."]))
+        section.add(Paragraph(["No rule took enough documents of a group to compare."]))
     return section
 
 
@@ -308,9 +311,10 @@ def swaps(corpus: CorpusFigures) -> Section:
         own = [r for r in rows if r["origin"] == origin]
         shown = [r for r in own if is_shown(r)]
         if not shown:
-            section.add(
-                Paragraph([f"In {words} no difference was shown, of {len(own)} pairs of groups."])
-            )
+            said = f"In {words} no difference was shown, of {len(own)} pairs of groups."
+            if not own:
+                said = f"In {words} no pair of groups was compared."
+            section.add(Paragraph([said]))
             continue
         lines: list[list[Inline]] = []
         for row in pairs_of_every_group(shown, corpus.lines_shown // 3 or 1):
@@ -355,7 +359,7 @@ def examples(corpus: CorpusFigures) -> Section:
         rule = name_rule(corpus, row["stage"], row["reason"])
         lines.append([whom(row), row["stage"], rule, times, figure])
     if not lines:
-        section.add(Paragraph(["No rule took a document."]))
+        section.add(Paragraph(["No examples were kept."]))
         return section
     note = (
         "Of each source and language the highest ratio, then the highest of the rest. The number "

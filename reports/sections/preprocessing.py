@@ -268,8 +268,10 @@ def duplicates(corpus: CorpusFigures) -> Section:
     if rows:
         columns = ["Jaccard similarity", "stage", "pairs"]
         section.add(Grid("Verified pairs of near copies", columns, rows, frozenset({2})))
-    else:
+    elif any("pairs" in artifact.tables for artifact in corpus.history.values()):
         section.add(Paragraph(["No pair of near copies was found."]))
+    else:
+        section.add(Paragraph(["Nobody looked for near copies."]))
     for label, artifact in corpus.history.items():
         if "search" in artifact.tables and "compared" in artifact["search"].columns:
             section.add(searched(corpus, label))

@@ -60,6 +60,9 @@ from tasks.measures.scorers import scorer_digest
 
 Bool = NDArray[np.bool_]
 
+#: A corrected p below this is called a difference.
+SIGNIFICANT = 0.05
+
 #: What stands in place of a stage and a reason where documents left for whatever reason; for any
 #: but that they were copies; and where they were copies, and what was kept of them left later.
 ANY, STRUCK, LOST = ("", ""), ("", "struck out"), ("", "lost with the kept copy")
@@ -216,7 +219,7 @@ def asked(found: Fates, stage_: str) -> Iterable[str]:
 
 
 def verdict(p: float, own: float, others: float) -> str:
-    if not p < 1 - LEVEL:
+    if not p < SIGNIFICANT:
         return "not shown"
     return "more" if own > others else "less"
 

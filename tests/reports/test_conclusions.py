@@ -147,11 +147,18 @@ def test_of_planted_associations_each_case_has_its_sentence(session, doses, expe
 def declared(probe):
     """A finding of each metric that a probe declares, of the whole and of a part."""
     return [
-        {"metric": each.metric, "value": 0.25 + n / 100, "worse": each.worse, "unit": each.unit,
-         "null": 0.5, "tags": tags}
-        for n, each in enumerate(probe.measures) if not (each.asks_model or each.law)
+        {
+            "metric": each.metric,
+            "value": 0.25 + n / 100,
+            "worse": each.worse,
+            "unit": each.unit,
+            "null": 0.5,
+            "tags": tags,
+        }
+        for n, each in enumerate(probe.measures)
+        if not (each.asks_model or each.law)
         for tags in ({}, {"category": "x"})
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
@@ -168,9 +175,15 @@ def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
 
 
 @given(
-    values=st.lists(st.tuples(st.sampled_from(sorted(AUDITS)), st.sampled_from([None, 0.5]),
-                              st.sampled_from(["", "positive"])), max_size=6)
-)  # fmt: skip
+    values=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(AUDITS)),
+            st.sampled_from([None, 0.5]),
+            st.sampled_from(["", "positive"]),
+        ),
+        max_size=6,
+    )
+)
 @quick
 def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     """Neither in the summary nor in the section of the audit; controls are told apart."""
@@ -194,8 +207,10 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
 
 
 def test_of_many_parts_the_summary_has_some_and_says_so(session):
-    rows = [{"metric": "auc", "value": n / 10, "worse": "up", "tags": {"score": f"s{n}"}}
-            for n in range(6)]  # fmt: skip
+    rows = [
+        {"metric": "auc", "value": n / 10, "worse": "up", "tags": {"score": f"s{n}"}}
+        for n in range(6)
+    ]
     said = text_of_blocks([findings_of(membership=rows).summary()])
     assert said.count("Membership inference: AUC") == 3
     assert "Of Membership inference 3 of 6 figures are shown; all are in its section below." in said
@@ -210,8 +225,13 @@ def screen_of(audits, failed=(), policy=None):
     return text_of_parts(callout.parts), said, text_of_blocks(rest)
 
 
-INSTRUMENT = {"metric": "control", "value": 0.5, "control": "positive", "passed": True,
-              "tests": "instrument"}  # fmt: skip
+INSTRUMENT = {
+    "metric": "control",
+    "value": 0.5,
+    "control": "positive",
+    "passed": True,
+    "tests": "instrument",
+}
 
 
 @given(
@@ -232,8 +252,9 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
         "counted": lambda name: [full, {"metric": left.get(name, "left"), "value": 3.0}],
         "controls": lambda name: [],
     }
-    audits = {name: [INSTRUMENT, *rows[state](name)]
-              for name, state in states.items() if state in rows}  # fmt: skip
+    audits = {
+        name: [INSTRUMENT, *rows[state](name)] for name, state in states.items() if state in rows
+    }
     failed = [name for name, state in states.items() if state == "failed"]
     headline, said, _ = screen_of(audits, failed)
     assert ("every audit ran" in headline) == ({*states.values()} <= {"ran", "in part", "counted"})
@@ -272,21 +293,32 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
 def test_instruments_work_only_where_a_control_tested_one(
     session, tests, passed, headline, expected
 ):
-    rows = [INSTRUMENT | {"tests": kind, "passed": good}
-            for kind, good in zip(tests, passed, strict=True)]  # fmt: skip
+    rows = [
+        INSTRUMENT | {"tests": kind, "passed": good}
+        for kind, good in zip(tests, passed, strict=True)
+    ]
     said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
     assert said.lower().startswith(headline)
     assert facts["Do the instruments work?"].startswith(expected)
 
 
-@given(rows=st.lists(st.tuples(
-    st.sampled_from(["up", "down", "apart", ""]), st.sampled_from(["share", "times", "nats"]),
-    estimates()), max_size=5))  # fmt: skip
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from(["up", "down", "apart", ""]),
+            st.sampled_from(["share", "times", "nats"]),
+            estimates(),
+        ),
+        max_size=5,
+    )
+)
 @quick
 def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, rows):
     """None by chance, none on the better side; those that cannot be ranked are named."""
-    made = [{"metric": f"metric {n}", "worse": worse, "unit": unit, "null": 0.0, **estimate}
-            for n, (worse, unit, estimate) in enumerate(rows)]  # fmt: skip
+    made = [
+        {"metric": f"metric {n}", "worse": worse, "unit": unit, "null": 0.0, **estimate}
+        for n, (worse, unit, estimate) in enumerate(rows)
+    ]
     findings = findings_of(bias=made)
     _, _, said = screen_of({"bias": made})
     ranked, _, rest = said.partition("What it had read")[0].partition("cannot be ranked")
@@ -309,9 +341,13 @@ def distance_is_sure(row):
 @pytest.mark.parametrize("ran", sorted(AUDITS))
 def test_what_one_audit_measured_no_other_calls_unmeasured(ran):
     """What is said where an audit did not run names what that audit alone measures."""
-    broad = ("Its social bias was not measured", "What the model can do was not measured",
-             "How toxic its texts are", "Whether it writes differently about groups of people",
-             "Whether it gives away its training data")  # fmt: skip
+    broad = (
+        "Its social bias was not measured",
+        "What the model can do was not measured",
+        "How toxic its texts are",
+        "Whether it writes differently about groups of people",
+        "Whether it gives away its training data",
+    )
     said = [about.without for name, about in AUDITS.items() if name != ran]
     assert not any(sentence.startswith(broad) for sentence in said)
 
@@ -320,9 +356,18 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
     """The text of a model card of these."""
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     made = model_card(
-        checkpoint, pretrained, None, audits or {}, corpus or {}, maps, None, None, None, {},
+        checkpoint,
+        pretrained,
+        None,
+        audits or {},
+        corpus or {},
+        maps,
+        None,
+        None,
+        None,
+        {},
         ModelCardConfig(),
-    )  # fmt: skip
+    )
     return pages.text_of(made, "model_card"), pages.read(made.directory() / "model_card.html")
 
 
@@ -352,8 +397,13 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
     assert grid[1:] == [["Bias", "1", "a=2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text
-    control = {"metric": "control", "value": 1.0, "control": "positive", "passed": True,
-               "tests": "instrument"}  # fmt: skip
+    control = {
+        "metric": "control",
+        "value": 1.0,
+        "control": "positive",
+        "passed": True,
+        "tests": "instrument",
+    }
     for audits in ({}, {"bias": audit_of("bias", control)}):
         assert "No audit measured the model." in card(tmp_path, audits)[0]
 
@@ -361,8 +411,10 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
 def test_groups_whose_text_was_measured_are_not_called_unlooked_at(session, tmp_path, made):
     """Held-out text by group stands on the same card."""
     text, page = card(tmp_path, pretrained=made.pretrained)
-    assert any("Held-out bits per byte" in str(table) or table[0][0] == "identity group"
-               for table in page.tables)  # fmt: skip
+    assert any(
+        "Held-out bits per byte" in str(table) or table[0][0] == "identity group"
+        for table in page.tables
+    )
     assert "No other group, language, dialect or setting was looked at." not in text
     assert "The audits measured no other group, language, dialect or setting." in text
 
@@ -390,8 +442,10 @@ def test_a_corpus_without_a_profile_is_not_called_missing(session, tmp_path, mad
 
 
 def test_scores_of_several_scorers_are_not_all_called_toxicity(session, tmp_path):
-    rows = [{"metric": "mean_sentiment", "value": 0.5, "scorer": "words 1.0"},
-            {"metric": "mean_toxicity", "value": 0.5, "scorer": "linear 1.0"}]  # fmt: skip
+    rows = [
+        {"metric": "mean_sentiment", "value": 0.5, "scorer": "words 1.0"},
+        {"metric": "mean_toxicity", "value": 0.5, "scorer": "linear 1.0"},
+    ]
     text, _ = card(tmp_path, {"bold": audit_of("bold", *rows)})
     assert "Texts were scored by linear 1.0, words 1.0" in text
     assert "Toxicity is what" not in text

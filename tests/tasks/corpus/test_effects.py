@@ -22,7 +22,14 @@ from tasks.contract import (
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.effects import EffectsConfig, effects, outcomes, rate_rows, thresholds
+from tasks.corpus.effects import (
+    EffectsConfig,
+    effects,
+    outcomes,
+    rate_rows,
+    thresholds,
+    verdict,
+)
 from tasks.corpus.identities import IdentitiesConfig, identities
 from tasks.corpus.language import LanguageConfig, language
 from tasks.corpus.people.fates import STAYED, fates
@@ -396,3 +403,12 @@ def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
     assert not found.lost.any()  # the text is in the corpus that this one adds to
     [(*_, struck, _)] = [o for o in outcomes(found) if o[1] == "struck out"]
     assert not struck.any()
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"),
+    [(0.0499, "more"), (0.05, "not shown"), (0.0501, "not shown"), (float("nan"), "not shown")],
+)
+def test_a_difference_is_shown_below_the_limit_alone(p, expected):
+    assert verdict(p, 2.0, 1.0) == expected
+    assert verdict(p, 1.0, 2.0) == expected.replace("more", "less")

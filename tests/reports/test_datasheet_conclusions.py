@@ -1,0 +1,327 @@
+"""Sentences of a datasheet follow from the rows of its tables, in every branch."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.datasheet import DatasheetConfig, datasheet
+from reports.page.figures import Book
+from reports.sections.breakdown import DIMENSIONS, UNKNOWN, breakdown, occupations
+from reports.sections.composition import plants_callout, toxicity
+from reports.sections.corpus_figures import PROFILE, CorpusFigures
+from reports.sections.effects import by_rule, examples, swaps
+from reports.sections.preprocessing import duplicates
+from tasks.contract import StageConfig, Work, stage
+from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from tasks.corpus.effects import TABLES as EFFECTS
+from tasks.corpus.ingest import ingest
+from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.profile import BESIDE, occupation_rows
+from tasks.corpus.profiles.tables import TABLES
+from tasks.corpus.reading.inputs import IngestConfig
+from tests.reports import artifacts
+from tests.reports.conclusions import quick, text_of_parts, text_of_section
+from tests.reports.pages import text_of
+
+
+class RowsConfig(StageConfig):
+    """``tables``: rows by table, a JSON object."""
+
+    tables: str
+
+
+@stage(tables=TABLES)
+def made_profile(config: RowsConfig, work: Work) -> None:
+    for name, rows in json.loads(config.tables).items():
+        work.table(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
+
+
+@stage(tables=EFFECTS)
+def made_effects(config: RowsConfig, work: Work) -> None:
+    for name, rows in json.loads(config.tables).items():
+        work.table(name).write(pa.Table.from_pylist(rows, schema=EFFECTS[name]))
+
+
+def corpus_of(history=None, **tables):
+    """The figures of a corpus whose profile has these rows."""
+    profile = made_profile(RowsConfig(tables=json.dumps(tables)))
+    history = history or {}
+    return CorpusFigures(Book({**history, PROFILE: profile}), history, 30)
+
+
+# Licences, domains, years ------------------------------------------------------------------------
+
+
+def composed(dimension, value):
+    return {
+        "dimension": dimension,
+        "value": value,
+        "split": "",
+        "documents": 3,
+        "bytes": 9,
+        "share": 0.5,
+    }
+
+
+@given(
+    known=st.lists(
+        st.tuples(st.sampled_from(DIMENSIONS), st.sampled_from([UNKNOWN, "CC0"])),
+        unique=True,
+        max_size=8,
+    ),
+    stated=st.sampled_from([None, " ", "MIT"]),
+)
+@quick
+def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(session, known, stated):
+    corpus = corpus_of(composition=[composed(*pair) for pair in known])
+    section = breakdown(corpus, stated)
+    lines = [row for block in section.blocks if hasattr(block, "rows") for row in block.rows]
+    said = text_of_section(section)
+    sentence = said.partition("Nothing is known of any document's ")[2].partition(".")[0]
+    for dimension in DIMENSIONS:
+        values = {value for name, value in known if name == dimension}
+        unknown = values == {UNKNOWN}
+        is_stated = dimension == "licence" and stated == "MIT"
+        assert (dimension in sentence) == (unknown and not is_stated)
+        assert any(row[0] == dimension for row in lines) == bool(values - {UNKNOWN})
+        if unknown and is_stated:
+            assert "No source declares a licence; the one stated for the whole corpus" in said
+
+
+@pytest.mark.parametrize("said", ["by the person", "by a source"])
+def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_path, said):
+    """Whether a person stated one of all texts, or a source declares one of its own."""
+    history = artifacts.history()
+    profiled = artifacts.profiled(history)
+    config = DatasheetConfig(licence="CC0" if said == "by the person" else None)
+    (tmp_path / "a.txt").write_text("one letter")
+    source = {"kind": "text", "path": str(tmp_path / "a.txt"), "name": "letters"}
+    if said == "by a source":
+        source["licence"] = "CC0"
+    read = ingest(IngestConfig(sources=[source]))
+    text = text_of(datasheet(profiled, {**history, "ingest": read}, config), "datasheet")
+    assert "CC0" in text and "Nothing is known of any document's licence" not in text
+    assert "document's licence" not in text.partition("Nothing is known of")[2][:60]
+
+
+# What was planted --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copies", [(0,), (0, 2)])
+def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
+    history = artifacts.history()
+    planting = PlantConfig(
+        enabled=True, counts=copies, canaries=3, passages=0, records=0, associations=0
+    )
+    history["plant"] = plant(history["split"], planting)
+    profiled = artifacts.profiled(history)
+    text = text_of(datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet")
+    documents = sum(profiled["plants"].read(["documents"])["documents"].to_pylist())
+    planted = documents > 0
+    assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
+    assert ("Planted on purpose" in text) == planted
+    assert ("Nothing was planted in this corpus." in text) == (not planted)
+    assert ("The planted documents make the corpus unfit" in text) == planted
+
+
+def test_the_callout_counts_the_documents_of_all_kinds(session):
+    rows = [
+        {"kind": kind, "copies": copies, "plants": 2, "documents": 2 * copies, "bytes": 9}
+        for kind, copies in (("canary", 0), ("record", 4))
+    ]
+    assert "8 documents" in text_of_parts(plants_callout(corpus_of(plants=rows)).parts)
+    none = text_of_parts(plants_callout(corpus_of(plants=rows[:1])).parts)
+    assert none == "Nothing was planted in this corpus."
+
+
+# What was looked for -----------------------------------------------------------------------------
+
+
+def test_near_copies_are_not_called_missing_where_nobody_looked(session):
+    history = artifacts.history()
+    said = text_of_section(duplicates(corpus_of(history, duplicates=[])))
+    assert "Nobody looked for near copies." in said and "No pair" not in said
+    near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
+    looked = {**history, "deduplicate_near": near}
+    said = text_of_section(duplicates(corpus_of(looked, duplicates=[])))
+    assert "No pair of near copies was found." in said and "Nobody looked" not in said
+
+
+def reason(stage_, action, rows=1):
+    return {
+        "stage": stage_,
+        "action": action,
+        "reason": "r",
+        "source": "s",
+        "rows": rows,
+        "bytes": rows,
+    }
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("unread", [False, True])
+def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session, later, unread):
+    history = artifacts.history()
+    real = artifacts.profiled(history)
+    tables = {name: real[name].read().to_pylist() for name in TABLES}
+    tables["reasons"] = [reason("scrub", "quarantined")] * later + [reason("scrub", "removed")]
+    tables["errors"] = [
+        {
+            name: "e" if kind == pa.string() else 1
+            for name, kind in zip(TABLES["errors"].names, TABLES["errors"].types, strict=True)
+        }
+    ] * unread
+    made = made_profile(RowsConfig(tables=json.dumps(tables)))
+    text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
+    assert ("the quarantine is empty" in text) == (not later and not unread)
+    assert ("Every record could be read" in text) == (not unread)
+    assert ("Later stages put documents into quarantine" in text) == later
+
+
+def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(session):
+    status = {"source": "s", "status": "other language", "reason": "", "documents": 4}
+    corpus = corpus_of(artifacts.history(), toxicity=[], toxicity_status=[status])
+    said = text_of_section(toxicity(corpus))
+    assert "No document has a toxicity score." in said and "Nothing was measured." not in said
+    assert "in languages that the scorer was not made for" in said
+
+
+# Occupations -------------------------------------------------------------------------------------
+
+counted = st.tuples(
+    st.sampled_from(["nurse", "judge", "chef"]),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+
+
+@given(rows=st.lists(counted, unique_by=lambda row: row[0], max_size=3))
+@quick
+def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
+    """Mentions beside as many words of either gender count for neither."""
+    counts = pa.Table.from_pylist(
+        [
+            {
+                "source": "s",
+                "occupation": name,
+                "mentions": women + men + even,
+                "women_words": women + even,
+                "men_words": men + even,
+                "women": women,
+                "men": men,
+            }
+            for name, women, men, even in rows
+        ],
+        schema=BESIDE,
+    )
+    table = occupation_rows(counts)
+    section = occupations(corpus_of(occupations=table))
+    said = text_of_section(section)
+    total = sum(women + men for _, women, men, _ in rows)
+    none = "No mention of an occupation of the list has more words of one gender than of the other"
+    assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
+    grids = [block for block in section.blocks if hasattr(block, "rows")]
+    named = {row[0]: row[2] for grid in grids for row in grid.rows}
+    if total:
+        share = sum(women for _, women, _, _ in rows) / total
+        outside = {
+            row["occupation"]
+            for row in table
+            if row["source"] == ""
+            and row["occupation"]
+            and row["share"] is not None
+            and not row["low"] <= share <= row["high"]
+        }
+        assert {*named} == outside
+        inside = sum(women + men > 0 for _, women, men, _ in rows) - len(outside)
+        assert f"Of {inside} other occupations beside gendered words nothing can be said" in said
+
+
+# What curation took ------------------------------------------------------------------------------
+
+
+def rate(verdict, number=0):
+    row = {"stage": "select", "reason": "words", "dimension": "identity", "slice": f"g{number}"}
+    row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
+    row |= {"rate": 0.2, "other_rate": 0.1, "ratio": 2.0, "low": 0.9, "high": 4.0, "within": 1.25}
+    return row | {"p": 0.06, "corrected": 0.06, "least": 1.75, "verdict": verdict}
+
+
+@given(verdicts=st.lists(st.sampled_from(["more", "less", "not shown"]), max_size=4))
+@quick
+def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
+    rows = [rate(verdict, number) for number, verdict in enumerate(verdicts)]
+    made = {
+        "effects": made_effects(RowsConfig(tables=json.dumps({"rates": rows}))),
+        "select": artifacts.history()["select_scored"],
+    }
+    said = text_of_section(by_rule(CorpusFigures(Book(made), made, 30)))
+    shown = [verdict for verdict in verdicts if verdict != "not shown"]
+    assert "no difference between" not in said
+    assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
+    assert ("No rule took enough documents of a group to compare." in said) == (not verdicts)
+    assert "No rule took a document." not in said
+
+
+def test_without_examples_it_is_not_said_that_no_rule_took_anything(session):
+    rates = {"rates": [rate("more")], "examples": []}
+    made = {"effects": made_effects(RowsConfig(tables=json.dumps(rates)))}
+    said = text_of_section(examples(CorpusFigures(Book(made), made, 30)))
+    assert "No rule took a document." not in said
+    assert "No examples were kept." in said
+
+
+def swap(origin, corrected, difference):
+    return {
+        "origin": origin,
+        "axis": "a",
+        "group": "g",
+        "other": f"o{difference}",
+        "difference": difference,
+        "n": 9,
+        "low": difference - 0.1,
+        "high": difference + 0.1,
+        "corrected": corrected,
+        "p": corrected,
+        "raised": 0.1,
+        "lowered": 0.1,
+        "threshold": 0.5,
+    }
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(
+            st.sampled_from(["templates", "corpus"]),
+            st.sampled_from([None, 0.01, 0.0499, 0.05, 0.9]),
+            st.sampled_from([-0.5, 0.25, 0.75]),
+        ),
+        unique=True,
+        max_size=5,
+    )
+)
+@quick
+def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pairs):
+    names = EFFECTS["swaps"].names
+    rows = [{name: value for name, value in swap(*pair).items() if name in names} for pair in pairs]
+    scored = artifacts.history()["score_toxicity"]
+    made = {"effects": made_effects(RowsConfig(tables=json.dumps({"swaps": rows})))}
+    made["effects"].manifest["parts"]["external"] = scored.manifest["parts"]["external"]
+    section = swaps(CorpusFigures(Book(made), made, 30))
+    said = text_of_section(section)
+    for origin, words in (
+        ("templates", "the project's own sentences"),
+        ("corpus", "sentences of the corpus"),
+    ):
+        own = [pair for pair in pairs if pair[0] == origin]
+        shown = [p for _, p, _ in own if p is not None and p < 0.05]
+        assert (f"In {words} no pair of groups was compared." in said) == (not own)
+        none = f"In {words} no difference was shown, of {len(own)} pairs of groups."
+        assert (none in said) == (bool(own) and not shown)
+        assert (f"Difference in score: {words}" in said) == bool(shown)
