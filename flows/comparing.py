@@ -147,6 +147,8 @@ def compare(subjects: Sequence[Audited]) -> Row:
         else:
             found = compared([artifact for artifact in there if artifact], pairs)
             rows += [_row(audit, each) for each in found]
+            if not found:
+                refused[audit] = "they have no finding in common"
     if not rows:
         told = "; ".join(f"{audit}: {why}" for audit, why in refused.items())
         raise HallmarkError(f"nothing can be compared: {told or 'no audit ran on any of them'}")

@@ -32,7 +32,7 @@ from reports.sections.analyses import analyses, unscored
 from reports.sections.checkpoint import parameters, settings
 from reports.sections.composition import plants, plants_callout, sources
 from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
-from reports.sections.coverage import coverage, read_until, step_of
+from reports.sections.coverage import coverage, left_out, read_until, step_of
 from reports.sections.findings import Findings, natural, select_findings, title, words
 from reports.sections.inside import inside
 from reports.sections.personal import in_use
@@ -263,21 +263,7 @@ class Card:
         if self.pretrained is not None and step is not None:
             section.add(coverage(self.book, self.pretrained, step, self.config.lines_shown))
         if "leave_out" in self.corpus:
-            ledger = self.corpus["leave_out"]["ledger"].read(["action", "reason"]).to_pylist()
-            reasons = dict.fromkeys(row["reason"] for row in ledger if row["action"] == "removed")
-            if reasons:
-                gone = self.book.figure(
-                    "left-out",
-                    "documents left out of training",
-                    "documents",
-                    ("leave_out", "ledger"),
-                    {"action": "removed"},
-                    aggregate="count",
-                )
-                why = ", ".join(reasons)
-                section.add(Paragraph(["Of the corpus ", gone, f" were not packed: {why}."]))
-            else:
-                section.add(Paragraph(["No document was left out of training."]))
+            section.add(left_out(self.book, self.corpus["leave_out"]))
         start = continued_from(self.pretrained)
         if start is not None:
             section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))

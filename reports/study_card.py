@@ -83,7 +83,7 @@ class Card:
         if not judged and not silent:
             return Callout("note", ["Detection: no world that counts has anything to find."])
         largest = "the largest effect that it judged" if silent else "its largest effect"
-        good = f"every audit finds {largest} in at least 95 % of cases"
+        good = f"every audit with an effect to find finds {largest} in at least 95 % of cases"
         if not judged:
             good = "no audit judged anything that there is to find"
         return self.verdict("Detection", self.weak(), [good], silent)
@@ -168,11 +168,12 @@ class Card:
         for kind in self.rates.kinds():
             largest, seen = self.rates.largest(kind), self.rates.smallest.get(kind)
             dose: list[Inline] = [dose_of(largest.dose), largest.figure] if largest else ["–", "–"]
+            smallest = "none" if seen is None else dose_of(seen)
             rows.append([
-                KINDS[kind].title, *dose, "none" if seen is None else dose_of(seen),
+                KINDS[kind].title, *dose, smallest if largest else "–",
                 self.rates.alarmed.get(kind, "–"), self.rates.covered.get(kind, "–"),
             ])  # fmt: skip
-        columns = ["what", "largest dose", "found there", "smallest found in 80 %",
+        columns = ["what", "largest dose", "found there", "smallest found in 80 %, as all above",
                    "claimed without effect", "intervals cover"]  # fmt: skip
         note = "Candidates of a world share its model: intervals are over worlds. The largest dose "
         note += (
@@ -198,7 +199,7 @@ class Card:
             section.add(Paragraph(["Claimed of candidates without effect: ", figure,
                                    ", at a nominal 5.0 %", holds * (figure.low is not None),
                                    "."]))  # fmt: skip
-        covered: Parts = ["Its figures have no interval that could be wrong."]
+        covered: Parts = ["None of its intervals can be compared with a true figure."]
         if kind in self.rates.covered:
             covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
                        self.rates.covered[kind], " of cases."]  # fmt: skip
@@ -248,7 +249,10 @@ class Card:
         columns = ["of", "right", "interval", "texts"]
         section.add(Grid("Documents named that are right", columns, rows, frozenset({1, 2, 3})))
         if not self.rates.tables["removed"]:
-            section.add(Paragraph(["No model was trained anew without them."]))
+            said = "No model was trained anew without them."
+            if self.rates.artifact.manifest["lineage"].get("arms"):
+                said = "No figure of a model that was trained anew without them can be compared."
+            section.add(Paragraph([said]))
             return section
         titles = {"removed": "without them", "random": "without as many others",
                   "between": "by how much more"}  # fmt: skip
@@ -275,7 +279,8 @@ class Card:
         rows: list[list[Inline]] = [
             [row["world"], row["why"]] for row in self.rates.tables["worlds"] if not row["counts"]
         ]
-        said: Sequence[Block] = [Paragraph(["Every world counts."])]
+        none = "Every world counts." if self.rates.tables["worlds"] else "No world was made."
+        said: Sequence[Block] = [Paragraph([none])]
         section.add(*([Grid("Void", ["world", "why"], rows)] if rows else said))
         return section
 

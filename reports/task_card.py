@@ -189,7 +189,7 @@ class Card:
         found: list[Block] = [Grid("What became of the rows", columns, lines, frozenset({1, 2, 3}))]
         most_first = sorted(table, key=lambda row: -row["rows"])
         bad = [row["what"] for row in most_first if not row["split"]]
-        if not bad:
+        if not bad and not self.tuned["quarantine"].rows:
             return [*found, Paragraph(["Every row could be used; the quarantine is empty."])]
         every = self.book.figure(
             "quarantine", "rows in quarantine", "rows", (FINETUNE, "quarantine"), aggregate="count"
@@ -292,7 +292,7 @@ class Card:
         if lines:
             section.add(Paragraph(["With transformers, from the export:"]), Lines(lines))
         else:
-            said = "There is no export to transformers, which has no such architecture."
+            said = "There is no export to transformers."
             section.add(Paragraph([said]))
         return section
 

@@ -49,8 +49,8 @@ from reports.sections.course import (
     said,
     span,
     verdict,
-    whole_of,
     worse_by,
+    worst_part,
 )
 from reports.sections.findings import is_about_groups, levels, title, words
 from tasks.audits.about import AUDITS
@@ -74,8 +74,12 @@ ABOUT = (
     "show."
 )
 
-PARTS = "Of {parts} parts the worst at {last}, which is why this one stands here"
-CHOSEN = ": some of its change may be due to that choice. Its p is corrected for all of them"
+NOTE = (
+    "First and last: of the checkpoints at which the audit was made. Changes of shares are in "
+    "percentage points. Worse: as the audit says which way that is, or further from what is by "
+    "chance; no change shown is no proof that there is none; not tested: no units are paired, or "
+    "they allow no test."
+)
 
 
 def page_of(run: str) -> Path:
@@ -142,14 +146,8 @@ class Writer:
                              *self.told(audit, each, 0), title(audit.name)])  # fmt: skip
         columns = ["finding", "verdict", "first", "last", "change", "95 % interval",
                    "p, corrected", "audit"]  # fmt: skip
-        note = (
-            "First and last: of the checkpoints at which the audit was made. Changes of shares are "
-            "in percentage points. Worse: as the audit says which way that is, or further from "
-            "what is by chance; no change shown is no proof that there is none; not "
-            "tested: no units are paired."
-        )
         caption = "From the first checkpoint to the last"
-        return Grid(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), note)
+        return Grid(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), NOTE)
 
     def section(self, audit: Audit) -> Section:
         shown = headlines(audit.found)
@@ -177,9 +175,8 @@ class Writer:
                          f"{verdict(each, change)}."]  # fmt: skip
         section.add(Paragraph(sentence))
         parts = judged(audit.found, last["metric"])
-        if last["worse"] and whole_of(parts) is not each:
-            told = PARTS.format(parts=len(parts), last=ends[1]) + CHOSEN * (change is not None)
-            section.add(Paragraph([f"{told}."]))
+        if told := worst_part(each, parts, ends[1]):
+            section.add(Paragraph([told]))
         name = slug(f"{audit.name} {first['metric']}")
         if first["slice"]:  # which may be called anything, and hold what must not be shown
             name += f"-{hashlib.sha256(first['slice'].encode()).hexdigest()[:10]}"
@@ -334,7 +331,7 @@ class Writer:
             sides=[(audit.points[k].name, side, self.say(side.condition), self.say(side.python()))
                    for k, side in zip((i, j), sides, strict=True)],
             columns=columns, rows=cells, shown=len(cells), total=len(both),
-            worse=bool(row["worse"]),
+            worse=row["worse"] in ("up", "down"),
         )  # fmt: skip
         path = self.out / page
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ def render(found: Report) -> str:
         lines += ["", "by how much figures fall without the documents that attribution names"]
     for row in found["removed"]:
         lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {rate(row)}, n {row['n']:,}")
-    lines += ["", "smallest dose found in at least 80 % of cases"]
+    lines += ["", "smallest dose found, as all above it, in at least 80 % of cases"]
     for row in found["smallest"]:
         lines.append(f"    {row['kind']:<18} {'none' if row['dose'] is None else row['dose']:}")
     return "\n".join(lines)

@@ -26,8 +26,9 @@ from reports.page.document import (
 from reports.page.figures import POINTS, Book, Figure, show, slug
 from reports.page.masking import Masker, Say
 from reports.sections.findings import words
-from reports.sections.trainings import ARM, arms, control, price
-from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED
+from reports.sections.removal_effects import remainder
+from reports.sections.trainings import ARM, arms, control, price, seeds, unknown_noise
+from tasks.audits.proofs.arms import BASE, RANDOM, REMOVED, nearest
 from tasks.audits.proofs.behind import WORST
 
 Row = Mapping[str, Any]
@@ -35,9 +36,7 @@ Row = Mapping[str, Any]
 ABOUT = (
     "Each arm is trained from the beginning on the same rows in the same order: padding stands "
     "where a document was left out, so that one arm differs from the base in nothing but these. "
-    "All are asked the same, and a change is the mean over pairs of the same unit. {control}"
-    "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
-    "than any of them from the base."
+    "All are asked the same, and a change is the mean over pairs of the same unit. "
 )
 
 NOTHING = {"memorised": "never planted", "association": "planted at 50 %", "other": "no effect"}
@@ -185,7 +184,7 @@ class ClosedLoop:
 
     def told(self, cases: Sequence[Case], missed: Sequence[Parts]) -> list[Block]:
         bullets = Bullets([*map(self.verdict, cases), *missed])
-        about = ABOUT.format(control=control(self.book))
+        about = f"{ABOUT}{control(self.book)}{seeds(self.book)}".strip()
         return [self.summary(cases), bullets, Paragraph([about])]
 
     def summary(self, cases: Sequence[Case]) -> Grid:
@@ -223,7 +222,11 @@ class ClosedLoop:
                     f" ({self.interval(change)}) is no larger than that between seeds, {noise}, "
                     "or too uncertain to tell."]  # fmt: skip
         if left is None or left["value"] is None:
-            return [f"{name} changed by ", self.effect(case, "change", REMOVED), "."]
+            interval = f" ({self.interval(change)})."
+            near = nearest(change["low"], change["high"])
+            is_shown = near is not None and near > 0
+            said = "changed by" if is_shown else "was measured, and no change was shown:"
+            return [f"{name} {said} ", self.effect(case, "change", REMOVED), interval]
         if change["low"] is not None and change["low"] > 0:
             return [f"{name} did not go away: it rose by ", self.effect(case, "change", REMOVED),
                     f" ({self.interval(change)})."]  # fmt: skip
@@ -236,11 +239,10 @@ class ClosedLoop:
         if before is None or before["value"] is None or before["value"] <= 0:
             return [f"{name} fell by ", self.effect(case, "change", REMOVED), ", though nothing of "
                     f"it stood above those {case.nothing} before."]  # fmt: skip
-        part = left["low"] is not None and left["low"] > 0
-        told, end = ("went away in part", ".") if part else ("went away", ", which may be nothing.")
-        return [f"{name} {told}: of ", self.effect(case, "before", BASE), f"{case.measure} above "
-                f"those {case.nothing}, ", self.effect(case, "left", REMOVED),
-                f" ({self.interval(left)}) is left{end}"]  # fmt: skip
+        told, end = remainder(left, before, case.lines, case.nothing)
+        above = f"{case.measure} above those {case.nothing}, "
+        effects = [self.effect(case, "before", BASE), above, self.effect(case, "left", REMOVED)]
+        return [f"{name} {told}: of ", *effects, f" ({self.interval(left)}) is left{end}."]
 
     # Sections --------------------------------------------------------------------------------
 
@@ -254,7 +256,8 @@ class ClosedLoop:
             section.add(Callout("note", [f"Nothing was removed: {case.rows[0]['why']}."]))
         else:
             section.add(Paragraph(self.traced(case)), self.behind(case))
-        if case.get("value", BASE) is None:
+        values = [row for (what, _), row in case.effects.items() if what == "value"]
+        if all(row["value"] is None for row in values):
             section.add(Callout("bad", ["None of its units was measured."]))
             return section
         section.add(self.chart(case), self.levels(case))
@@ -360,7 +363,7 @@ class ClosedLoop:
         noise = next((r for r in case.effects.values() if r["noise"] is not None), None)
         note = "In pairs of the same unit. "
         if noise is None:
-            note += "No other seed was trained, so what trainings differ by is not known."
+            note += unknown_noise(self.book)
         else:
             note += f"Noise: another seed is {show(noise['noise'], noise['unit'])} away, at most."
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]

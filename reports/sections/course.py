@@ -26,6 +26,12 @@ LEVEL = 0.05
 #: p below this are not told apart.
 LEAST_P = 1e-4
 
+PARTS = (
+    "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
+    "explain it, else by its value, which is why this one stands here"
+)
+CHOSEN = ": some of its change may be due to that choice. Its p is corrected for all of them"
+
 #: Below this, p is no number of its own.
 TINY_P = 1e-300
 
@@ -117,6 +123,15 @@ def whole_of(parts: Sequence[Compared]) -> Compared | None:
     return next(wholes, None)
 
 
+def worst_part(each: Compared, parts: Sequence[Compared], last: str) -> str:
+    """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
+    row = each.found[-1]
+    if not row["worse"] or whole_of(parts) is each or row["value"] is None:
+        return ""
+    chosen = CHOSEN * (each.changes[0] is not None)
+    return f"{PARTS.format(parts=len(parts), last=last)}{chosen}."
+
+
 def rank(row: Row) -> tuple[float, float]:
     """How bad a finding is: beyond chance, then by its value alone."""
     value = row["value"] or 0.0
@@ -139,6 +154,9 @@ def verdict(each: Compared, change: Row | None) -> str:
         return "no change shown"
     if first["worse"] == "apart":
         if any(row[name] is None for row in (first, last) for name in ("value", "null")):
+            return "changed"
+        # Of the same units the change may have the other sign than of all that either has.
+        if (last["value"] - first["value"]) * change["value"] <= 0:
             return "changed"
         gone = abs(last["value"] - last["null"]) - abs(first["value"] - first["null"])
     else:
@@ -218,6 +236,8 @@ def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Parag
             told = [f"{words(metric)}, {count} of {every[metric]} parts" if count < every[metric]
                     else words(metric) for metric, count in those.items()]  # fmt: skip
             rows.append([name, say("; ".join(told)), why])
+    if not audits:
+        return Paragraph(["No audit of these checkpoints is in the store."])
     if not rows:
         return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
     return Grid("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

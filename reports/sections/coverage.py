@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Code, Grid, Inline, Parts
+from reports.page.document import Code, Grid, Inline, Paragraph, Parts
 from reports.page.figures import Aggregate, Book, Figure
 from reports.sections.training import EARLIER
 from tasks.contract import Artifact
@@ -76,3 +76,20 @@ def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> G
         note = f"The {lines_shown} largest of {len(sources):,} sources; all: table coverage. {note}"
     columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]
     return Grid("What was read", columns, lines, frozenset(range(1, 6)), note)
+
+
+def left_out(book: Book, ledger: Artifact) -> Paragraph:
+    """Say how many documents of the corpus were not packed, and why."""
+    rows = ledger["ledger"].read(["action", "reason"]).to_pylist()
+    reasons = dict.fromkeys(row["reason"] for row in rows if row["action"] == "removed")
+    if not reasons:
+        return Paragraph(["No document was left out of training."])
+    gone = book.figure(
+        "left-out",
+        "documents left out of training",
+        "documents",
+        ("leave_out", "ledger"),
+        {"action": "removed"},
+        aggregate="count",
+    )
+    return Paragraph(["Of the corpus ", gone, f" were not packed: {', '.join(reasons)}."])

@@ -121,24 +121,34 @@ class Findings:
         ]
 
     def outdone(self) -> Parts:
-        """In words: the baselines to which held-out text costs less than to the model, and those
-        that are not told apart from it; nothing where there are none."""
+        """In words: the baselines to which held-out text costs less than to the model, those from
+        which no difference was found, and those that were not tested; nothing where all cost more.
+        """
         less: list[Inline] = []
         alike: list[Inline] = []
+        untested: list[Inline] = []
         for row, figure in self.of("capability", "bits_per_byte_difference"):
-            most = figure.value if figure.high is None else figure.high
-            if most is None or most < 0:
+            side = side_of_null({**row, "null": 0.0})
+            if figure.value is None or side < 0:
                 continue
-            parts = less if figure.low is not None and figure.low > 0 else alike
+            is_tested = row["low"] is not None or row["p_corrected"] is not None
+            parts = less if side > 0 else alike if is_tested else untested
             name = tags_of(row)["less"]
             parts += ["; " if parts else "", f"{BASELINES.get(name, name)}, by ", figure]
-        said = (
-            "A byte of held-out text costs this model more than it costs what only counts or is "
-            "smaller: "
-        )
-        unsure = "By what held-out text costs, this model is not told apart from "
-        made: list[Inline] = [said, *less, "."] if less else []
-        return [*made, " " if made else "", unsure, *alike, "."] if alike else made
+        said: list[Inline] = []
+        if less:
+            lead = (
+                "A byte of held-out text costs this model more than it costs what only counts or "
+                "is smaller: "
+            )
+            said += [lead, *less, "."]
+        if alike:
+            lead = f"{' ' if said else ''}No difference from "
+            said += [lead, *alike, " was found in what a byte of held-out text costs."]
+        if untested:
+            lead = f"{' ' if said else ''}Without an interval the difference was not tested from "
+            said += [lead, *untested, "."]
+        return said
 
     def controls(self) -> Grid:
         rows: list[list[Inline]] = []
@@ -192,8 +202,8 @@ class Findings:
             more = [] if is_shown else self.headlines(name)
             lines += [(self._label(name, row), (row, figure)) for row, figure in more[:HEADLINES]]
             if len(more) > HEADLINES:
-                notes.append(f"Of {title(name)} {HEADLINES} of {len(more)} figures are shown; all "
-                             f"are in its section below.")  # fmt: skip
+                shown_of = f"Of {title(name)} {HEADLINES} of {len(more)} figures are shown"
+                notes.append(f"{shown_of}; all are in its section below.")
         if not lines:
             none = "No audit left a figure about the model." if self.by_audit else "No audit ran."
             return Paragraph([none])

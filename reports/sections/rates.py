@@ -226,8 +226,12 @@ def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
     """What a card says where the error rates of its audits are not known."""
     if rates:
         return []
-    return [["How often these audits are wrong has not been measured with this version of them in "
-             "this store; the command hallmark study does."]]  # fmt: skip
+    return [
+        [
+            "How often these audits are wrong is not known: this store has no study of this "
+            "version of them; the command hallmark study measures it."
+        ]
+    ]
 
 
 __all__ = ["KINDS", "RATES", "Detected", "Rates", "between", "unmeasured"]

@@ -41,8 +41,9 @@ VERDICTS: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
         "note", "is not told apart from", "which holds 0: more test rows might tell which is the "
         "better.", "The intervals overlap: more test rows might tell which is the better.",
     ),
+    "not measured": ("note", "cannot be compared with", "", "One of the two has no score."),
     "no interval": (
-        "note", "cannot be compared with", "", "There are too few test rows for an interval.",
+        "note", "cannot be compared with", "", "At least one of the two has no interval.",
     ),
 }  # fmt: skip
 
@@ -69,6 +70,8 @@ def ends(figure: Figure | None) -> tuple[float, float] | None:
 def standing(ours: Figure | None, other: Figure, apart: Figure | None) -> str:
     """Whether the interval of the difference ``apart`` on the same rows lies above 0 or below it;
     where there is none, whether the interval of one lies wholly above that of the other."""
+    if ours is None or ours.value is None or other.value is None:
+        return "not measured"
     one, two = ends(ours), ends(other)
     if known := ends(apart):
         one, two = known, (0.0, 0.0)
@@ -125,7 +128,13 @@ class Scores:
 
     @property
     def main(self) -> str:
-        return next((m for m in (*MAIN, *self.whole) if m in self.whole), "")
+        """The metric of the verdict: of those that the model has a score in the first."""
+        known = [
+            metric
+            for metric, figures in self.whole.items()
+            if MODEL in figures and figures[MODEL].value is not None
+        ]
+        return next((metric for metric in (*MAIN, *known) if metric in known), "")
 
     def verdict(self) -> list[Block]:
         """In words: whether the model is better than what it is compared with."""

@@ -17,6 +17,29 @@ ARM = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without ra
 #: Kinds of held-out text to which no limit on rows applies.
 WHOLE_KINDS = ("all", "identity")
 
+#: What a page says of other seeds, where any was trained.
+SEEDS = (
+    "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
+    "than any of them from the base."
+)
+
+
+def seeds(book: Book) -> str:
+    """What other seeds are for; nothing where none was trained."""
+    return SEEDS if _has_seeds(book) else ""
+
+
+def unknown_noise(book: Book) -> str:
+    """Say why it is not known by what trainings differ."""
+    why = "No other seed was trained"
+    if _has_seeds(book):
+        why = "Of the other seeds none could be compared with the base"
+    return f"{why}, so what trainings differ by is not known."
+
+
+def _has_seeds(book: Book) -> bool:
+    return any(row["arm"].startswith(SEED) for row in _rows(book, "arms"))
+
 
 def _rows(book: Book, table: str) -> list[dict[str, Any]]:
     return book.artifacts["proof"][table].read().to_pylist()
@@ -35,9 +58,11 @@ def control(book: Book) -> str:
     said = f"The random arm lacks {every:,} other documents of like lengths: "
     if left[REMOVED] == left[RANDOM]:
         return f"{said}as many of each source. "
+    lacking = sum(left[REMOVED].values()) - every
+    fewer = f"; that is {lacking:,} fewer than were removed" if lacking > 0 else ""
     return (
         f"{said}{same:,} stand for one of the same source, {every - same:,} for one of another, "
-        f"which had no more. "
+        f"which had no more{fewer}. "
     )
 
 

@@ -32,8 +32,8 @@ def card_of(made, **settings):
 def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     page = pages.read(card_of(rates(session)).directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert ("Detection: every audit finds its largest effect in at least 95 % of cases; of so few "
-            "worlds that says little.") in text  # fmt: skip
+    found = "every audit with an effect to find finds its largest effect in at least 95 % of cases"
+    assert f"Detection: {found}; of so few worlds that says little." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
         pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
@@ -80,7 +80,10 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
     assert "Alarms: Planted secrets: claimed in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
-    assert "every audit finds its largest effect in at least 95 % of cases" in text
+    assert (
+        "every audit with an effect to find finds its largest effect in at least 95 % of cases"
+        in text
+    )
     assert "points too few" not in text and "less than of others" in text
     assert "No world counts, so nothing was measured: 1 were made" in said_of(void={"one": "gone"})
 
@@ -111,7 +114,7 @@ def test_what_was_not_judged_is_not_found(session, kind):
     what = {"canary": "planted secrets", "passage": "repeated passages"}[kind]
     assert how == "note" and f"228 at 64 (copies) had no verdict, {what}." in said
     how, said = callouts(*[[candidate("canary", "n", 0, p=0.5), *silent]] * 12)["Detection"]
-    assert how == "note" and "every audit finds" not in said and "228 at 64" in said
+    assert how == "note" and "every audit" not in said and "228 at 64" in said
     smaller = (None, {"kind": "canary", "unit": "s", "dose": 4})
     assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
     larger = [(None, {"kind": "canary", "unit": f"s{n}", "dose": dose})
@@ -174,11 +177,11 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     assert ("How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
             "sealed, it found 100.0 % of candidates with copies 64") in text  # fmt: skip
     assert text.count("How often it is wrong") == 1  # nothing is known of bias
-    assert "has not been measured" not in text
+    assert "is not known: this store has no study" not in text
     card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {},
                       ModelCardConfig())  # fmt: skip
     text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
-    assert "has not been measured with this version of them" in text
+    assert "is not known: this store has no study of this version of them" in text
 
 
 def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_path):

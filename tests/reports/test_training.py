@@ -57,8 +57,13 @@ def test_a_training_of_no_step_has_neither_curve_nor_checkpoints():
 @given(st.lists(st.one_of(st.none(), st.just(math.nan), st.floats(0, 9)), max_size=9))
 def test_a_loss_falls_only_where_the_numbers_beside_it_do(losses):
     """Nor does one that is no number, or that falls by less than the digits that are shown."""
-    logged = pa.table({"step": range(1, len(losses) + 1), "loss": pa.array(losses, pa.float64()),
-                       "validation_loss": pa.nulls(len(losses), pa.float64())})  # fmt: skip
+    logged = pa.table(
+        {
+            "step": range(1, len(losses) + 1),
+            "loss": pa.array(losses, pa.float64()),
+            "validation_loss": pa.nulls(len(losses), pa.float64()),
+        }
+    )
     table = SimpleNamespace(read=lambda _=None: logged)
     for rows in (0, 3):
         made = loss_curve({"log": table, "checkpoints": SimpleNamespace(rows=rows)})
@@ -91,8 +96,9 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
     assert "From the first and the last step" in page.text
-    card = model_card(made.checkpoint, left, None, {}, {}, None, None, None, None, {},
-                      ModelCardConfig())  # fmt: skip
+    card = model_card(
+        made.checkpoint, left, None, {}, {}, None, None, None, None, {}, ModelCardConfig()
+    )
     text = pages.text_of(card, "model_card")
     assert left["samples"].rows and "No text that the model wrote" not in text
     only = score_samples(only_step(left, NoConfig()), ScoreSamplesConfig())

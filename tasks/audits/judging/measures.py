@@ -310,19 +310,10 @@ def _finding(
     how = _told(measure, values, config, note, read)
     ways = {"up": "-value", "down": "value"}
     order = ways.get(measure.worse) or side(found.value, found.null, "value")
-    row = measured(
-        audit,
-        measure.metric,
-        found,
-        unit=measure.unit,
-        how=how,
-        tags={**tags, **measure.tags},
-        where=where,
-        table="values",
-        worse=measure.worse,
-        scorer=scorer_of(values),
-        order=measure.order or order,
-    )
+    row = measured(audit, measure.metric, found, unit=measure.unit, how=how,
+                   tags={**tags, **measure.tags}, where=where, table="values",
+                   worse=measure.worse, scorer=scorer_of(values),
+                   order=measure.order or order)  # fmt: skip
     if measure.null_name and row["null"] is not None:
         row["null_name"] = measure.null_name
     return row

@@ -168,7 +168,10 @@ def _changes(measured: Measured) -> Iterator[Row]:
         before, left = measured.apart(BASE), measured.apart(REMOVED)
         there = before.value > 0
         how = "how much of the effect before is not left after the removal; "
-        how += "an estimate, without an interval" if there else "there was none"
+        if np.isnan(before.value):
+            how += "it was not measured"
+        else:
+            how += "an estimate, without an interval" if there else "there was none"
         known = there and not np.isnan(left.value)
         yield {"what": "explained", "arm": REMOVED,
                "value": 1 - left.value / before.value if known else None, "low": None, "high": None,

@@ -5,6 +5,7 @@ See ``behind`` for the documents, ``arms`` for the arms and what is made of them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -159,9 +160,13 @@ def case_rows(case: Case, behind: pa.Table) -> list[Row]:
     counts = [pc.count_distinct(each["doc_id"]).as_py() for each in (mine, gone)]
     why = ""
     if not counts[1]:
-        why = "no training document is behind it" if not counts[0] else (
-            "both traits are said equally often: there is no surplus"
-        )  # fmt: skip
+        sides = Counter(zip(mine["unit"].to_pylist(), mine["holds"].to_pylist(), strict=True))
+        if not counts[0]:
+            why = "no training document is behind it"
+        elif all(sides[unit, "own"] == sides[unit, "other"] for unit, _ in [*sides]):
+            why = "both traits are said equally often: there is no surplus"
+        else:
+            why = "none of the surplus was trained on"
     return [{"case": case.name, "kind": case.kind, "finding": name, "documents": counts[0],
              "removed": counts[1], "why": why} for name in case.findings]  # fmt: skip
 

@@ -1,0 +1,373 @@
+"""Sentences on changes, comparisons and error rates follow from the rows of their tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows import comparing
+from reports.page.document import Paragraph
+from reports.page.figures import Book, Evidence, Figure
+from reports.page.masking import Masker
+from reports.sections.closed_loop import Case, ClosedLoop
+from reports.sections.course import left_out, said, verdict, worst_part
+from reports.sections.rates import RATES, Rates
+from reports.sections.task_scores import standing
+from reports.sections.trainings import control
+from reports.study_card import Card, StudyCardConfig
+from reports.trajectory import NOTE
+from tasks.audits.judging.comparison import Compared
+from tasks.audits.proofs.arms import effects
+from tasks.audits.proofs.behind import BEHIND
+from tasks.audits.proofs.behind import Case as TracedCase
+from tasks.audits.proofs.proof import case_rows
+from tasks.contract import HallmarkError, ids
+from tests.reports.conclusions import (
+    estimates,
+    findings_of,
+    quick,
+    text_of_blocks,
+    text_of_parts,
+    text_of_section,
+)
+from tests.reports.test_course import row as finding_row
+from tests.reports.test_proof_card import SCHEMAS, RowsConfig, made_behind, made_proof
+from tests.reports.test_rates import said_of
+from tests.reports.test_task_card import page_of
+from tests.reports.tuned import card_of, tune
+from tests.tasks.audits.proofs.test_arms import memorised
+from tests.tasks.audits.proofs.test_error_rates import candidate, rates_of_worlds
+
+# The closed loop ---------------------------------------------------------------------------------
+
+
+def loop(**tables):
+    empty = {name: [] for name in SCHEMAS} | tables
+    proof = made_proof(RowsConfig(tables=json.dumps(empty)))
+    behind = made_behind(RowsConfig(tables=json.dumps(["x"])))
+    return ClosedLoop(Book({"proof": proof, "behind": behind}), Masker(), "t", 40)
+
+
+def effect(what, estimate, noise=None, verdict=""):
+    ends = {name: estimate[name] for name in ("value", "low", "high")}
+    return {
+        "what": what,
+        "arm": "base" if what == "before" else "removed",
+        **ends,
+        "level": 0.95,
+        "n": 9,
+        "clusters": 9,
+        "method": "m",
+        "unit": "bits",
+        "noise": noise,
+        "verdict": verdict,
+    }
+
+
+@given(
+    change=estimates(),
+    left=st.one_of(st.none(), estimates()),
+    before=estimates(),
+    beyond=st.sampled_from(["", "beyond noise", "within noise"]),
+    lines=st.lists(st.sampled_from(["pass", "fail", ""]), max_size=3),
+)
+@quick
+def test_a_finding_went_away_only_where_its_rows_say_so(
+    session, change, left, before, beyond, lines
+):
+    """What is left must be nothing, less than before, and all that must be reached be reached."""
+    rows = [effect("change", change, 0.1, beyond), effect("before", before)]
+    rows += [effect("left", left)] if left else []
+    made = [{"verdict": each, "line": "l", "value": 1.0, "unit": "bits"} for each in lines]
+    case = Case(
+        "x",
+        "x",
+        [{"kind": "memorised", "why": "", "finding": "f"}],
+        {(r["what"], r["arm"]): r for r in rows},
+        made,
+    )
+    text = text_of_parts(loop().verdict(case))
+    gone = re.search(r"went away(?! in part)", text) and "did not" not in text
+    known = bool(left and left["value"] is not None)
+    fell = change["value"] is not None and change["high"] is not None and change["high"] < 0
+    if gone:
+        assert fell and known and beyond != "within noise"
+        assert left["low"] is not None and left["low"] <= 0
+        assert left["high"] < before["value"] and {*lines} <= {"pass"}
+    if "in part" in text:
+        assert fell and left["low"] > 0
+    if "may be nothing" in text:
+        assert left["low"] <= 0 <= left["high"]
+    if "is less than of those" in text:
+        assert left["high"] < 0
+    if " changed by " in text or " fell" in text or "rose by" in text:
+        assert change["low"] > 0 or change["high"] < 0
+    if "no change was shown" in text:
+        assert not known and (change["low"] is None or change["low"] <= 0 <= change["high"])
+
+
+@pytest.mark.parametrize("seeds", [0, 1])
+@pytest.mark.parametrize("compared", [False, True])
+def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared):
+    arms = [
+        {"arm": arm, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20}
+        for arm in ("base", "removed", "random", *["seed 1"][:seeds])
+    ]
+    page = loop(arms=arms)
+    noise = 0.1 if seeds and compared else None
+    known = {"value": -1.0, "low": -2.0, "high": -0.5}
+    case = Case(
+        "x",
+        "x",
+        [{"kind": "memorised", "why": "", "finding": "f"}],
+        {("change", "removed"): effect("change", known, noise)},
+        [],
+    )
+    note = page.changes(case).note
+    assert ("No other seed was trained" in note) == (not seeds)
+    assert ("Noise: another seed is" in note) == bool(seeds and compared)
+    assert ("none could be compared with the base" in note) == bool(seeds and not compared)
+    about = text_of_blocks(page.told([case], []))
+    assert ("Other seeds are trained on everything" in about) == bool(seeds)
+
+
+@pytest.mark.parametrize(("random", "lacking"), [({"a": 5}, 0), ({"a": 3}, 2), ({}, 0)])
+def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
+    left = [
+        {"arm": arm, "source": source, "documents": n, "bytes": 9}
+        for arm, side in (("removed", {"a": 5}), ("random", random))
+        for source, n in side.items()
+    ]
+    text = control(loop(sources=left).book)
+    assert (f"{lacking} fewer than were removed" in text) == bool(lacking)
+    assert ("as many of each source" in text) == (random == {"a": 5})
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "why"),
+    [
+        ("memorised", [], "no training document is behind it"),
+        ("association", [], "no training document is behind it"),
+        ("association", [("own", False), ("other", False)], "both traits are said equally often"),
+        ("association", [("own", False), ("own", False)], "none of the surplus was trained on"),
+        ("association", [("own", True)], ""),
+    ],
+)
+def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
+    names = ids(map(str, range(len(rows) or 1)))
+    table = pa.Table.from_pylist(
+        [
+            {
+                "case": "x",
+                "unit": "u",
+                "doc_id": names[n].as_py(),
+                "source": "s",
+                "tokens": 1,
+                "holds": holds,
+                "removed": removed,
+            }
+            for n, (holds, removed) in enumerate(rows)
+        ],
+        schema=BEHIND,
+    )
+    case = TracedCase(name="x", audit="a", metric="m", findings=("f",), unit="nats", kind=kind)
+    assert (
+        case_rows(case, table)[0]["why"].startswith(why)
+        if why
+        else (case_rows(case, table)[0]["why"] == "")
+    )
+
+
+def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
+    known = memorised()
+    nothing = {
+        arm: dict.fromkeys(units, next(iter(units.values()))._replace(value=float("nan")))
+        for arm, units in known.nothing.items()
+    }
+    made = effects(replace(known, nothing=nothing))
+    (explained,) = [row for row in made if row["what"] == "explained"]
+    assert explained["value"] is None and "there was none" not in explained["method"]
+    assert explained["method"].endswith("it was not measured")
+
+
+# Trajectories and comparisons --------------------------------------------------------------------
+
+
+@given(
+    first=estimates(0, 1),
+    last=estimates(0, 1),
+    moved=st.sampled_from([-0.2, 0.0, 0.2]),
+    p=st.sampled_from([None, 0.01, 0.0499, 0.05, 0.9]),
+    worse=st.sampled_from(["up", "down", "apart", ""]),
+)
+@quick
+def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, p, worse):
+    ends = [finding_row("a", each["value"], worse=worse, null=0.5) for each in (first, last)]
+    each = Compared(ends, [{"value": moved, "p_corrected": p}])
+    word = verdict(each, each.changes[0])
+    assert (word == "not tested") == (p is None)
+    assert (word == "no change shown") == (p is not None and p >= 0.05)
+    if word in ("worse", "better") and worse == "apart":
+        distances = [abs(row["value"] - 0.5) for row in ends]
+        assert (word == "worse") == (distances[1] > distances[0])
+        assert (ends[1]["value"] - ends[0]["value"]) * moved > 0
+    elif word in ("worse", "better"):
+        assert (word == "worse") == ((moved > 0) == (worse == "up"))
+    assert "no units are paired, or they allow no test" in NOTE
+
+
+def test_a_change_without_a_value_is_not_said_in_figures():
+    none = {"value": None, "low": None, "high": None, "p_corrected": None, "n": 3, "clusters": 3}
+    assert said(none, "share") == "no pair has both values"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.5, True), (None, False)])
+def test_no_part_is_the_worst_of_those_that_were_not_measured(value, expected):
+    parts = [Compared([finding_row("a", value, name)] * 2, [None]) for name in "xy"]
+    text = worst_part(parts[0], parts, "step 9")
+    assert ("the worst at step 9" in text) == expected
+    assert worst_part(parts[0], parts[:1], "step 9") == ""  # a whole has no parts beside it
+
+
+def test_without_audits_nothing_is_said_to_be_compared():
+    assert left_out([], str) == Paragraph(["No audit of these checkpoints is in the store."])
+
+
+def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
+    made = [
+        next(iter(findings_of(bias=[{"metric": name, "value": 0.5}]).audits.values()))
+        for name in ("one", "other")
+    ]
+    subjects = [
+        SimpleNamespace(
+            name=f"c{n}",
+            run=SimpleNamespace(id="r"),
+            part=lambda audit, stage, n=n: made[n] if (audit, stage) == ("bias", "audit") else None,
+        )
+        for n in range(2)
+    ]
+    with pytest.raises(HallmarkError, match="bias: they have no finding in common"):
+        comparing.compare(subjects)
+    nobody = [SimpleNamespace(name="c", part=lambda audit, stage: None)] * 2
+    with pytest.raises(HallmarkError, match="no audit ran on any of them"):
+        comparing.compare(nobody)
+
+
+# Baselines ---------------------------------------------------------------------------------------
+
+
+@given(
+    rows=st.dictionaries(st.sampled_from(["gzip", "bigram", "fivegram"]), estimates(), max_size=3)
+)
+@quick
+def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
+    findings = findings_of(
+        capability=[
+            {
+                "metric": "bits_per_byte_difference",
+                "unit": "bits",
+                "null": 0.0,
+                "tags": {"less": name},
+                **row,
+            }
+            for name, row in rows.items()
+        ]
+    )
+    text = text_of_parts(findings.outdone())
+    text, _, untested = text.partition("Without an interval the difference was not tested from ")
+    ahead, _, alike = text.partition("No difference from ")
+    names = {"gzip": "gzip -9", "bigram": "interpolated bigram", "fivegram": "interpolated 5-gram"}
+    for row, _ in findings.by_audit["capability"]:
+        name = names[json.loads(row["tags"])["less"]]
+        value, low, p = row["value"], row["low"], row["p_corrected"]
+        beyond = low is not None and (low > 0 or row["high"] < 0)
+        sure = beyond or bool(value and p is not None and p < 0.05)
+        is_more = sure and (low > 0 if beyond else value > 0)
+        assert (f"{name}, by" in ahead) == bool(value is not None and is_more)
+        unknown = low is None and p is None
+        assert (f"{name}, by" in untested) == (value is not None and unknown)
+        assert (f"{name}, by" in alike) == (value is not None and not sure and not unknown)
+    assert "not told apart" not in text
+
+
+# Tasks -------------------------------------------------------------------------------------------
+
+
+def score(estimate):
+    evidence = Evidence("finetune", None, "scores", {})
+    ends = {name: estimate[name] for name in ("low", "high")}
+    return Figure("i", "l", estimate["value"], "share", evidence, "value", "last", **ends)
+
+
+@given(ours=estimates(0, 1), other=estimates(0, 1), apart=st.one_of(st.none(), estimates(-1, 1)))
+def test_a_model_is_ahead_or_behind_as_the_intervals_say(ours, other, apart):
+    found = standing(score(ours), score(other), score(apart) if apart else None)
+    if ours["value"] is None or other["value"] is None:
+        assert found == "not measured"
+    elif apart and apart["low"] is not None:
+        above, below = apart["low"] > 0, apart["high"] < 0
+        assert (found == "ahead") == above and (found == "behind") == below
+    elif ours["low"] is None or other["low"] is None:
+        assert found == "no interval"
+    else:
+        assert (found == "ahead") == (ours["low"] > other["high"])
+        assert (found == "behind") == (ours["high"] < other["low"])
+
+
+def test_rows_in_quarantine_are_counted_by_their_table(session, tmp_path):
+    none = page_of(card_of(tune(tmp_path / "none", bad=0)))
+    assert "Every row could be used; the quarantine is empty." in none.text
+    some = page_of(card_of(tune(tmp_path / "some", bad=1)))
+    assert "Every row could be used" not in some.text and "Quarantine" in some.text
+
+
+# Error rates -------------------------------------------------------------------------------------
+
+
+def test_a_smaller_dose_that_is_found_is_not_called_none(session):
+    """The largest dose is missed, a smaller one found."""
+    rows = [
+        candidate("canary", "c", 64, p=0.9),
+        candidate("canary", "b", 8, p=0.01),
+        candidate("canary", "n", 0, p=0.5),
+    ]
+    text = said_of(*[rows] * 12)
+    assert "smallest found in 80 %, as all above" in text
+    assert "smallest found in 80 %\n" not in text
+    assert "Planted secrets at 64 (copies): found in 0.0 %" in text
+
+
+def test_a_kind_without_effects_has_no_smallest_dose_and_is_no_audit_that_finds(session):
+    some = [candidate("canary", "c", 64, p=0.01), candidate("association", "y", 0.5, p=0.6)]
+    made = rates_of_worlds({str(n): some for n in range(12)})
+    book = Book({RATES: made})
+    card = Card(book, Rates(book, made), StudyCardConfig())
+    lines = {row[0]: row for row in card.in_short().rows}
+    assert lines["Planted secrets"][3] == "64"
+    assert lines["Associations between groups and traits"][3] == "–"
+    detection = text_of_parts(card.detection().parts)
+    assert "every audit with an effect to find finds its largest effect" in detection
+
+
+def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
+    rows = [
+        candidate("canary", "c", 64, p=0.01, high=None),
+        candidate("canary", "n", 0, p=0.5, high=None),
+    ]
+    text = said_of(*[rows] * 3)
+    assert "have no interval that could be wrong" not in text
+    assert "None of its intervals can be compared with a true figure." in text
+
+
+def test_worlds_that_were_not_made_do_not_all_count(session):
+    made = rates_of_worlds({})
+    book = Book({RATES: made})
+    text = text_of_section(Card(book, Rates(book, made), StudyCardConfig()).worlds())
+    assert "Every world counts." not in text and "No world was made." in text
