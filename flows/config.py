@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -34,7 +34,7 @@ from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.trace import TraceConfig
-from tasks.contract import PlainName, StageConfig, UsageError
+from tasks.contract import External, PlainName, StageConfig, UsageError
 from tasks.corpus.contamination import SIGNALS as CONTAMINATION
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
@@ -101,7 +101,9 @@ class Before(StageConfig):
     """What a config says up to the probes."""
 
     name: PlainName = Field(description="names the runs made with this config")
-    store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
+    store: Annotated[str, External(whole=False)] | None = Field(
+        None, description="folder or object-store URI; else HALLMARK_STORE"
+    )
     workers: int = Field(2, ge=1, le=256, description="processes that work on parts")
     mapper: Literal["processes", "ray"] = Field(
         "processes",
@@ -114,7 +116,7 @@ class Before(StageConfig):
         min_length=1,
         description="run whose corpus this one adds to, or latest: the newest that has one",
     )
-    tensorboard: str | None = Field(
+    tensorboard: Annotated[str, External(whole=False)] | None = Field(
         None,
         min_length=1,
         description="folder for TensorBoard's event files of the training, written while it runs, "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
 from flows.config import load
-from tasks.contract import HallmarkError
+from flows.requests import check_settings
+from flows.runs import store_uri
+from tasks.contract import HallmarkError, Roots, UsageError
 
 HOW = (
     "start one with: prefect server start   (then, in this shell: export "
@@ -13,13 +17,26 @@ HOW = (
 )
 
 
-def serve_deployments(config: str, overrides: Sequence[str], store: str | None = None) -> None:
+def serve_deployments(
+    config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
+) -> None:
     """Register the deployments and work on their runs until interrupted.
 
-    Raises HallmarkError where no Prefect server is set or it does not answer: the ephemeral
-    server runs no scheduler.
+    Args:
+        config: The config that the pipeline's deployment runs.
+        overrides: Overrides of it.
+        store: The store, in place of the config's.
+        roots: Folders and URIs that runs may read and write beside the config's folder and the
+            store.
+
+    Raises:
+        HallmarkError: If no Prefect server is set or it does not answer: the ephemeral server
+            runs no scheduler.
+        UsageError: If the config itself names a path outside the roots.
     """
     settings = load(config, overrides)
+    store = store_uri(store) if store else None
+    allowed = find_roots(config, store_uri(store or settings.store), roots)
     import prefect
     from prefect.settings import PREFECT_API_URL
 
@@ -31,20 +48,36 @@ def serve_deployments(config: str, overrides: Sequence[str], store: str | None =
 
     from flows.pipeline import audit, pipeline
 
-    prefect.serve(
-        pipeline.to_deployment(  # type: ignore[arg-type]
+    allowed.declare()
+    check_settings(settings)
+    print(f"runs may read and write in: {allowed}", flush=True)
+    deployments: list[Any] = [
+        pipeline.to_deployment(
             name=settings.name,
             cron=settings.schedule,
             parameters={"config": config, "overrides": list(overrides), "store": store},
             description="Raw text to an audited model.",
         ),
-        audit.to_deployment(  # type: ignore[arg-type]
+        audit.to_deployment(
             name="on-demand",
             parameters={"store": store or settings.store},  # where the pipeline leaves its models
             description="Audit any checkpoint: RUN@STEP, an artifact, or a Hugging Face folder.",
         ),
-        pause_on_shutdown=False,
-    )
+    ]
+    prefect.serve(*deployments, pause_on_shutdown=False)
+
+
+def find_roots(config: str, store: str, more: Sequence[str]) -> Roots:
+    """The roots of deployments: the folder of a config's file, the store, and ``more``.
+
+    Raises:
+        UsageError: If a folder of ``more`` does not exist.
+    """
+    for name in more:
+        if "://" not in name and not os.path.exists(os.path.expanduser(name)):
+            raise UsageError(f"--root {name}: there is no such folder; make it or correct the path")
+    own = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
+    return Roots.from_names([*own, store, *more])
 
 
 def server_answers(url: str) -> bool:

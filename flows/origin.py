@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flows.growing import Earlier
+from flows.requests import check_checkpoint, check_store
 from flows.runs import ARTIFACT, Run, all_runs, find_artifact, open_run, run_ids
 from tasks.contract import Artifact, Store, UsageError, external
 
@@ -149,9 +150,11 @@ def resolve_folder(text: str) -> Subject | None:
         raise UsageError(
             f"{text}: begins with {user}, whose home folder is not known; give the whole path"
         ) from error
+    check_checkpoint(text)
     if path.is_dir():
         for folder in (path.resolve(), path.resolve().parent):
             if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
+                check_store(str(folder.parents[2]))
                 home = Store(folder.parents[2])
                 return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
         if not any(path.iterdir()):

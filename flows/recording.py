@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flows.growing import check_earlier, check_preferred
 from flows.origin import resolve, resolve_folder
+from flows.requests import check_checkpoint, check_settings, check_store
 from flows.runs import Record, Run, check_whole, default_store, find_artifact, store_uri
 from flows.site import build_quietly
 from flows.tensorboard import EventFiles
@@ -92,17 +93,30 @@ def settle(
 
     if config is None and checkpoint is None:
         config = "demo"
+    for setting, name in (("checkpoint", checkpoint), ("start", start)):
+        if name is not None:
+            check_checkpoint(name, setting)
     sought = [name for name in (checkpoint, start) if name is not None and not resolve_folder(name)]
     file = config if isinstance(config, str) else None
     if file and file.endswith(".toml"):
         file = os.path.abspath(file)  # for whoever reads run.json in another folder
+    asked = (
+        config.get("store") if isinstance(config, dict) else None,
+        overridden("store", overrides),
+    )
+    for name in asked:
+        if isinstance(name, str):
+            check_store(name)
+    recorded = None
     if checkpoint is not None:
         tree: dict[str, Any] = (read(config) if isinstance(config, str) else config) or {}
         if "ingest" not in tree:
             store = store or overridden("store", overrides) or tree.get("store") or store_uri()
-            config = laid_over(tree, _of_its_run(_store(store, sought), checkpoint))
+            record = _of_its_run(_store(store, sought), checkpoint)
+            recorded, config = load(record), laid_over(tree, record)
     assert config is not None
     settings = load(config, overrides, file)
+    check_settings(settings, recorded)
     check_until(until, settings)
     check_policy(settings)
     if settings.tensorboard:
@@ -122,6 +136,7 @@ def settle(
 def _store(named: str | None, sought: Sequence[str]) -> Store:
     """The store of a flow, made where there is none; but one in which checkpoints are ``sought`` is
     there: another, empty one would stay behind a name typed wrongly."""
+    check_store(named)
     try:
         return default_store(named, create=not sought)
     except UsageError as error:

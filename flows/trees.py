@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.contract import UsageError
+from tasks.contract import UsageError, open_external
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -29,16 +29,17 @@ def overridden(key: str, overrides: Sequence[str]) -> str | None:
 
 def read(config: str) -> dict[str, Any]:
     """The tree of a TOML file, or of a config's name."""
-    path = Path(config)
+    path, bundled = Path(config), False
     if path.suffix != ".toml":
-        path = CONFIGS / f"{config}.toml"
+        path, bundled = CONFIGS / f"{config}.toml", True
         if config not in names():
             raise UsageError(
                 f"there is no config {config!r}; give the path of a .toml file or one of: "
                 f"{', '.join(names())}"
             )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") if bundled else open_external(path, "config") as file:
+            return tomllib.loads(file.read().decode())
     except OSError as error:
         raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

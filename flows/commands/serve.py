@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from flows.commands.shared import InStore, Set
 from flows.deployments import serve_deployments
 
 
-def serve(config: str = "demo", *, set_: Set = None, store: InStore = None) -> None:
+def serve(
+    config: str = "demo",
+    *,
+    set_: Set = None,
+    store: InStore = None,
+    root: Annotated[list[str] | None, Parameter(name="--root", negative="")] = None,
+) -> None:
     """Register the pipeline (on the config's schedule) and the audit with a Prefect server.
+
+    Runs read and write inside the roots only: the store, the folder of a config's .toml file, and
+    those that --root names.
 
     Parameters
     ----------
     config
         The config that the pipeline's deployment runs.
+    root
+        A folder, or the beginning of a URI such as s3://bucket/folder, that runs may read and
+        write, too. May be given several times.
     """
-    serve_deployments(config, set_ or [], store)
+    serve_deployments(config, set_ or [], store, root or [])

@@ -38,6 +38,7 @@ from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
 from tasks.contract.lease import clear
 from tasks.contract.mappers import ONE, Needs
+from tasks.contract.roots import check_config
 from tasks.contract.session import (
     Event,
     Finished,
@@ -162,6 +163,7 @@ class Stage:
 
     def outside(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Digests of what comes from outside the store, and of what must not come in again."""
+        check_config(config, self.title)
         found = self.external(config, store.secret_id()) if self.external else {}
         return found | (denied_digest(store) if self.admits else {})
 
@@ -309,7 +311,9 @@ class Call:
         if self.stage.admits:
             work.denied = denied(self.session.store)
         try:
+            check_config(self.config, self.label)
             self.stage.body(**self.arguments, config=self.config, work=work)
+            check_config(self.config, self.label)  # a link may have been exchanged meanwhile
             return commit(self, work, clock), work.kept
         except HallmarkError as error:
             if str(error).startswith("stage "):

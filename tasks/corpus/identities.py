@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, field_validator
 from tasks.contract import (
     LEXICONS,
     Artifact,
+    External,
     Part,
     StageConfig,
     Table,
@@ -49,7 +50,7 @@ Lengths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_asc
 
 
 class IdentitiesConfig(StageConfig):
-    lexicons: tuple[Path, ...] = Field(
+    lexicons: tuple[Annotated[Path, External(built_in=("town",))], ...] = Field(
         default=(),
         description="JSON files with more groups: an object that holds for each group a list of "
         "terms in lower case; where all lists are of one length, terms at one place stand for each "

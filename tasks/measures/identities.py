@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.contract import HallmarkError
+from tasks.contract import HallmarkError, open_external
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -121,7 +121,8 @@ def read_lexicon(path: Path) -> dict[str, list[str]]:
     Raises HallmarkError where it is anything else.
     """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        with open_external(path, "identities.lexicons") as file:
+            said = json.loads(file.read().decode())
     except OSError as error:
         raise HallmarkError(f"lexicon {path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

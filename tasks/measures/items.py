@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from tasks.contract import UsageError, file_digest
+from tasks.contract import UsageError, file_digest, open_external
 
 #: Items that one file may hold: an audit keeps them all in memory.
 MOST = 1_000_000
@@ -22,8 +24,7 @@ def read_items(path: Path, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
     of a line that cannot be read, and for a file without any item."""
     check_file(path, what)
     count = 0
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with open_text(path, what, newline="") as file:
         try:
             for place, item in _rows(path, file):
                 count += 1
@@ -42,9 +43,8 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
     """(place, text) of each line of a text file, plain or packed by gzip, without those that are
     empty. Raises UsageError as ``read_items``."""
     check_file(path, what)
-    opened = gzip.open if path.suffix == ".gz" else open
     count = 0
-    with opened(path, "rt", encoding="utf-8-sig") as file:
+    with open_text(path, what) as file:
         try:
             for number, line in enumerate(file, start=1):
                 if line.strip():
@@ -54,6 +54,18 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
             raise UsageError(f"{path} is not UTF-8 text behind line {count}: {error}") from error
     if not count:
         raise UsageError(f"{path} holds no {what}: it is empty")
+
+
+@contextmanager
+def open_text(
+    path: Path, what: str, *, encoding: str = "utf-8-sig", newline: str | None = None
+) -> Iterator[TextIO]:
+    """Open a text file of a user's, plain or packed by gzip."""
+    with ExitStack() as stack:
+        data: Any = stack.enter_context(open_external(path, what))
+        if path.suffix == ".gz":
+            data = stack.enter_context(gzip.open(data))
+        yield stack.enter_context(io.TextIOWrapper(data, encoding=encoding, newline=newline))
 
 
 def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ of rows, or a line.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.contract import HallmarkError, UsageError
+from tasks.contract import HallmarkError, UsageError, open_external
 
 ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -69,12 +70,13 @@ def _check_columns(path: Path, columns: Sequence[str], there: Sequence[str]) -> 
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
     number = 0
     try:
-        file = pq.ParquetFile(path)
-        _check_columns(path, columns, file.schema_arrow.names)
-        for batch in file.iter_batches(1024, columns=list(dict.fromkeys(columns))):
-            for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-                number += 1
-                yield Raw(number, list(row))
+        with open_external(path, "finetune.data") as opened:
+            file = pq.ParquetFile(opened)
+            _check_columns(path, columns, file.schema_arrow.names)
+            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(columns))):
+                for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                    number += 1
+                    yield Raw(number, list(row))
     except (pa.ArrowException, OSError, ValueError) as error:
         where = f"behind row {number}" if number else "at its beginning"
         raise HallmarkError(f"{path} is damaged {where} ({_first_line(error)})") from error
@@ -82,7 +84,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
 
 def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
     seen: set[str] = set()
-    with path.open("rb") as file:
+    with open_external(path, "finetune.data") as file:
         number = 0
         while line := file.readline(LONGEST_LINE):
             number += 1
@@ -134,7 +136,12 @@ def _delimited(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[R
     # One limit for all of the process; another reader may have raised it further.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD + 1))
     # Bytes that are no UTF-8 become halves of characters, which no text may hold.
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+    with io.TextIOWrapper(
+        open_external(path, "finetune.data"),
+        newline="",
+        encoding="utf-8-sig",
+        errors="surrogateescape",
+    ) as file:
         lines = _Lines(file)
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         header = _row(rows, path)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from model.config import ModelConfig
 from model.tokens import END_OF_TEXT
 from model.training.examples import UNASKED, Example, cut_pair
-from tasks.contract import HallmarkError, Seed, StageConfig, expanded, ids
+from tasks.contract import ExternalPath, HallmarkError, Seed, StageConfig, expanded, ids
 from tasks.training.pack import shuffle_keys
 from tasks.training.tabular import read_rows
 
@@ -74,9 +74,9 @@ class DataConfig(StageConfig):
     hash of (seed, group): of what stands in the column ``group``, else of the text itself, so that
     equal texts are on one side."""
 
-    path: str = Field(min_length=1, description="parquet, csv, tsv or jsonl file")
-    validation_path: str | None = Field(None, description="file of the validation split")
-    test_path: str | None = Field(None, description="file of the test split")
+    path: ExternalPath = Field(min_length=1, description="parquet, csv, tsv or jsonl file")
+    validation_path: ExternalPath | None = Field(None, description="file of the validation split")
+    test_path: ExternalPath | None = Field(None, description="file of the test split")
     validation: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
     test: float = Field(0.2, ge=0, lt=1, description="share of the test split")
     group: str | None = Field(

@@ -134,3 +134,69 @@ def test_serve_says_what_to_do_when_no_server_answers(smoke, monkeypatch):
     done = smoke("serve", "smoke", code=1)
     assert "no Prefect server answers" in done.stderr
     assert "prefect server start" in done.stderr
+
+
+@pytest.fixture
+def served(prefect_server, tmp_path):
+    """A folder that is served, with a config and a corpus, and how to request a run of it: the
+    state in which it ends."""
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    for folder, text in ((home, "Words of the corpus."), (outside, "The secret of outside.")):
+        (folder / "notes").mkdir(parents=True)
+        (folder / "notes" / "a.txt").write_text(text)
+    source = '[[ingest.sources]]\nkind = "text"\nname = "notes"\npath = "notes"\n'
+    (home / "bounded.toml").write_text(f'name = "bounded"\nstore = "store"\n{source}')
+    env = {
+        **os.environ, "PREFECT_API_URL": prefect_server, "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1", "HALLMARK_STORE": str(outside / "store"),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "flows.cli", "serve", "bounded.toml"]
+    log = (tmp_path / "serve.log").open("w")
+    serve = subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log)
+
+    def deployment():
+        url = f"{prefect_server}/deployments/name/pipeline/bounded"
+        found = api.get(url)
+        return found.json() if found.is_success else None
+
+    def request(**parameters):
+        url = f"{prefect_server}/deployments/{registered['id']}/create_flow_run"
+        given = {"parameters": registered["parameters"] | parameters}
+        run = created(url, given | {"enforce_parameter_schema": False}, serve)
+
+        def ended():
+            state = api.get(f"{prefect_server}/flow_runs/{run}").json()["state"]
+            return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
+
+        return wait_for("the end of the run", ended, serve)
+
+    try:
+        registered = wait_for("the deployment", deployment, serve)
+        yield home, outside, request
+    finally:
+        serve.terminate()
+        serve.wait(timeout=60)
+
+
+def test_a_request_reads_and_writes_inside_the_roots_only(served):
+    home, outside, request = served
+    (home / "link").symlink_to(outside)
+    overrides = [
+        "ingest.sources.0.path=/etc/passwd",
+        "ingest.sources.0.path=link/notes",
+        f"tensorboard={outside}/events",
+    ]
+    refused = [({"overrides": [each]}, each.partition("=")[0]) for each in overrides]
+    refused += [({"store": f"{outside}/store"}, "store"), ({"start": "link/notes"}, "start")]
+    for parameters, setting in refused:
+        state = request(**parameters)
+        assert state["type"] == "FAILED", state
+        assert f"{setting}: " in state["message"]
+        assert f"leads outside the roots of this deployment ({home}, " in state["message"]
+        assert "hallmark serve --root PATH" in state["message"]
+    assert {path.name for path in outside.iterdir()} == {"notes"}
+    assert not (home / "store" / "artifacts").exists()
+
+    state = request(until="ingest")
+    assert state["type"] == "COMPLETED", state
+    assert (home / "store" / "artifacts" / "ingest").is_dir()

@@ -32,7 +32,7 @@ from tasks.audits.methods.groups import (
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import UsageError
-from tasks.measures.items import check_file, digests_of
+from tasks.measures.items import check_file, digests_of, open_text
 
 
 class BoldConfig(GroupsConfig):
@@ -53,7 +53,7 @@ def read_bold(path: Path) -> Iterator[Prompt]:
     """The prompts of a file, also those of white space. Raises UsageError with the place."""
     check_file(path, "prompts")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        with open_text(path, "prompts", encoding="utf-8") as file:
             said = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path} is no JSON in UTF-8: {str(error)[:200]}") from error

@@ -27,7 +27,7 @@ from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Ids, Reader
 from tasks.contract import UsageError, column
 from tasks.measures.estimates import Estimate
-from tasks.measures.items import check_file, digest_of, text_field
+from tasks.measures.items import check_file, digest_of, open_text, text_field
 from tasks.measures.separation import separation
 
 OWN = "tasks/audits/data/words.json"
@@ -106,7 +106,8 @@ def read_tests(path: Path) -> dict[str, list[list[str]]]:
     """The four lists of each test. Raises UsageError with the place."""
     check_file(path, "words")
     try:
-        lists = json.loads(path.read_text(encoding="utf-8"))
+        with open_text(path, "words", encoding="utf-8") as file:
+            lists = json.load(file)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(lists, dict) or not isinstance(lists.get("tests", {}), dict):

@@ -9,7 +9,14 @@ from functools import lru_cache
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, UsageError, expanded, file_digest
+from tasks.contract import (
+    ExternalPath,
+    StageConfig,
+    UsageError,
+    expanded,
+    file_digest,
+    open_external,
+)
 from tasks.corpus.reading.labels import domain
 
 _ONE_A_LINE = "a list, or a file with one a line, where # begins a comment"
@@ -18,13 +25,13 @@ _ONE_A_LINE = "a list, or a file with one a line, where # begins a comment"
 class BlockConfig(StageConfig):
     """What must not enter the corpus; each document it takes has a ledger row."""
 
-    sources: tuple[str, ...] | str = Field(
+    sources: tuple[str, ...] | ExternalPath = Field(
         (), description=f"names of sources and, where they have parts, of these: {_ONE_A_LINE}"
     )
-    domains: tuple[str, ...] | str = Field(
+    domains: tuple[str, ...] | ExternalPath = Field(
         (), description=f"hosts, each with all its subdomains: {_ONE_A_LINE}"
     )
-    documents: tuple[str, ...] | str = Field(
+    documents: tuple[str, ...] | ExternalPath = Field(
         (), description=f"doc_ids as 32 hexadecimal digits: {_ONE_A_LINE}"
     )
 
@@ -100,7 +107,8 @@ def _entries(name: str, given: tuple[str, ...] | str) -> list[str]:
 
 def _lines(name: str, path: str) -> list[str]:
     try:
-        return expanded(path).read_bytes().decode("utf-8-sig").splitlines()
+        with open_external(expanded(path), f"ingest.block.{name}") as file:
+            return file.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
             f"ingest.block.{name}: the file {path!r} is not UTF-8 text, at byte "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.contract import declared_roots
 from tasks.corpus.reading.readers import TOO_LONG, Record, decode, missing, short, take
 from tasks.corpus.reading.sources import Fields, FileSource
 from tasks.corpus.reading.streams import BLOCK, Meter, unchanged
@@ -49,10 +51,21 @@ def read_parquet(path: Path, source: ParquetSource, limit: int, meter: Meter) ->
     Its bytes are their share of the file, by their number: what a damaged group says of its own
     size may be false. Page checksums are verified where the writer stored them.
     """
-    with pa.OSFile(str(path)) as handle:
+    with _open_arrow(path, meter) as handle:
         size = handle.size()
         yield from _parquet_records(handle, source, limit, meter)
     unchanged(path, size, path.stat().st_size)
+
+
+@contextmanager
+def _open_arrow(path: Path, meter: Meter) -> Iterator[pa.NativeFile]:
+    """Open a file for Arrow, which reads one faster that it opens itself."""
+    if declared_roots() is None:
+        with pa.OSFile(str(path)) as handle:
+            yield handle
+    else:
+        with meter.open(path) as opened, pa.PythonFile(opened, "r") as handle:
+            yield handle
 
 
 def _parquet_records(

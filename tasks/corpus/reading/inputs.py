@@ -241,6 +241,7 @@ def _remote_records(
 def _local_records(source: FileSource, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
     path = Path(part.item)
     found = (part.size, int(part.tag))
+    meter.named_by = f"source {source.name!r}"
     try:
         same = stamp(path) == found
         if same:

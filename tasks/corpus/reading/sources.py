@@ -10,7 +10,15 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.contract import PlainName, StageConfig, UsageError, expanded, file_digest
+from tasks.contract import (
+    ExternalPath,
+    PlainName,
+    StageConfig,
+    UsageError,
+    check_external,
+    expanded,
+    file_digest,
+)
 
 
 class Source(StageConfig):
@@ -52,7 +60,7 @@ class Source(StageConfig):
 
 
 class FileSource(Source):
-    path: str = Field(
+    path: ExternalPath = Field(
         min_length=1,
         description="a file, a folder or a pattern, or these in an object store, such as "
         "s3://bucket/folder/*.jsonl.gz",
@@ -108,6 +116,8 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     if not found:
         kind = f"no file that ends in {', '.join(endings)} is" if base.is_dir() else "nothing is"
         raise UsageError(f"source {source!r}: {kind} at {path!r}; correct the source's path")
+    for there in found.values():
+        check_external(there, f"source {source!r}")
     return dict(sorted(found.items()))
 
 

@@ -14,12 +14,19 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import HallmarkError, UsageError, expanded
+from tasks.contract import (
+    External,
+    HallmarkError,
+    UsageError,
+    check_external,
+    declared_roots,
+    expanded,
+)
 from tasks.corpus.reading.columns import column_records, no_text
 from tasks.corpus.reading.readers import Record, missing, short
 from tasks.corpus.reading.sources import Fields, Source
@@ -35,7 +42,9 @@ class DatasetsSource(Source, Fields):
     """A data set of the Hugging Face ``datasets`` library: a local folder or a hub id, streamed."""
 
     kind: Literal["datasets"]
-    path: str = Field(min_length=1, description="a folder, or a hub id such as user/name")
+    path: Annotated[str, External(hub=True)] = Field(
+        min_length=1, description="a folder, or a hub id such as user/name"
+    )
     config: str | None = Field(None, description="the data set's configuration, if it has several")
     split: str = Field("train", description="of the data set, as it calls it")
     revision: str | None = Field(
@@ -102,10 +111,24 @@ def read_dataset(
 def _opened(source: DatasetsSource) -> Any:
     from datasets import load_dataset
 
+    check_external(source.path, f"source {source.name!r}", External(hub=True))
     where = str(expanded(source.path)) if source.local else source.path
     revision = None if source.local else commit_of(source)
+    if declared_roots() is not None:
+        _check_data_files(source, where, revision)
     data = load_dataset(where, source.config, split=source.split, revision=revision, streaming=True)
     return data.with_format("arrow")
+
+
+def _check_data_files(source: DatasetsSource, where: str, revision: str | None) -> None:
+    """Refuse a data set whose own description names files outside the declared roots."""
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(where, source.config, revision=revision)
+    for files in (builder.config.data_files or {}).values():
+        for file in map(str, files):
+            if source.local or not file.startswith(f"hf://datasets/{source.path}@"):
+                check_external(file, f"source {source.name!r}")
 
 
 def _stream(source: DatasetsSource, piece: tuple[int, int], memory: _Memory) -> Iterator[pa.Table]:

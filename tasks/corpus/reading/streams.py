@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
-from tasks.contract import HallmarkError
+from tasks.contract import HallmarkError, open_external
 from tasks.corpus.reading.members import CODECS, Damage, Members
 
 BOM = b"\xef\xbb\xbf"
@@ -29,6 +30,15 @@ class Meter:
     #: Records that are no documents, and bytes that are no records, by what they are.
     skips: dict[str, list[int]] = field(default_factory=dict)
 
+    #: The source that names the file, for errors; empty where it is a copy of Hallmark's own.
+    named_by: str = ""
+
+    def open(self, path: Path) -> BinaryIO:
+        """Open a file to be read, inside the declared roots if a source names it."""
+        if self.named_by:
+            return open_external(path, self.named_by, buffering=1 << 16)
+        return path.open("rb", buffering=1 << 16)
+
     def skip(self, size: int, what: str = AROUND, records: int = 0) -> None:
         counts = self.skips.setdefault(what, [0, 0])
         counts[0] += records
@@ -47,7 +57,7 @@ def blocks(path: Path, meter: Meter, marks: bool = False) -> Iterator[bytes | Da
 
     Raises HallmarkError if other bytes were accounted for than the file had when it was opened.
     """
-    with path.open("rb", buffering=1 << 16) as file:
+    with meter.open(path) as file:
         size = os.fstat(file.fileno()).st_size
         if codec := CODECS.get(path.suffix):
             members = Members(file, codec())
