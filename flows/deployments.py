@@ -17,6 +17,10 @@ HOW = (
 )
 
 
+#: Where Prefect enters a run of each deployment.
+ENTRYPOINT = "flows.served.{}"
+
+
 def serve_deployments(
     config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
 ) -> None:
@@ -46,6 +50,8 @@ def serve_deployments(
     if not server_answers(url):
         raise HallmarkError(f"no Prefect server answers at {url}; {HOW}")
 
+    from prefect.types.entrypoint import EntrypointType
+
     from flows.pipeline import audit, pipeline
 
     allowed.declare()
@@ -57,13 +63,17 @@ def serve_deployments(
             cron=settings.schedule,
             parameters={"config": config, "overrides": list(overrides), "store": store},
             description="Raw text to an audited model.",
+            entrypoint_type=EntrypointType.MODULE_PATH,
         ),
         audit.to_deployment(
             name="on-demand",
             parameters={"store": store or settings.store},  # where the pipeline leaves its models
             description="Audit any checkpoint: RUN@STEP, an artifact, or a Hugging Face folder.",
+            entrypoint_type=EntrypointType.MODULE_PATH,
         ),
     ]
+    for deployment in deployments:
+        deployment.entrypoint = ENTRYPOINT.format(deployment.flow_name)
     prefect.serve(*deployments, pause_on_shutdown=False)
 
 

@@ -1,4 +1,5 @@
-"""What a served deployment refuses of a request: paths outside its roots.
+"""What a served deployment refuses of a request: paths outside its roots, and parameters that its
+flow does not take or that are of another type.
 
 ``tasks.contract.roots`` says what the roots are. Without roots, on a person's command line, no
 path is refused.
@@ -6,11 +7,16 @@ path is refused.
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from pydantic import ConfigDict, ValidationError, create_model
+
+from flows.mistakes import closest, sentence
 from flows.runs import ARTIFACT, store_uri
-from tasks.contract import External, check_external, declared_roots, external_paths
+from tasks.contract import External, UsageError, check_external, declared_roots, external_paths
 
 if TYPE_CHECKING:
     from flows.config import Config
@@ -64,3 +70,36 @@ def check_settings(settings: Config, recorded: Config | None = None) -> None:
     for named in external_paths(settings):
         if named not in known and named.setting != "store":
             roots.check(named.path, named.setting, named.marker)
+
+
+def check_parameters(
+    flow: str, function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> None:
+    """Refuse parameters that a flow does not take, lacks, or that are of another type.
+
+    Args:
+        flow: Name of the flow, for the error.
+        function: What the flow calls.
+        parameters: Those of the request.
+
+    Raises:
+        UsageError: One sentence, with the closest parameter for a name that is not known.
+    """
+    signature = inspect.signature(function).parameters
+    for name in parameters:
+        if name not in signature:
+            raise UsageError(
+                f"the flow {flow} has no parameter {name!r}{closest(name, signature)}; it takes "
+                f"{', '.join(signature)}"
+            )
+    hints = get_type_hints(function)
+    fields: Any = {
+        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in signature.items()
+    }
+    model = create_model("Parameters", __config__=ConfigDict(strict=True), **fields)
+    try:
+        model.model_validate(dict(parameters))
+    except ValidationError as error:
+        wrong = sentence(error, parameters, (), model)
+        raise UsageError(f"the parameters of the flow {flow}: {wrong}") from error

@@ -1,6 +1,7 @@
 """What a served deployment refuses of a request, before its first stage."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, get_args, get_origin
 
 import pytest
@@ -8,7 +9,9 @@ from pydantic import BaseModel
 
 from flows import deployments
 from flows.config import Config, load
+from flows.pipeline import audit, pipeline
 from flows.recording import settle
+from flows.requests import check_parameters
 from tasks.contract import External, Roots, UsageError
 from tasks.contract.roots import ROOTS_VARIABLE
 
@@ -185,3 +188,33 @@ def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_tha
     assert deployments.find_roots("demo", "store", []).folders == (f"{home}/store",)
     with pytest.raises(UsageError, match="--root nowhere: there is no such folder"):
         deployments.find_roots("demo", "store", ["nowhere"])
+
+
+def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any] = "demo") -> None:
+    """Of a flow what counts here."""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"checkpont": "x"}, "no parameter 'checkpont' (did you mean checkpoint?); it takes "
+                             "checkpoint, only, config"),
+        ({"checkpoint": "x", "zzz": 1}, "no parameter 'zzz'; it takes checkpoint, only, config"),
+        ({}, "checkpoint: is missing"),
+        ({"checkpoint": 3}, "checkpoint: must be text, in quotes (given: 3)"),
+        ({"checkpoint": "x", "only": "bias"}, "only: "),
+        ({"checkpoint": "x", "only": [1]}, "only.0: must be text, in quotes (given: 1)"),
+        ({"checkpoint": "x", "config": [1]}, "config: "),
+    ],
+)  # fmt: skip
+def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
+    with pytest.raises(UsageError) as error:
+        check_parameters("f", flow, parameters)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_right_parameters_are_let_through():
+    check_parameters("f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}})
+    check_parameters("pipeline", pipeline.fn, {})
+    given = {"checkpoint": "latest", "overrides": [], "only": ["bias"], "store": None}
+    check_parameters("audit", audit.fn, given)

@@ -200,3 +200,15 @@ def test_a_request_reads_and_writes_inside_the_roots_only(served):
     state = request(until="ingest")
     assert state["type"] == "COMPLETED", state
     assert (home / "store" / "artifacts" / "ingest").is_dir()
+
+
+def test_wrong_parameters_fail_with_their_sentence(served):
+    _, _, request = served
+    wrong = [
+        ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
+        ({"only": "bias"}, "the parameters of the flow pipeline: only: "),
+    ]
+    for parameters, said in wrong:
+        state = request(**parameters)
+        assert (state["type"], state["name"]) == ("FAILED", "Failed"), state
+        assert state["message"].startswith(said) and "\n" not in state["message"]

@@ -1,0 +1,43 @@
+"""Where Prefect enters a served deployment, in a process of its own for each request.
+
+Prefect's engine binds the parameters of a request to the flow's before the flow begins, and dies
+of a name that the flow does not have: such a run would crash without a reason. Importing this
+module checks them first; a run that is refused fails with the sentence that says why.
+"""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Abort
+from prefect.states import Failed
+
+from flows.pipeline import audit, pipeline
+from flows.requests import check_parameters
+from tasks.contract import UsageError
+
+__all__ = ["audit", "pipeline"]
+
+FLOWS = {flow.name: flow for flow in (pipeline, audit)}
+
+
+def check_request(flow_run: UUID) -> None:
+    """Let a flow run fail, with the reason as its message, if its parameters are wrong.
+
+    Raises:
+        Abort: If it failed; Prefect's engine then ends without an error of its own.
+    """
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run)
+        name = client.read_flow(run.flow_id).name
+        try:
+            check_parameters(name, FLOWS[name].fn, run.parameters)
+        except UsageError as error:
+            client.set_flow_run_state(run.id, Failed(message=str(error)), force=True)
+            raise Abort(str(error)) from error
+
+
+if flow_run := os.environ.get("PREFECT__FLOW_RUN_ID"):
+    check_request(UUID(flow_run))
