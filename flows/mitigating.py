@@ -72,8 +72,8 @@ def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) ->
 
 
 def left_out(store: Store) -> Path:
-    """Where lists of documents that are left out are kept."""
-    return Path() if "://" in store.uri else Path(store.uri) / "left-out"
+    """The folder of lists of documents that are left out."""
+    return store.local / "left-out"
 
 
 def write_list(ids: Sequence[bytes], folder: Path) -> Path:

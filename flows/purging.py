@@ -316,6 +316,10 @@ def _sweep(store: Store, artifact: Artifact) -> None:
 # What lies around ------------------------------------------------------------------------------
 
 
+#: Folders beside the work areas: fetched copies, which are cleared one by one, pages and lists.
+KEPT = ("fetched", "local")
+
+
 def clear_scratch(store: Store, held: set[str], dry_run: bool = False) -> list[str]:
     """Remove what runs that ended early left: work areas, and attempts without a manifest.
 
@@ -324,7 +328,7 @@ def clear_scratch(store: Store, held: set[str], dry_run: bool = False) -> list[s
     """
     gone = []
     for area in sorted(store.work.iterdir()) if store.work.exists() else []:
-        if area.is_dir() and area.name != "fetched" and not _trains_on_others(area, held):
+        if area.is_dir() and area.name not in KEPT and not _trains_on_others(area, held):
             gone.append(area.name)
             if not dry_run:
                 shutil.rmtree(area)
@@ -352,9 +356,9 @@ def clear_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[st
     from flows.site import build
 
     here, beyond = [], []
-    root = None if store.root is None else store.root.resolve()
-    site = None if root is None else root / "site"
-    if site is not None and site.exists():
+    root = store.local.resolve()
+    site = root / "site"
+    if site.exists():
         here.append(f"{site}, built anew")
         if not dry_run:
             shutil.rmtree(site)
@@ -364,7 +368,7 @@ def clear_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[st
         place = Path(folder)
         if not place.exists():
             continue
-        if root is None or root not in place.parents:
+        if root not in place.parents:
             beyond.append(folder)
         else:
             here.append(f"{folder}, removed")

@@ -9,13 +9,13 @@ from pathlib import Path
 from flows.runs import Run
 from tasks.contract import Store, UsageError
 
-#: The folder of unmasked pages in a local store.
+#: The folder of unmasked pages in a local store, or in the cache of another.
 USUAL = "site-revealed"
 
 
 def _check_place(folder: Path, store: Store) -> None:
     """UsageError for a folder inside the store or inside a site, which are read by others."""
-    usual = [] if store.root is None else [store.root.resolve()]
+    usual = [store.local.resolve()]
     sites = [p for p in folder.parents if (p / "index.html").exists() and (p / "runs").is_dir()]
     for place in (*usual, *sites):
         if place in folder.parents and folder != place / USUAL:
@@ -34,7 +34,7 @@ def reveal_run(run: Run, out: Path | None = None) -> Path:
 
     if run.status == "running":
         raise UsageError(f"run {run.id} is still running; reveal it when it has ended")
-    folder = (out or (run.store.root or Path()) / USUAL).resolve()
+    folder = (out or run.store.local / USUAL).resolve()
     _check_place(folder, run.store)
     make_private(folder)
     note = {

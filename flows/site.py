@@ -22,8 +22,8 @@ CONTENT = {"index.html", "tables.html", "runs"}
 
 
 def home(store: Store) -> Path:
-    """Where the site of a store is: inside a local one, else in the folder one is in."""
-    return Path("site") if store.root is None else store.root / "site"
+    """The folder of a store's site: inside a local store, else in its cache on this machine."""
+    return store.local / "site"
 
 
 def build(store: Store, out: Path | None = None, anew: bool = True) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import chdir
-from pathlib import Path
 from typing import Any
 
 from flows.commands.shared import InStore, Json, Whole, ready, run_of, show
+from flows.mitigating import left_out
 from flows.proving import (
     audits_of,
     base_of,
@@ -58,7 +58,7 @@ def prove(
     uri = place.uri if place.root is None else str(place.root.resolve())
     config = base.record["config"] | {"store": uri}
     shared: dict[str, Any] = {"config": config, "start": base.record["checkpoint"], "store": uri}
-    folder = Path() if "://" in uri else Path(uri) / "left-out"
+    folder = left_out(place).resolve()
     from flows.recording import settle
 
     with ready(lambda: settle(**shared, overrides=())), chdir(base.read_from):

@@ -26,10 +26,11 @@ def report(
     Parameters
     ----------
     out
-        The folder of the site; by default "site" inside a local store.
+        The folder of the site; by default "site" inside a local store, and of an object store in
+        its folder of this machine's cache.
     reveal
         Write RUN's pages with nothing masked instead, for local eyes, into a folder of their own
-        ("site-revealed") that only you can enter. run.json notes it.
+        ("site-revealed", beside the site) that only you can enter. run.json notes it.
     """
     chosen = open_run(run, store)
     if reveal:

@@ -30,6 +30,9 @@ PAUSE = 0.1
 #: How the client says that it repeated a request as often as it may.
 _EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
+#: Below ``work`` of an object store: what is kept on this machine beside work areas.
+LOCAL = "local"
+
 
 class Objects:
     """A local folder or an object-store URI such as s3://bucket/prefix.
@@ -67,6 +70,11 @@ class Objects:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hallmark"
             work = self.root / "work" if self.root else cache / sha256(uri.encode())[:16]
         self.work = work
+
+    @property
+    def local(self) -> Path:
+        """The folder of this machine for pages and lists: the store's own, or one in its cache."""
+        return self.root if self.root is not None else self.work / LOCAL
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Opened anew in another process."""

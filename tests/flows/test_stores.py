@@ -1,10 +1,16 @@
 """The store that a config or --store names holds for whatever a command does."""
 
+import os
+
 import pytest
 
+from flows.mitigating import left_out, write_list
 from flows.pipeline import audit
-from flows.recording import settle
-from flows.runs import default_store, same_store
+from flows.purging import clear_pages, clear_scratch
+from flows.recording import recorded, settle
+from flows.revealing import reveal_run
+from flows.runs import all_runs, default_store, open_run, same_store
+from flows.site import build
 from flows.trees import overridden
 from tasks.contract import UsageError
 
@@ -104,3 +110,34 @@ def test_a_corpus_cannot_be_added_to_in_a_store_without_one(place, earlier, word
     with pytest.raises(UsageError, match=f"^earlier '{earlier}': .*{words}") as error:
         settle("my.toml", [f"earlier='{earlier}'"])
     assert str(error.value).endswith("; the config of the first corpus has no earlier")
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place, kind, request):
+    """An object store has a folder of this machine's cache: nothing is written where one is."""
+    cache = place / "cache"
+    uri = str(place / "usual")
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "bucket":
+            request.getfixturevalue("bucket")
+            uri = f"s3://hallmark/{place.name}"
+            patch.setenv("XDG_CACHE_HOME", str(cache))
+        store = default_store(uri)
+        with recorded("corpus", settle("my.toml", [], store=uri).config, store):
+            pass
+        before = {path.name for path in place.iterdir()}
+        local = cache / "hallmark" / store.work.name / "local" if kind == "bucket" else store.root
+        assert build(store) == local / "site" / "index.html"
+        run = open_run("latest", store)
+        assert reveal_run(run) == local / "site-revealed" / "runs" / run.id / "index.html"
+        listed = write_list([bytes(16)], left_out(store))
+        assert listed.parent == local / "left-out"
+        assert {path.name for path in place.iterdir()} - before <= {"cache"}
+
+        (store.work / "scrub-0123456789abcdef").mkdir(parents=True)
+        assert clear_scratch(store, set()) == ["scrub-0123456789abcdef"]
+        here, beyond = clear_pages(store)
+        assert not beyond
+        assert here == [f"{local / 'site'}, built anew", f"{local / 'site-revealed'}, removed"]
+        assert (local / "site" / "index.html").exists() and listed.exists()
+        assert os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in all_runs(store)]
