@@ -119,6 +119,8 @@ def settle(
     check_settings(settings, recorded)
     check_until(until, settings)
     check_policy(settings)
+    if checkpoint is None and start is None:
+        check_layer(settings)
     if settings.tensorboard:
         check_tensorboard()
     opened = _store(store or settings.store, sought)
@@ -159,6 +161,17 @@ def check_until(until: str | None, settings: Config) -> None:
     if until is not None and until not in sections:
         raise UsageError(
             f"there is no stage {until!r} to stop after; choose one of: " + ", ".join(sections)
+        )
+
+
+def check_layer(settings: Config) -> None:
+    """Refuse a config that asks for states of a layer that its model will not have."""
+    layer: int | None = getattr(settings, "audit_weat").layer  # noqa: B009
+    depth = settings.pretrain.model.n_layers
+    if layer is not None and not -depth <= layer <= depth:
+        raise UsageError(
+            f"audit_weat.layer is {layer}, and pretrain.model.n_layers is {depth}: choose a layer "
+            f"from 1 to {depth}, or from -1 to -{depth} backwards, or leave it out"
         )
 
 

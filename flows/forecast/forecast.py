@@ -30,7 +30,7 @@ from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.growing import check_earlier, check_preferred, earlier_of
 from flows.pipeline import curate, examine, train
-from flows.recording import check_start, check_until
+from flows.recording import check_layer, check_start, check_until
 from flows.rules import check_policy
 from flows.runs import find_artifact, store_uri
 from tasks.audits.about import AUDITS
@@ -68,6 +68,8 @@ def forecast(
     settings = load(config, overrides)
     check_until(until, settings)
     check_policy(settings)
+    if start is None:
+        check_layer(settings)
     uri = store_uri(store or settings.store)
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as name:
         folder = Path(name)

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from flows.forecast.forecast import forecast
 from flows.mitigating import left_out, write_list
 from flows.pipeline import audit
 from flows.purging import clear_pages, clear_scratch
@@ -97,6 +98,17 @@ def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
         with pytest.raises(UsageError, match=f"only .*{words}; choose from capability, "):
             audit.fn(checkpoint="gpt2", only=only)
     assert not (place / "usual").exists()
+
+
+def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(place):
+    for layer in (5, -5):
+        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
+            settle("my.toml", [f"audit_weat.layer={layer}"])
+        with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
+            forecast("my.toml", [f"audit_weat.layer={layer}"])
+    settle("my.toml", ["audit_weat.layer=-4"])
+    # Of a model from elsewhere its own depth counts.
+    settle(None, ["audit_weat.layer=12"], checkpoint="gpt2")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
@@ -64,14 +64,30 @@ class WeatConfig(MeasuredConfig):
         description="lists of words as a JSON object, those of WEAT as wefe names them, or with "
         "`tests`: of each name the lists X, Y, A and B; without it the project's own",
     )
-    layer: int = Field(
-        default=-2, description="of the states: from 1 what that block makes, from -1 backwards "
-        "what the last does"
-    )  # fmt: skip
+    layer: int | None = Field(
+        default=None,
+        description="of the states: from 1 what that block makes, from -1 backwards what the last "
+        "does; if left out -2, and of a model of one block that",
+    )
     resamples: int = Field(
         default=10_000, ge=100, le=100_000,
         description="ways to part the words that are drawn where there are too many to try all",
     )  # fmt: skip
+
+    @field_validator("layer")
+    @classmethod
+    def _is_a_block(cls, layer: int | None) -> int | None:
+        if layer == 0:
+            raise ValueError("is 0, the input embeddings, which are measured in any case; count "
+                             "blocks from 1, or backwards from -1")  # fmt: skip
+        return layer
+
+
+def layer_to_read(config: WeatConfig, reader: Reader) -> int:
+    """The layer whose states are read of a model."""
+    if config.layer is not None:
+        return config.layer
+    return -1 if reader.layers == 1 else -2
 
 
 ITEMS = items_table(
@@ -163,7 +179,9 @@ def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WeatConfig
                 spelled=1 < len(word.encode()) <= len(places[0]),
             )  # fmt: skip
             questions.embed(item, targets[:1], places[:1], layer=0, part="input")
-            questions.embed(item, targets, places, layer=config.layer, part="contextual")
+            questions.embed(
+                item, targets, places, layer=layer_to_read(config, reader), part="contextual"
+            )
 
 
 def values(answers: Answers, values: Values, config: WeatConfig) -> str:

@@ -20,6 +20,7 @@ class OwnReader(Reader):
     def __init__(self, config: ModelConfig, pairs: bool, tokenizer: Tokenizer, name: str) -> None:
         self.tokenizer, self.name = tokenizer, name
         self.context, self.vocab_size = config.context, config.vocab_size
+        self.layers = config.n_layers
         self.bos, self.kind, self.begin = END_OF_TEXT, "causal", "behind <|endoftext|>"
         if config.architecture == "encoder":
             self.kind, self.mask = "masked", self.special("<|mask|>")

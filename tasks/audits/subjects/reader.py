@@ -26,6 +26,7 @@ class Reader(ABC):
     name     of the artifact or folder
     kind     "causal" or "masked"
     context  longest sequence the model attends over, in tokens
+    layers   blocks of the stack whose states can be read, None where its config does not say
     bos      the token that stands before every text, None where the tokenizer has none
     end      the token that stands behind every text, None but for masked models that want one
     begin    a phrase that says what stands before every text, for a finding's ``method``
@@ -35,6 +36,7 @@ class Reader(ABC):
     kind: Literal["causal", "masked"]
     context: int
     vocab_size: int
+    layers: int | None = None
     bos: int | None
     end: int | None = None
     begin: str

@@ -42,6 +42,7 @@ class TransformersReader(Reader):
         if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
             limit -= 2  # its positions count from the padding id
         self.context = min(limit, LONGEST)
+        self.layers = getattr(config, "num_hidden_layers", None)
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
         if kind == "masked":
             opening, closing = tokenizer.cls_token_id, tokenizer.sep_token_id

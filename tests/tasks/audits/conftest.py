@@ -43,9 +43,7 @@ def make_own(base, special=(), objective=None, pairs=False, **model_config):
         vocab_size=tokenizer.get_vocab_size(),
         context=48,
         d_model=32,
-        n_layers=2,
-        n_heads=2,
-        **model_config,
+        **{"n_layers": 2, "n_heads": 2, **model_config},
     )
     model = Transformer(config)
     with torch.no_grad():

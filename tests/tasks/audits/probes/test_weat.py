@@ -12,6 +12,7 @@ from tasks.audits.subjects.reader import open_reader
 from tasks.audits.subjects.subject import open_subject
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.conftest import make_own
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -128,6 +129,21 @@ def test_what_is_no_number_is_missing(gpt2_folder, edited, session):
         row = found["effect_size_contextual", f"test={test}"]
         assert row["value"] is None and row["p"] is None and row["missing"] == 16
         assert found["effect_size_input", f"test={test}"]["value"] is not None
+
+
+def test_a_model_of_one_block_is_asked_for_its_states(tmp_path, session):
+    folder = make_own(tmp_path, n_layers=1)
+    _, _, found = judged(folder, WeatConfig())
+    _, _, last = judged(folder, WeatConfig(layer=-1))
+    assert found and found.keys() == last.keys()
+    for key, row in found.items():
+        assert row["value"] == last[key]["value"]
+        assert key[1].startswith("scripted") or "contextual: layer -1" in row["method"]
+
+
+def test_the_input_embeddings_are_no_layer_to_choose():
+    with pytest.raises(ValueError, match="is 0, the input embeddings"):
+        WeatConfig(layer=0)
 
 
 def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
