@@ -9,7 +9,7 @@ from typing import Any
 from flows.config import load
 from flows.requests import check_settings
 from flows.runs import store_uri
-from tasks.contract import HallmarkError, Roots, UsageError
+from tasks.contract import HallmarkError, Roots, UsageError, check_external
 
 HOW = (
     "start one with: prefect server start   (then, in this shell: export "
@@ -55,6 +55,8 @@ def serve_deployments(
     from flows.pipeline import audit, pipeline
 
     allowed.declare()
+    if config.endswith(".toml"):
+        check_external(config, "config")  # it may be a link
     check_settings(settings)
     print(f"runs may read and write in: {allowed}", flush=True)
     deployments: list[Any] = [

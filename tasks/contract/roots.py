@@ -125,7 +125,7 @@ class Roots:
                 raise self._outside(f"hf://datasets/{text}", setting)
             return
         try:
-            spellings = list(_local_spellings(text, is_uri=scheme is not None))
+            spellings = list(_local_spellings(text, scheme is not None, marker))
             for spelling in spellings:
                 self._check_local(spelling, text, setting, marker)
         except (ValueError, OSError) as error:  # a null byte, or a folder that may not be listed
@@ -189,7 +189,7 @@ def _is_plain_uri(uri: str) -> bool:
     return bool(found and host) and not odd and not set("?#@") & set(host) and ".." not in parts
 
 
-def _local_spellings(text: str, *, is_uri: bool) -> Iterator[str]:
+def _local_spellings(text: str, is_uri: bool, marker: External) -> Iterator[str]:
     """The local paths that readers may take a text for."""
     if is_uri:
         rest = text.removeprefix("file://")
@@ -200,7 +200,8 @@ def _local_spellings(text: str, *, is_uri: bool) -> Iterator[str]:
         return
     expanded = os.path.expanduser(text)
     yield expanded
-    if expanded != text and os.path.lexists(text):  # a folder whose name is ~
+    # A folder whose name is ~: one that is there is read, one that is not may be made.
+    if expanded != text and (os.path.lexists(text) or not marker.whole):
         yield text
 
 

@@ -85,6 +85,15 @@ def test_a_link_that_leads_outside_is_refused(place, roots, target):
     roots.check("inner", "store", External(whole=False))
 
 
+def test_an_output_below_a_tilde_is_bounded_as_it_is_written(place, roots, monkeypatch):
+    """A store of this name is not expanded: it would be made in the folder one is in."""
+    roots.check("~/root/store", "store", External(whole=False))
+    monkeypatch.chdir(place / "outside")
+    roots.check("~/root/inner", "a.setting")
+    with pytest.raises(UsageError, match="leads outside"):
+        roots.check("~/root/store", "store", External(whole=False))
+
+
 def test_a_link_to_a_root_is_the_root(place):
     (place / "alias").symlink_to(place / "root")
     for roots in (Roots.from_names([str(place / "alias")]), Roots.from_names(["../root"])):
