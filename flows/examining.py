@@ -4,18 +4,22 @@ opened once, and the terminal has a line a step."""
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from flows.origin import resolve_folder
 from tasks.audits.catalogue import ASK, JUDGE, PROBES
-from tasks.audits.probe import Probe
+from tasks.audits.exchange import Questions
+from tasks.audits.probe import Corpus, Probe
 from tasks.audits.refer import refer
 from tasks.audits.respond import respond, respond_untrained
 from tasks.audits.score import score
+from tasks.audits.subjects.reader import Reader, open_reader
 from tasks.audits.trace import trace
-from tasks.contract import Artifact, HallmarkError, UsageError
+from tasks.contract import Artifact, HallmarkError, UsageError, external_paths
 
 log = logging.getLogger("hallmark")
 
@@ -114,6 +118,74 @@ def examine_by(
         with told(failed, probe.name):
             found[probe.name] = judged(probe)
     return found
+
+
+def with_files(config: Any, only: Sequence[str]) -> list[Probe]:
+    """The audits among ``only`` that run and whose settings name files of the user."""
+    return [
+        probe
+        for probe in PROBES
+        if probe.name in only
+        and not probe.lacks(settings := settings_of(config, probe))
+        and any(external_paths(settings))
+    ]
+
+
+def check_files(config: Any, only: Sequence[str]) -> None:
+    """Refuse audits that name a file or folder that does not exist, before anything is trained.
+
+    Args:
+        config: The config of the run.
+        only: Names of the audits that it comes to.
+    """
+    probes = with_files(config, only)
+    sections = [f"audit_{probe.name}" for probe in probes]
+    if any(probe.scored for probe in PROBES if probe.name in only):
+        sections.append("score")
+    for section in sections:
+        for named in external_paths(getattr(config, section), section):
+            if not os.path.exists(named.path):
+                raise UsageError(
+                    f"{named.setting}: there is no file or folder {named.path!r}; correct the "
+                    f"path, or leave the setting out"
+                )
+    for probe in probes:
+        reference_of(probe, settings_of(config, probe))
+
+
+def check_items(config: Any, tokenizer: Artifact, only: Sequence[str]) -> None:
+    """Refuse audits whose files do not hold what they ask about, before a model is trained.
+
+    Args:
+        config: The config of the run.
+        tokenizer: The tokenizer of the model, or the checkpoint from which training goes on.
+        only: Names of the audits that it comes to.
+
+    Raises:
+        UsageError: As the audit would raise it after the training.
+    """
+    probes = with_files(config, only)
+    if not probes:
+        return
+    from tasks.audits.subjects.own_reader import OwnReader, open_tokenizer
+
+    reader: Reader
+    if tokenizer.stage == "checkpoint":
+        reader = open_reader(tokenizer)
+    else:
+        opened = open_tokenizer(tokenizer.path("tokenizer.json").parent)
+        sizes = {"vocab_size": opened.get_vocab_size(), "context": config.pack.context}
+        model = replace(config.pretrain.model, **sizes)
+        reader = OwnReader(model, False, opened, "the model to be trained")
+    for probe in probes:
+        if "plants" in probe.corpus:  # it asks about the corpus; its folder is a model
+            continue
+        try:
+            probe.ask(Questions(), reader, Corpus(), settings_of(config, probe))
+        except UsageError as error:
+            raise UsageError(f"audit_{probe.name}: {error}") from error
+        except HallmarkError as error:  # the card says it, if it is still so
+            log.warning("audit_%s: %s", probe.name, error)
 
 
 def names_of(probes: Sequence[Probe]) -> dict[str, str]:

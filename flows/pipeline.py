@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
-from flows.examining import examine_by, settings_of, told
+from flows.examining import check_files, check_items, examine_by, settings_of, told
 from flows.growing import Earlier, earlier_of
 from flows.origin import lasting, resolve, trainings
 from flows.proving import behind_of
@@ -129,9 +129,11 @@ def train(
     corpus: dict[str, Artifact],
     start: Artifact | None = None,
     earlier: Earlier = (),
+    audits: Sequence[str] = (),
 ) -> dict[str, Artifact]:
     """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints; or, from
-    the checkpoint ``start``, whose tokenizer it keeps, to a model trained on."""
+    the checkpoint ``start``, whose tokenizer it keeps, to a model trained on. ``audits``: those
+    that follow, whose files are read before the training."""
     made: dict[str, Artifact] = {}
     documents, mentioned = whole(earlier, corpus), whole(earlier, corpus, "identities")
     read = documents
@@ -142,6 +144,7 @@ def train(
     if start is None:
         made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
     tokenizer = start or made["train_tokenizer"]
+    check_items(config, tokenizer, audits)
     made["pack"] = packed = pack(read, tokenizer, config.pack)
     if out.padding:  # what is left stays where it is
         made["blank"] = packed = blank(packed, left, left, tokenizer)
@@ -262,15 +265,16 @@ def pipeline(
     check_audits(only)
     with begin("pipeline", config, overrides, until, start=start, store=store) as run:
         run.tell(only=None if {*only} == {*AUDITS} else [*only])
+        names = [name for name in up_to(until) if name in only] if audited(until) else []
+        check_files(run.config, names)
         begun = begun_from(run, start)
         earlier = earlier_of(run.store, run.config)
         corpus = curate(run.config, earlier)
         if audited(until):
             check_held_out(Table(tuple(whole(earlier, corpus)), "documents"))
-        trained = train(run.config, corpus, begun, earlier)
+        trained = train(run.config, corpus, begun, earlier, names)
         checkpoint = run.last_checkpoint(trained["pretrain"])
         corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
-        names = [name for name in up_to(until) if name in only]
         examine(run.config, checkpoint, names, corpus, trained["pretrain"], earlier)
     return run.id
 

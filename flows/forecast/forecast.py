@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import ROOT_KEYS, Config, load
+from flows.examining import check_files, check_items
 from flows.forecast import costs
 from flows.forecast.concerns import Concern, concerns
 from flows.forecast.figures import (
@@ -29,7 +30,7 @@ from flows.forecast.figures import (
 from flows.forecast.planning import Plan, ReadOnly, Unknown, newest_of
 from flows.forecast.sampling import BUDGET, Sample, take_sample
 from flows.growing import check_earlier, check_preferred, earlier_of
-from flows.pipeline import curate, examine, train
+from flows.pipeline import audited, curate, examine, train, up_to
 from flows.recording import check_layer, check_start, check_until
 from flows.rules import check_policy
 from flows.runs import find_artifact, store_uri
@@ -41,6 +42,7 @@ from tasks.contract import (
     HallmarkError,
     Session,
     Store,
+    UsageError,
     open_session,
 )
 from tasks.corpus.plant import PlantConfig
@@ -249,6 +251,7 @@ class Forecast:
         figures = corpus_figures(self.config, known, self.grown, earlier)
         vocabulary, filled = self._vocabulary()
         training = self._training(figures, vocabulary)
+        self._check_audits()
         self._time()
         audited = any(row.label == "audit_capability" for row in self.plan.rows)
         found = [Concern(why, sure=True) for why in self.plan.failures] + self.problems
@@ -272,6 +275,18 @@ class Forecast:
             "warnings": [c.to_json() for c in found],
             "will_fail": any(c.sure for c in found),
         }  # fmt: skip
+
+    def _check_audits(self) -> None:
+        """See whether the files of audits are there and hold what they ask about."""
+        names = up_to(self.until) if audited(self.until) else ()
+        made = {**(self.grown.made if self.grown else {}), **self.known}
+        try:
+            check_files(self.config, names)
+            if tokenizer := self.start or made.get("train_tokenizer"):
+                check_items(self.config, tokenizer, names)
+        except UsageError as error:
+            if all(str(error) not in why for why in self.plan.failures):
+                self.problems.append(Concern(str(error), sure=True))
 
     def _vocabulary(self) -> tuple[Figure, float | None]:
         """Tokens of the tokenizer, and those expected where it does not seem to be filled."""

@@ -23,7 +23,7 @@ from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load as load_checkpoint
 from model.training.optimise import make_optimizers
-from tasks.contract import Finished, HallmarkError, Session, Store, open_session
+from tasks.contract import Finished, HallmarkError, Session, Store, UsageError, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -99,6 +99,41 @@ def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
     assert training["step"]["device"] == "cpu" or torch.cuda.is_available()
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds"] > 0
     assert training["step"]["peak"] > training["memory"]["total"]
+
+
+FILES = {
+    "audit_toxicity.prompts": ("none.jsonl", "there is no file"),
+    "audit_bold.prompts": ('["none.json"]', "there is no file"),
+    "audit_membership.reference": ("none", "audit_membership.reference: there is no"),
+    "score.also": ('[{kind="words", path="none.txt"}]', "there is no file"),
+    "audit_bias.pairs": ("pairs.jsonl", "pairs.jsonl, line 1 has no text in"),
+    "audit_toxicity.labelled": ("labelled.jsonl", "labels all texts toxic"),
+}
+
+
+@pytest.mark.parametrize("setting", FILES)
+def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypatch, setting):
+    """What they lack is said by the dry run, and by the run before it trains."""
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.jsonl").write_text('{"stereo": ""}\n')
+    Path("labelled.jsonl").write_text('{"text": "Words", "label": 1}\n')
+    value, said = FILES[setting]
+    config = config_of(tmp_path, texts(60, 60), "[train_tokenizer]\nvocab_size = 300\n")
+    override = f"{setting}={value}"
+    try:
+        warnings = forecast(config, [override])["warnings"]
+        failing = [warning["says"] for warning in warnings if warning["sure"]]
+    except UsageError as error:
+        failing = [str(error)]
+    assert any(said in why for why in failing), failing
+    assert not forecast(config, [override], until="pack")["will_fail"]
+    assert not absent.exists()
+
+    started = []
+    monkeypatch.setattr("flows.pipeline.pretrain_model", lambda *given: started.append(given))
+    with pytest.raises(UsageError, match=said):
+        pipeline.fn(config, [override])
+    assert not started
 
 
 @pytest.mark.slow
