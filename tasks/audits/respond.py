@@ -20,7 +20,17 @@ from pydantic import Field
 from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUESTS, RESPONSES, SETTINGS
 from tasks.audits.subjects.reader import READ as READERS
 from tasks.audits.subjects.subject import Subject, Written, open_subject
-from tasks.contract import Artifact, Device, InProcess, StageConfig, Table, Tables, Work, stage
+from tasks.contract import (
+    Artifact,
+    Device,
+    ExternalFiles,
+    InProcess,
+    StageConfig,
+    Table,
+    Tables,
+    Work,
+    stage,
+)
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
 WRITTEN, READ = 1 << 15, 1 << 18
@@ -87,17 +97,26 @@ def _size(row: Row) -> tuple[int, bytes]:
     return len(row["context"]) + targets, row["request"]
 
 
-#: The model that was opened last, and what it was opened from.
-_opened: dict[tuple[str, str], Subject] = {}
+#: The model that was opened last by what it was opened from, and the files outside the store that
+#: it was loaded from.
+_opened: dict[tuple[str, str], tuple[Subject, ExternalFiles]] = {}
 
 
 def opened(checkpoint: Artifact, device: str, seed: int | None = None) -> Subject:
-    """The model of a checkpoint, kept until another is asked for."""
+    """The model of a checkpoint, kept until another is asked for or a file of it changes.
+
+    Raises:
+        FileChangedError: The files are not those of the checkpoint's digest, or a file changed
+            while the model was loaded.
+    """
     key = (checkpoint.content, f"{device} {seed}")
-    if key not in _opened:
+    if key not in _opened or _opened[key][1].find_change():
         _opened.clear()
-        _opened[key] = open_subject(checkpoint, device, seed=seed)
-    return _opened[key]
+        files = checkpoint.watch()
+        subject = open_subject(checkpoint, device, seed=seed)
+        files.check()
+        _opened[key] = subject, files
+    return _opened[key][0]
 
 
 def answer(chunk: Chunk, checkpoint: Artifact, device: str, seed: int | None, out: Tables) -> Row:

@@ -19,8 +19,19 @@ from tasks.contract.columns import (
     table,
 )
 from tasks.contract.commit import TELEMETRY
-from tasks.contract.errors import GateError, HallmarkError, UsageError
-from tasks.contract.fingerprint import ROOT, canonical, file_digest, library_versions, sha256
+from tasks.contract.errors import FileChangedError, GateError, HallmarkError, UsageError
+from tasks.contract.external_files import (
+    ExternalFiles,
+    FileStamp,
+    FileState,
+    changed_sentence,
+    file_digest,
+    file_stamp,
+    is_settled,
+    missing_sentence,
+    record_state,
+)
+from tasks.contract.fingerprint import ROOT, canonical, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
 from tasks.contract.roots import (
     External,
@@ -97,7 +108,11 @@ __all__ = [
     "Entry",
     "Event",
     "External",
+    "ExternalFiles",
     "ExternalPath",
+    "FileChangedError",
+    "FileStamp",
+    "FileState",
     "Finished",
     "GateError",
     "HallmarkError",
@@ -124,6 +139,7 @@ __all__ = [
     "aligned",
     "as_documents",
     "canonical",
+    "changed_sentence",
     "check_config",
     "check_external",
     "code_digests",
@@ -136,20 +152,24 @@ __all__ = [
     "external",
     "external_paths",
     "file_digest",
+    "file_stamp",
     "identities",
     "ids",
     "is_cut",
+    "is_settled",
     "ledger_rows",
     "ledger_table",
     "library_versions",
     "looked_up",
     "make_mapper",
     "meaning",
+    "missing_sentence",
     "open_external",
     "open_session",
     "part_of",
     "read_denied",
     "read_tombstones",
+    "record_state",
     "removals",
     "sha256",
     "stage",

@@ -19,8 +19,17 @@ import pyarrow.parquet as pq
 
 from tasks.contract.accounts import Counts, merged
 from tasks.contract.columns import Column, from_json
-from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import canonical, file_digest, sha256
+from tasks.contract.errors import FileChangedError, HallmarkError
+from tasks.contract.external_files import (
+    TICK,
+    ExternalFiles,
+    FileStamp,
+    FileState,
+    file_digest,
+    file_stamp,
+    record_state,
+)
+from tasks.contract.fingerprint import canonical, sha256
 from tasks.contract.tombstones import entries_of
 
 if TYPE_CHECKING:
@@ -84,6 +93,11 @@ class Place:
             raise self.damaged(path, found)
 
     def damaged(self, path: Path | str, how: str) -> HallmarkError:
+        if self.store is None:  # a folder of the user's, which nobody should remove
+            return FileChangedError(
+                f"{path} {how}: it changed after its digest was taken; nothing was stored; run "
+                f"again when nothing writes to {self.folder}"
+            )
         return HallmarkError(
             f"artifact {self.name} is damaged: {path} {how}; remove the artifact's folder "
             f"and run again to rebuild it"
@@ -372,6 +386,41 @@ class Artifact:
         """Every file of the artifact, parts of tables among them."""
         yield from entries_of(self.manifest)
 
+    def watch(
+        self, patterns: Sequence[str] | None = None, ignored: Path | None = None
+    ) -> ExternalFiles:
+        """The files of a folder of the user's, as they are now; none of an artifact of a store.
+
+        Args:
+            patterns: Names of files that count where they appear later; None: none do.
+            ignored: A folder whose files may come and go, such as a store inside of this one.
+
+        Raises:
+            FileChangedError: A file has no longer the digest of the manifest.
+        """
+        watched = ExternalFiles()
+        if self.store is not None:
+            return watched
+        folder = Path(self.folder)
+
+        def list_names() -> list[str]:
+            return [
+                name
+                for name in external_names(folder)
+                if any(fnmatchcase(name, pattern) for pattern in patterns or ())
+                and not (ignored and (folder / name).is_relative_to(ignored))
+            ]
+
+        with watched.record():
+            for entry in self.entries():
+                if ignored and (folder / entry["name"]).is_relative_to(ignored):
+                    continue
+                path = self.place.fetch(entry)
+                if _digest_of(path) != entry["sha256"]:
+                    raise self.place.damaged(path, UNLIKE)
+        watched.listings.append((list_names, [*self.manifest["files"]], self.folder))
+        return watched
+
     def verify(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
         for entry in self.entries():
@@ -381,19 +430,21 @@ class Artifact:
 UNLIKE = "does not have the SHA-256 of its manifest"
 
 
-_TICK = 2_000_000_000  # ns: the coarsest step of a file system's times
+_TICK = TICK
 
 
 def _digest_of(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
-    about = path.stat()
-    known = about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
-    return file_digest(path) if time.time_ns() - max(known[:2]) < _TICK else _settled(path, known)
+    stamp = file_stamp(path.stat())
+    hot = time.time_ns() - max(stamp[:2]) < _TICK
+    digest = file_digest(path) if hot else _settled(path, stamp)
+    record_state(path, FileState(digest, stamp, not hot))
+    return digest
 
 
 @lru_cache(maxsize=4096)
-def _settled(path: Path, known: tuple[int, ...]) -> str:
+def _settled(path: Path, known: FileStamp) -> str:
     return file_digest(path)
 
 
@@ -416,14 +467,18 @@ def content_digest(tables: dict[str, Any], files: dict[str, Any]) -> str:
     return sha256(canonical(content))
 
 
-def external(folder: Path, stage: str) -> Artifact:
-    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact."""
-    names = sorted(
+def external_names(folder: Path) -> list[str]:
+    """Names of the files below a folder, in order, without those that are hidden."""
+    return sorted(
         str(p.relative_to(folder))
         for p in folder.rglob("*")
         if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
     )
-    files = {name: describe(folder, name) for name in names}
+
+
+def external(folder: Path, stage: str) -> Artifact:
+    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact."""
+    files = {name: describe(folder, name) for name in external_names(folder)}
     content = content_digest({}, files)
     manifest = {"stage": stage, "fingerprint": content, "content": content, "tables": {}}
     return Artifact({**manifest, "files": files, "telemetry": {}}, None, str(folder))

@@ -10,7 +10,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
-from tasks.contract.fingerprint import ROOT, file_digest, tree_digest
+from tasks.contract.external_files import file_digest
+from tasks.contract.fingerprint import ROOT, tree_digest
 from tasks.contract.sources import read_source
 
 PACKAGES = ("model", "tasks", "reports", "flows")

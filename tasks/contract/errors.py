@@ -7,6 +7,10 @@ class HallmarkError(Exception):
     exit_code = 1
 
 
+class FileChangedError(HallmarkError):
+    """A file outside the store changed while a stage read it; what the stage made is not kept."""
+
+
 class GateError(HallmarkError):
     """What was found breaks the policy; the command line exits with 3."""
 

@@ -35,11 +35,6 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def tree_digest(tree: ast.Module) -> str:
     """Digest of a Python source's meaning: comments, docstrings and layout do not count."""
     pieces: list[str] = []

@@ -50,6 +50,11 @@ def clear(folder: Path, kept: Collection[str] = ()) -> None:
     if not stays:
         shutil.rmtree(folder, ignore_errors=True)
         return
+    empty(folder, stays)
+
+
+def empty(folder: Path, stays: Collection[str] = ()) -> None:
+    """Remove what a leased folder holds but for the names in ``stays`` and the lease."""
     for path in folder.iterdir():
         if path.is_dir() and path.name not in stays:
             shutil.rmtree(path, ignore_errors=True)

@@ -19,7 +19,8 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import from_url
 
 from tasks.contract.errors import HallmarkError, UsageError
-from tasks.contract.fingerprint import file_digest, sha256
+from tasks.contract.external_files import file_digest
+from tasks.contract.fingerprint import sha256
 
 Result = TypeVar("Result")
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
+import json
 import os
 import shutil
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,10 +34,11 @@ from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from tasks.contract.artifact import Artifact, Table
 from tasks.contract.closure import code_digests
 from tasks.contract.commit import TELEMETRY, commit, commit_child
-from tasks.contract.errors import HallmarkError
+from tasks.contract.errors import FileChangedError, HallmarkError
+from tasks.contract.external_files import ExternalFiles, changed_sentence
 from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
-from tasks.contract.lease import clear
+from tasks.contract.lease import clear, empty
 from tasks.contract.mappers import ONE, Needs
 from tasks.contract.roots import check_config
 from tasks.contract.session import (
@@ -58,6 +60,10 @@ __all__ = [
 ]  # fmt: skip
 
 Determinism = Literal["exact", "machine", "statistical"]
+
+#: Name of the file in a work area that says what the files outside the store were when an attempt
+#: began.
+RECORD = "external.json"
 
 #: Every stage that has been imported, by name.
 STAGES: dict[str, Stage] = {}
@@ -200,6 +206,8 @@ class Call:
     parts: dict[str, Any]
     fingerprint: str
     lineage: dict[str, Any]
+    outside: ExternalFiles = field(default_factory=ExternalFiles)
+    """Files that ``Stage.external`` took digests of, as they were then."""
 
     @classmethod
     def of(cls, stage: Stage, inputs: Sequence[Any], config: StageConfig, session: Session) -> Call:
@@ -215,15 +223,18 @@ class Call:
                 value = only(value, stage.reads[name])
             arguments[name] = value
             digests[name], lineage[name] = digests_of(value)
+        outside = ExternalFiles()
+        with outside.record():
+            external = stage.outside(config, session.store)
         parts = {
             "stage": stage.name,
             "code": stage.code_digests(),
             "config": config.model_dump(mode="json"),
             "inputs": digests,
             "libraries": stage.library_versions(),
-            "external": stage.outside(config, session.store),
+            "external": external,
         }
-        return cls(stage, arguments, config, session, parts, fingerprint(parts), lineage)
+        return cls(stage, arguments, config, session, parts, fingerprint(parts), lineage, outside)
 
     @property
     def label(self) -> str:
@@ -299,6 +310,10 @@ class Call:
         def show(step: int, figures: Mapping[str, float]) -> None:
             self.session.listener(self._event("figures", done=step, figures=figures))
 
+        try:
+            watched = self._watch_outside(area)
+        except FileChangedError as error:
+            raise FileChangedError(f"stage {self.label}: {error}") from error
         stale = ["out", "tables"]  # what an earlier attempt wrote in this process
         if self.stage.goes_on:
             stale.append("parts")  # they may be of a run with other settings
@@ -307,12 +322,12 @@ class Call:
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
                     report, needs=self.stage.needs, determinism=self.stage.determinism,
                     on_figures=show)  # fmt: skip
-        work.commit_child = functools.partial(self._commit_child, work)
+        work.commit_child = functools.partial(self._commit_child, work, watched)
         if self.stage.admits:
             work.denied = denied(self.session.store)
         try:
             check_config(self.config, self.label)
-            self.stage.body(**self.arguments, config=self.config, work=work)
+            self._run_body(work, watched)
             check_config(self.config, self.label)  # a link may have been exchanged meanwhile
             return commit(self, work, clock), work.kept
         except HallmarkError as error:
@@ -338,6 +353,58 @@ class Call:
         finally:
             work.abandon()
 
+    def _watch_outside(self, area: Path) -> list[ExternalFiles]:
+        """The files outside the store that the stage reads, as they are before it begins.
+
+        What an earlier attempt left in the area is removed where they changed since it began: it
+        may have read others. A finished attempt leaves no record there, since it was checked.
+        """
+        watched = [self.outside]
+        for name, value in self.arguments.items():
+            patterns = self.stage.reads.get(name, ("*",))
+            for artifact in artifacts_of([value]):
+                watched.append(artifact.watch(patterns, self.session.store.root))
+        for files in watched:
+            files.check()
+        record = area / RECORD
+        if record.exists():
+            try:
+                before = list(map(ExternalFiles.from_json, json.loads(record.read_bytes())))
+                names = [[*files.files] for files in before]
+                same = names == [[*files.files] for files in watched if files.files]
+                same = same and not any(files.find_change() for files in before)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                same = False  # written when the power went
+            if not same:
+                empty(area)
+        if states := [files.to_json() for files in watched if files.files]:
+            record.write_text(json.dumps(states))
+        return watched
+
+    def _run_body(self, work: Work, watched: list[ExternalFiles]) -> None:
+        """Run the stage's body, and raise FileChangedError where a file outside the store, which it
+        may have read, is not what it was before."""
+        try:
+            self.stage.body(**self.arguments, config=self.config, work=work)
+        except FileChangedError:
+            raise
+        except Exception:
+            for files in watched:
+                files.check()  # explains the error
+            raise
+        self._check_outside(watched)
+
+    def _check_outside(self, watched: list[ExternalFiles]) -> None:
+        """FileChangedError where a file outside the store is not what the fingerprint says."""
+        for files in watched:
+            files.check()
+        with self.outside.recall():
+            now = self.stage.outside(self.config, self.session.store)
+        before = self.parts["external"]
+        for name in [*before, *now]:
+            if before.get(name) != now.get(name):
+                raise FileChangedError(changed_sentence(f"what {name!r} names outside the store"))
+
     def _verify_inputs(self) -> None:
         """After an error that nothing explains: if an input is damaged, say that instead.
 
@@ -350,8 +417,15 @@ class Call:
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
     def _commit_child(
-        self, work: Work, name: str, key: Mapping[str, Any], folder: Path
+        self,
+        work: Work,
+        watched: list[ExternalFiles],
+        name: str,
+        key: Mapping[str, Any],
+        folder: Path,
     ) -> Artifact:
+        for files in watched:
+            files.check()
         found = commit_child(self, work, name, key, folder)
         self.session.listener(self._event("child", artifact=found))
         return found

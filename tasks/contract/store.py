@@ -33,7 +33,7 @@ from typing import Any
 from tasks.contract.artifact import Artifact, Manifest, content_digest, table_digest
 from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import file_digest
+from tasks.contract.external_files import file_digest
 from tasks.contract.lease import alone, beside, lease
 from tasks.contract.objects import Objects
 from tasks.contract.tombstones import TOMBSTONES, lay_over, read_tombstones

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tasks.contract.accounts import CHANGED, Counts
 from tasks.contract.columns import is_cut, plain
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import file_digest
+from tasks.contract.external_files import file_digest
 from tasks.contract.tables import identities, utf8_bytes
 
 #: Most rows and bytes of a row group, which is what readers hold at a time. Fixed, so that the

@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 
 from tasks.contract import (
     ID,
+    FileStamp,
     Part,
     PlainName,
     StageConfig,
@@ -29,6 +30,7 @@ from tasks.contract import (
     UsageError,
     Work,
     column,
+    file_stamp,
     stage,
     table,
 )
@@ -95,11 +97,11 @@ SETS = table(
 def load(held: HeldOut, words: int, least: int) -> Index:
     """The items of a set. Raises UsageError with the place of what cannot be read."""
     check_file(held.path, f"items of {held.name}")
-    return _load(held, words, least, held.path.stat().st_mtime_ns)
+    return _load(held, words, least, file_stamp(held.path.stat()))
 
 
 @lru_cache(maxsize=64)
-def _load(held: HeldOut, words: int, least: int, changed: int) -> Index:
+def _load(held: HeldOut, words: int, least: int, stamp: FileStamp) -> Index:
     """Read once in a process for as long as the file stays as it is."""
     items = [
         _text(held, place, item, field)

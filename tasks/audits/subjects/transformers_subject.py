@@ -45,6 +45,7 @@ from tasks.audits.subjects.transformers_reader import (
 )
 from tasks.contract import HallmarkError, UsageError
 from tasks.measures.quiet import quiet_transformers
+from tasks.measures.weights import copy_weights
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
@@ -108,7 +109,7 @@ def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
             )
     except Exception as error:
         raise UsageError(f"{folder} holds no model that can be loaded: {said(error)}") from error
-    return model, info
+    return copy_weights(model), info
 
 
 def _check_weights(folder: Path) -> None:

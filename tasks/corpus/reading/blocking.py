@@ -11,10 +11,12 @@ from pydantic import Field
 
 from tasks.contract import (
     ExternalPath,
+    FileStamp,
     StageConfig,
     UsageError,
     expanded,
     file_digest,
+    file_stamp,
     open_external,
 )
 from tasks.corpus.reading.labels import domain
@@ -78,11 +80,11 @@ def blocked(config: BlockConfig) -> Blocked:
     """Read the lists. UsageError names the entry that is none."""
     paths = [v for v in (config.sources, config.domains, config.documents) if isinstance(v, str)]
     stamps = [expanded(path).stat() for path in paths if expanded(path).exists()]
-    return _blocked(config, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps))
+    return _blocked(config, tuple(map(file_stamp, stamps)))
 
 
 @lru_cache(maxsize=2)
-def _blocked(config: BlockConfig, stamps: tuple[tuple[int, int], ...]) -> Blocked:
+def _blocked(config: BlockConfig, stamps: tuple[FileStamp, ...]) -> Blocked:
     domains, documents = set(), set()
     for entry in _entries("domains", config.domains):
         if (host := domain(entry)) is None:

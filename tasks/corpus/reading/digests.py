@@ -9,28 +9,35 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tasks.contract import HallmarkError, current_session
+from tasks.contract import (
+    FileStamp,
+    FileState,
+    HallmarkError,
+    current_session,
+    file_stamp,
+    is_settled,
+    record_state,
+)
 from tasks.corpus.reading.sources import digest_of
 
 SECOND = 10**9
 
-#: Size and time of change of each file when this process last took or recalled its digest.
-_SEEN: dict[str, tuple[int, int]] = {}
+#: The stamp of each file when this process last took or recalled its digest.
+_SEEN: dict[str, FileStamp] = {}
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Bytes of a file, and when it was changed, in nanoseconds."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+def stamp(path: Path) -> FileStamp:
+    """What tells whether a file is still the same."""
+    return file_stamp(path.stat())
 
 
-def seen(path: Path) -> tuple[int, int] | None:
+def seen(path: Path) -> FileStamp | None:
     """The stamp of a file when its digest was taken; None if it was not."""
     return _SEEN.get(str(path))
 
 
 class Digests:
-    """SHA-256 of local files by path, size and time of change, in a file of the work folder.
+    """SHA-256 of local files by path and stamp, in a file of the work folder.
 
     An entry is not trusted if the file was changed in the second in which its digest was noted, or
     later: it may have changed again since without its time telling. Nobody fails if the file of
@@ -54,20 +61,20 @@ class Digests:
         """UsageError if the file cannot be read."""
         name = os.path.abspath(path)
         with suppress(OSError):
-            size, changed = stamp(path)
+            found = stamp(path)
             match self.known.get(name):
-                case [int(s), int(c), int(noted), str(digest)] if (s, c) == (
-                    size,
-                    changed,
-                ) and changed // SECOND < noted // SECOND:
-                    _SEEN[str(path)] = (size, changed)
+                case [list(known), int(noted), str(digest)] if (
+                    tuple(known) == found and found[0] // SECOND < noted // SECOND
+                ):
+                    _SEEN[str(path)] = found
+                    record_state(path, FileState(digest, found, is_settled(found)))
                     return digest
         noted = time.time_ns()
         digest = digest_of(source, path)
         with suppress(OSError):
-            if stamp(path) == (size, changed):  # else it changed meanwhile
-                _SEEN[str(path)] = (size, changed)
-                self.fresh[name] = [size, changed, noted, digest]
+            if stamp(path) == found:  # else it changed meanwhile
+                _SEEN[str(path)] = found
+                self.fresh[name] = [found, noted, digest]
         return digest
 
     def keep(self) -> None:

@@ -10,7 +10,16 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from tasks.contract import HallmarkError, StageConfig, canonical, sha256
+from tasks.contract import (
+    FileChangedError,
+    FileStamp,
+    HallmarkError,
+    StageConfig,
+    canonical,
+    changed_sentence,
+    missing_sentence,
+    sha256,
+)
 from tasks.corpus.reading.blocking import BlockConfig, blocked
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
 from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
@@ -127,16 +136,21 @@ def inputs(config: IngestConfig) -> list[Input]:
         else:
             paths = files(source.name, source.path, PATTERNS[source.kind])
             for name, path in paths.items():
-                size, changed = _stamp(path)
-                found.append(Input(source.name, index, str(path), name, size, str(changed)))
+                stamp = _stamp(path)
+                size = stamp[2]
+                found.append(Input(source.name, index, str(path), name, size, _tag(stamp)))
     return found
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> FileStamp:
     try:
         return stamp(path)
     except OSError as error:
-        raise HallmarkError(_gone(path, error)) from error
+        raise _gone(path, error) from error
+
+
+def _tag(stamp: FileStamp) -> str:
+    return " ".join(map(str, stamp))
 
 
 @dataclass(frozen=True)
@@ -158,8 +172,9 @@ def batches(config: IngestConfig) -> list[Batch]:
         is_file = isinstance(config.sources[part.index], FileSource)
         more = part.size if is_file else BATCH_BYTES
         local = is_file and not is_remote(part.item)
-        if local and seen(Path(part.item)) not in (None, (part.size, int(part.tag))):
-            raise HallmarkError(_changed(part.item))
+        before = seen(Path(part.item)) if local else None
+        if before is not None and _tag(before) != part.tag:
+            raise FileChangedError(changed_sentence(part.item))
         last = made[-1] if made else []
         fits = last and last[0].source == part.source and size + more <= BATCH_BYTES
         if fits and len(last) < BATCH_FILES:
@@ -240,27 +255,24 @@ def _remote_records(
 
 def _local_records(source: FileSource, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
     path = Path(part.item)
-    found = (part.size, int(part.tag))
     meter.named_by = f"source {source.name!r}"
     try:
-        same = stamp(path) == found
+        same = _tag(stamp(path)) == part.tag
         if same:
             yield from _records(source, part, limit, meter)
-            same = stamp(path) == found
+            same = _tag(stamp(path)) == part.tag
     except OSError as error:
-        raise HallmarkError(_gone(path, error)) from error
+        raise _gone(path, error) from error
     if not same:
-        raise HallmarkError(_changed(part.item))
+        raise FileChangedError(changed_sentence(part.item))
 
 
-def _gone(path: Path, error: OSError) -> str:
+def _gone(path: Path, error: OSError) -> HallmarkError:
     if isinstance(error, FileNotFoundError):
-        return f"{path} vanished while it was read; put it back, or correct the path, and run again"
-    return f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
-
-
-def _changed(path: str) -> str:
-    return f"{path} changed while it was read; run again when nothing writes to it"
+        return FileChangedError(missing_sentence(path))
+    return HallmarkError(
+        f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
+    )
 
 
 def _records(source: Source, part: Input, limit: int, meter: Meter) -> Iterator[Record]:

@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import from_url
 
-from tasks.contract import HallmarkError, UsageError
+from tasks.contract import FileChangedError, HallmarkError, UsageError
 
 _URI = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
 
@@ -113,15 +113,15 @@ def fetched(uri: str, tag: str, folder: Path | None) -> Iterator[Path]:
             with path.open("wb") as file:
                 got = obstore.get(from_url(match["root"]), match["key"])
                 if _tag(got.meta) != tag:
-                    raise HallmarkError(_changed(uri))
+                    raise FileChangedError(_changed(uri))
                 for chunk in got.stream():
                     file.write(chunk)
         except FileNotFoundError as error:
-            raise HallmarkError(
+            raise FileChangedError(
                 f"{uri} vanished before it was read; put it back and run again"
             ) from error
         except PreconditionError as error:
-            raise HallmarkError(_changed(uri)) from error
+            raise FileChangedError(_changed(uri)) from error
         except BaseError as error:
             raise HallmarkError(
                 f"{uri} cannot be read ({_first(error)}); check permissions, credentials and the "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tasks.contract import HallmarkError, open_external
+from tasks.contract import FileChangedError, open_external
 from tasks.corpus.reading.members import CODECS, Damage, Members
 
 BOM = b"\xef\xbb\xbf"
@@ -55,7 +55,7 @@ def blocks(path: Path, meter: Meter, marks: bool = False) -> Iterator[bytes | Da
 
     With ``marks`` an empty block stands before each member of a compressed file.
 
-    Raises HallmarkError if other bytes were accounted for than the file had when it was opened.
+    Raises FileChangedError if other bytes were accounted for than the file had when it was opened.
     """
     with meter.open(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -78,9 +78,9 @@ def blocks(path: Path, meter: Meter, marks: bool = False) -> Iterator[bytes | Da
 
 
 def unchanged(path: Path, size: int, found: int) -> None:
-    """Raise HallmarkError if a file had another size than was found in it."""
+    """Raise FileChangedError if a file had another size than was found in it."""
     if found != size:
-        raise HallmarkError(
+        raise FileChangedError(
             f"{path} changed while it was read ({size} bytes when it was opened, "
             f"{found} bytes read); run again when nothing writes to it"
         )

@@ -15,12 +15,11 @@ Imports the contract and ``model``'s first line, which says how threads wait; kn
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Annotated
 
 from pydantic import Field
 
-from tasks.contract import library_versions
+from tasks.contract import ExternalFiles, library_versions
 from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
@@ -69,9 +68,26 @@ _LANGUAGES = {
 }
 
 
-@cache
+#: The scorers that were opened, each with the files that it was loaded from.
+_opened: dict[AnyScorer, tuple[Scorer, ExternalFiles]] = {}
+
+
 def open_scorer(config: AnyScorer) -> Scorer:
-    """The scorer, loaded once in a process."""
+    """The scorer, loaded once in a process for as long as its files stay what they are.
+
+    Raises:
+        FileChangedError: A file changed while it was loaded.
+    """
+    if config not in _opened or _opened[config][1].find_change():
+        files = ExternalFiles()
+        with files.record():
+            scorer = _load_scorer(config)
+        files.check()
+        _opened[config] = scorer, files
+    return _opened[config][0]
+
+
+def _load_scorer(config: AnyScorer) -> Scorer:
     if isinstance(config, WordListConfig):
         return Words(config)
     if isinstance(config, ClassifierConfig):

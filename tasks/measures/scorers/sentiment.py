@@ -36,6 +36,7 @@ from tasks.measures.items import check_file, read_lines
 from tasks.measures.quiet import quiet_transformers
 from tasks.measures.scorers.base import Scorer
 from tasks.measures.scorers.network import Network
+from tasks.measures.weights import copy_weights
 
 Head = Literal["sentiment", "regard"]
 
@@ -168,7 +169,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
     if lacking := sorted(map(str, info["missing_keys"])):
         raise UsageError(f"{folder} is no whole sequence classifier: it lacks {len(lacking)} "
                          f"weights, among them {lacking[0]}")  # fmt: skip
-    return network, tokenizer
+    return copy_weights(network), tokenizer
 
 
 def words_name(config: WordListConfig) -> str:

@@ -1,0 +1,274 @@
+"""Files outside the store that change while a stage reads them: nothing of it is kept."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tasks.contract import (
+    Artifact,
+    FileChangedError,
+    HallmarkError,
+    Session,
+    StageConfig,
+    Store,
+    Tables,
+    Work,
+    external,
+    file_digest,
+    open_session,
+    stage,
+)
+from tasks.contract.external_files import ExternalFiles
+
+LINES = pa.schema([("line", pa.string())])
+
+
+class ReadConfig(StageConfig):
+    path: Path
+    items: int = 3
+
+
+def read_line(number: int, path: Path, out: Tables) -> None:
+    out.table("lines").write({"line": [path.read_text()]})
+
+
+@stage(
+    tables={"lines": LINES},
+    external=lambda config, secret_id: {"words": file_digest(config.path)},
+)
+def read_file(config: ReadConfig, work: Work) -> None:
+    work.map(read_line, range(config.items), config.path)
+
+
+@stage(tables={"lines": LINES}, reads={"model": ("*.txt",)})
+def read_folder(model: Artifact, config: ReadConfig, work: Work) -> None:
+    work.map(read_line, range(config.items), Path(model.folder) / "a.txt")
+
+
+@stage(tables={"lines": LINES})
+def read_whole_folder(model: Artifact, config: ReadConfig, work: Work) -> None:
+    work.map(read_line, range(config.items), Path(model.folder) / "a.txt")
+
+
+def rewrite(path):
+    """In place, with the old time of content."""
+    before = path.stat()
+    path.write_text("new")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace(path):
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    other.write_text("new")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.replace(path)
+
+
+def swap_folder(path):
+    shutil.copytree(path.parent, path.parent.with_name("copy"))
+    rewrite(path.parent.with_name("copy") / path.name)
+    path.parent.rename(path.parent.with_name("away"))
+    path.parent.with_name("copy").rename(path.parent)
+
+
+def swap_folder_back(path):
+    path.parent.rename(path.parent.with_name("copy"))
+    path.parent.with_name("away").rename(path.parent)
+
+
+WAYS = {"rewritten": rewrite, "replaced": replace, "another folder": swap_folder}
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "models" / "model").mkdir(parents=True)
+    path = tmp_path / "models" / "model" / "a.txt"
+    path.write_text("old")
+    os.utime(path, ns=(0, 10**18))
+    return path
+
+
+def when(session, kind, done, act):
+    """Call ``act`` once, at the first event of a kind with so many items done."""
+    acted = []
+
+    def listen(event):
+        if event.kind == kind and event.done == done and not acted:
+            acted.append(event)
+            act()
+
+    session.listener = listen
+    return acted
+
+
+def run(name, text):
+    if name == "read_file":
+        return read_file(ReadConfig(path=text))
+    config = ReadConfig(path=Path("a.txt"))
+    folder = external(text.parent, "checkpoint")
+    return {"read_folder": read_folder, "read_whole_folder": read_whole_folder}[name](
+        folder, config
+    )
+
+
+def lines(artifact):
+    return artifact["lines"].read()["line"].to_pylist()
+
+
+@pytest.mark.parametrize("name", ["read_file", "read_folder", "read_whole_folder"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("event", [("start", 0), ("progress", 0), ("progress", 2)])
+def test_what_was_read_of_a_changed_file_is_not_stored(session, text, name, way, event):
+    acted = when(session, *event, lambda: WAYS[way](text))
+    with pytest.raises(FileChangedError, match=rf"^stage {name}: .*nothing was stored") as raised:
+        run(name, text)
+    assert acted and str(text.parent) in str(raised.value) and "\n" not in str(raised.value)
+    assert "remove" not in str(raised.value)
+    assert session.store.artifacts(name) == []
+    assert lines(run(name, text)) == ["new"] * 3
+
+
+@pytest.mark.parametrize("name", ["read_file", "read_folder"])
+def test_a_folder_that_is_swapped_and_swapped_back_is_noticed(session, text, name):
+    """At the end all files have the digests of the beginning, and others were read between."""
+
+    def act(event):
+        if event.kind == "progress" and event.done == 0:
+            swap_folder(text)
+        if event.kind == "progress" and event.done == 2:
+            swap_folder_back(text)
+
+    session.listener = act
+    with pytest.raises(FileChangedError, match="changed while it was read"):
+        run(name, text)
+    session.listener = lambda event: None
+    assert text.read_text() == "old" and session.store.artifacts(name) == []
+    assert lines(run(name, text)) == ["old"] * 3
+
+
+def test_a_folder_above_that_is_swapped_and_swapped_back_is_noticed(session, text):
+    models, away = text.parents[1], text.parents[1].with_name("away")
+
+    def act(event):
+        if event.kind == "progress" and event.done == 0:
+            shutil.copytree(models, models.with_name("copy"))
+            models.rename(away)
+            models.with_name("copy").rename(models)
+        if event.kind == "progress" and event.done == 2:
+            models.rename(models.with_name("copy"))
+            away.rename(models)
+
+    session.listener = act
+    with pytest.raises(FileChangedError, match="changed while it was read"):
+        run("read_file", text)
+
+
+def test_a_link_that_names_another_folder_for_a_while_is_noticed(session, text):
+    link, other = text.parents[1] / "latest", text.parents[1] / "other"
+    shutil.copytree(text.parent, other)
+    link.symlink_to(text.parent)
+
+    def point(target):
+        link.with_name("next").symlink_to(target)
+        link.with_name("next").replace(link)
+
+    def act(event):
+        if event.kind == "progress" and event.done in (0, 2):
+            point(other if event.done == 0 else text.parent)
+
+    session.listener = act
+    with pytest.raises(FileChangedError, match=r"latest.* changed while it was read"):
+        read_file(ReadConfig(path=link / "a.txt"))
+
+
+def test_what_a_killed_attempt_read_of_another_file_is_not_taken_up(session, text):
+    """Parts that are done survive a kill, and the file may be put back before the next attempt."""
+
+    class Killed(BaseException):
+        pass
+
+    def act(event):
+        if event.kind == "progress" and event.done == 0:
+            swap_folder(text)
+        if event.kind == "progress" and event.done == 2:
+            raise Killed
+
+    session.listener = act
+    with pytest.raises(Killed):
+        run("read_file", text)
+    assert [*session.store.work.rglob("done.json")]
+    swap_folder_back(text)
+    session.listener = lambda event: None
+    assert lines(run("read_file", text)) == ["old"] * 3
+
+
+def test_what_a_killed_attempt_read_of_the_same_file_is_taken_up(session, text):
+    class Killed(BaseException):
+        pass
+
+    def kill():
+        raise Killed
+
+    when(session, "progress", 2, kill)
+    with pytest.raises(Killed):
+        run("read_file", text)
+    done = [*session.store.work.rglob("done.json")]
+    assert len(done) == 2
+    kept = {path: path.stat().st_ino for path in done}
+    seen = []
+    session.listener = lambda event: seen.append(event.done) if event.kind == "progress" else None
+    (area,) = (path.parent for path in session.store.work.rglob("external.json"))
+    assert json.loads((area / "external.json").read_bytes())
+    assert lines(run("read_file", text)) == ["old"] * 3
+    assert seen[0] == 2 and len(kept) == 2 and not area.exists()
+
+
+def test_files_that_do_not_count_may_change(session, text):
+    """Of a folder only what a stage declares that it reads; the store may lie inside of it."""
+    (text.parent / "weights.bin").write_bytes(b"1")
+    when(session, "progress", 0, lambda: (text.parent / "weights.bin").write_bytes(b"2"))
+    assert lines(run("read_folder", text)) == ["old"] * 3
+    with open_session(Session(Store(text.parent / "runs"))):
+        for _ in range(2):
+            assert lines(run("read_whole_folder", text)) == ["old"] * 3
+
+
+def test_a_file_that_is_added_counts(session, text):
+    """A reader may take it: a tokenizer's settings, or weights in one file beside shards."""
+    when(session, "progress", 0, lambda: (text.parent / "b.txt").write_text("more"))
+    with pytest.raises(FileChangedError, match=r"b\.txt changed while it was read"):
+        run("read_folder", text)
+
+
+def test_an_error_that_a_changed_file_explains_says_so(session, text):
+    when(session, "progress", 0, text.unlink)
+    with pytest.raises(HallmarkError, match=r"a\.txt vanished while it was read; put it back"):
+        run("read_file", text)
+
+
+def test_a_folder_that_changed_before_a_stage_begins_is_refused(session, text):
+    folder = external(text.parent, "checkpoint")
+    rewrite(text)
+    with pytest.raises(HallmarkError, match=r"^stage read_folder: .*a\.txt does not have the SHA"):
+        read_folder(folder, ReadConfig(path=Path("a.txt")))
+    text.write_text("longer")
+    with pytest.raises(HallmarkError, match="has 6 bytes instead of 3: it changed") as raised:
+        folder.path("a.txt")
+    assert "remove" not in str(raised.value) and str(text.parent) in str(raised.value)
+
+
+def test_the_state_of_files_is_written_and_read(text):
+    files = ExternalFiles()
+    with files.record():
+        file_digest(text)
+    again = ExternalFiles.from_json(json.loads(json.dumps(files.to_json())))
+    assert again.files == files.files and again.find_change() is None
+    rewrite(text)
+    assert "a.txt changed" in again.find_change() and "a.txt changed" in files.find_change()
+    with pytest.raises(FileChangedError):
+        again.check()
