@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from model.architecture import Transformer
 from model.config import ModelConfig
 from model.interchange.checkpoint import TOKENIZER, WEIGHTS, CheckpointError, check_tokenizer
 from model.interchange.entries import Family
-from model.interchange.families import FAMILIES, MARIAN_BIAS, TYPE_EMBEDDINGS
+from model.interchange.families import FAMILIES, MARIAN_BIAS, TIED, TYPE_EMBEDDINGS
 from model.interchange.files import atomic_folder, save_tensors
 from model.interchange.labellers import LABELLERS
 from model.interchange.unset import unset
+from model.interchange.weights import list_weight_files
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -96,10 +98,12 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     Raises CheckpointError.
     """
     folder = Path(folder)
-    family, config = _read_config(folder)
-    weights = _read_weights(folder)
+    family, config, values = _read_config(folder)
+    weights = _read_weights(folder, values)
     try:
-        ours = _translated(folder, family, config, weights)
+        theirs = _prepared(weights, family, config)
+        config = _settle_ties(folder, family, config, theirs)
+        ours = _translated(folder, family, config, theirs)
     except (RuntimeError, TypeError, IndexError) as error:
         raise CheckpointError(
             f"{folder}: a tensor does not have the shape that its config.json says: "
@@ -115,11 +119,10 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
 
 
 def _translated(
-    folder: Path, family: Family, config: ModelConfig, weights: dict[str, Tensor]
+    folder: Path, family: Family, config: ModelConfig, theirs: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """Our tensors of theirs, each of the shape that the config asks for."""
     expected = unset(config).state_dict()
-    theirs = _prepared(weights, family, config)
     ours: dict[str, Tensor] = {}
     for entry in family.entries(config):
         found = [theirs[part] for part in entry.theirs if part in theirs]
@@ -141,7 +144,12 @@ def _translated(
 def _prepared(theirs: dict[str, Tensor], family: Family, config: ModelConfig) -> dict[str, Tensor]:
     """Their tensors in fp32 under full names, with what ours has no place for folded in."""
     bare = not any(name.startswith(family.base) for name in theirs)
-    theirs = {(family.base if bare else "") + name: t.float() for name, t in theirs.items()}
+    whole = {part for entry in family.entries(config) for part in entry.theirs}
+    whole.update(*TIED[family.model_class].values())
+    theirs = {
+        (family.base if bare and name not in whole else "") + name: tensor.float()
+        for name, tensor in theirs.items()
+    }
     if family.base == "bert." and TYPE_EMBEDDINGS in theirs and not config.token_types:
         positions = "bert.embeddings.position_embeddings.weight"
         types = theirs[TYPE_EMBEDDINGS]
@@ -176,7 +184,7 @@ def _sizes(config: ModelConfig, parts: int) -> list[int]:
     return [config.hidden, config.hidden]  # gate, up
 
 
-def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
+def _read_config(folder: Path) -> tuple[Family, ModelConfig, dict[str, Any]]:
     path = folder / "config.json"
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -189,7 +197,7 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
     if values.get("architectures") in [[name] for name in of_labels]:
         raise CheckpointError(f"{path} describes a model that gives labels, no language model.")
     try:
-        return FAMILIES[kind], FAMILIES[kind].read(values)
+        return FAMILIES[kind], FAMILIES[kind].read(values), values
     except KeyError as error:
         raise CheckpointError(f"{path} has no key {error}.") from error
     except ValueError as error:
@@ -198,23 +206,49 @@ def _read_config(folder: Path) -> tuple[Family, ModelConfig]:
         raise CheckpointError(f"{path} has a value of the wrong type: {error}.") from error
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of one model.safetensors, or of the shards its index lists."""
-    index = folder / "model.safetensors.index.json"
+def _read_weights(folder: Path, values: dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors of a folder with this config.json."""
+    if values.get("quantization_config"):
+        raise CheckpointError(
+            f"{folder} has quantised weights (quantization_config in its config.json): save them "
+            f"as floats first."
+        )
+    weights: dict[str, Tensor] = {}
     try:
-        files = [WEIGHTS]
-        if index.is_file():
-            files = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            )
-        weights: dict[str, Tensor] = {}
-        for name in files:
-            if not isinstance(name, str) or Path(name).name != name:
-                raise CheckpointError(f"{index} points outside its folder, at {name!r}.")
-            weights.update(load_file(folder / name))
-        return weights
-    except CheckpointError:
-        raise
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError,
-            RecursionError) as error:  # fmt: skip
+        for path in list_weight_files(folder, values):
+            weights.update(load_file(path))
+    except (OSError, SafetensorError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"The weights in {folder} cannot be read: {error}.") from error
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            raise CheckpointError(
+                f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
+                f"quantised."
+            )
+    return weights
+
+
+def _settle_ties(
+    folder: Path, family: Family, config: ModelConfig, theirs: dict[str, Tensor]
+) -> ModelConfig:
+    """The config with its output layer tied or not, as transformers ties what it has loaded.
+
+    A folder may say that two tensors are one and hold both. Where they differ, transformers keeps
+    both; where only the second is there, it is taken for the first.
+    """
+    if not config.tie_embeddings:
+        return config
+    for first, others in TIED[family.model_class].items():
+        for other in (name for name in others if name in theirs):
+            if first not in theirs:
+                theirs[first] = theirs[other]
+            elif not torch.equal(theirs[first], theirs[other]):
+                if "tie_embeddings" in family.needs:
+                    raise CheckpointError(
+                        f"{folder}: {other} is another tensor than {first}, to which its config "
+                        f"ties it, which is not supported."
+                    )
+                config = replace(config, tie_embeddings=False)
+    return config

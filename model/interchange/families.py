@@ -337,3 +337,20 @@ FAMILIES = {
     "marian": Family("MarianMTModel", "model.", MARIAN_NEEDS, _marian_entries, _marian_written,
                      _marian_read, halves=True),
 }  # fmt: skip
+
+#: By the class of a model, the tensors that its config ties to another, where it ties any.
+TIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "GPT2LMHeadModel": {"transformer.wte.weight": ("lm_head.weight",)},
+    "LlamaForCausalLM": {"model.embed_tokens.weight": ("lm_head.weight",)},
+    "BertForMaskedLM": {
+        "bert.embeddings.word_embeddings.weight": ("cls.predictions.decoder.weight",),
+        "cls.predictions.bias": ("cls.predictions.decoder.bias",),
+    },
+    "MarianMTModel": {
+        "model.shared.weight": (
+            "model.encoder.embed_tokens.weight",
+            "model.decoder.embed_tokens.weight",
+            "lm_head.weight",
+        )
+    },
+}

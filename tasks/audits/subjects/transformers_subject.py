@@ -8,7 +8,6 @@ needs no padding at all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import groupby, product
 from pathlib import Path
@@ -23,6 +22,8 @@ from model.decoding.beam import beam_search
 from model.decoding.choice import Choice, draw_keys
 from model.decoding.score import Moments, as_moments, log_probs_of, moments_of
 from model.decoding.windows import window_start
+from model.interchange.checkpoint import WEIGHTS, CheckpointError
+from model.interchange.weights import INDEX, list_weight_files
 from model.rows import check_numbers, padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
 from tasks.audits.subjects.reader import Ids
@@ -57,7 +58,7 @@ def open_transformers(
     sentence."""
     kind = kind_of(folder, config)
     if seed is None:
-        _check_weights(folder)
+        _check_weights(folder, config)
     tokenizer = load_tokenizer(folder)
     model, info = _load(folder, kind) if seed is None else (_blank(folder, kind, seed), _WHOLE)
     for key, found, expected in sorted(info["mismatched_keys"]):
@@ -112,17 +113,10 @@ def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
     return copy_weights(model), info
 
 
-def _check_weights(folder: Path) -> None:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UsageError(f"{index} is not an index of weights: {said(error)}") from error
-        for shard in shards:
-            if not (folder / str(shard)).is_file():
-                raise UsageError(f"{folder} has no {shard}, which its index of weights names")
-    elif not (folder / "model.safetensors").is_file():
+def _check_weights(folder: Path, config: dict[str, Any]) -> None:
+    """UsageError where the weights cannot be read, or are others than ``generate`` would read."""
+    whole = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    if not whole and config.get("transformers_weights") is None:
         pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
         if pickles:
             raise UsageError(
@@ -130,6 +124,10 @@ def _check_weights(folder: Path) -> None:
                 f"it is read; convert them to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
+    try:
+        list_weight_files(folder, config)
+    except CheckpointError as error:
+        raise UsageError(str(error).rstrip(".")) from error
 
 
 class _Transformers(TransformersReader, Subject):

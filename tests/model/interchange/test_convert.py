@@ -317,6 +317,7 @@ def test_a_config_too_deep_to_be_read_is_refused(tmp_path):
 )
 def test_a_damaged_index_is_refused(tmp_path, index):
     _, folder = exported(FAMILIES["gpt2"], tmp_path)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(index)
     with pytest.raises(CheckpointError, match=r"cannot be read|points outside"):
         import_transformers(folder)
