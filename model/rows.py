@@ -48,11 +48,18 @@ def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]
     return ids.astype(np.int64)
 
 
-def check_numbers(log_probs: Tensor) -> Tensor:
-    """The same; ValueError where the model has given NaN."""
-    if log_probs.isnan().any():
-        raise ValueError(
+class NotNumbersError(ValueError):
+    """What a model computed are no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(
             "The model's scores are not numbers (NaN): its weights are damaged, or it diverged "
             "while it was trained."
         )
+
+
+def check_numbers(log_probs: Tensor) -> Tensor:
+    """The same; NotNumbersError where the model has given NaN."""
+    if log_probs.isnan().any():
+        raise NotNumbersError
     return log_probs

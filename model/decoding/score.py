@@ -291,10 +291,20 @@ def _batches(
         yield batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
 
 
+def chosen_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
+    """log p (...) of targets (...) under logits (..., V), without a second table of that size.
+
+    NaN where the logits are no distribution: any is NaN or +inf, or all are -inf. A target whose
+    own logit is -inf, as of a token that a model never gives, has log p -inf.
+    """
+    total = logits.logsumexp(-1)
+    chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return chosen - total + (total - total)  # inf - inf is NaN
+
+
 def log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """log p of the targets, without a second table of the vocabulary's size."""
-    chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return (chosen - logits.logsumexp(1)).unsqueeze(0)
+    """log p of the targets, (1, n), of logits (n, V); see ``chosen_log_probs``."""
+    return chosen_log_probs(logits, targets).unsqueeze(0)
 
 
 def moments_of(logits: Tensor, targets: Tensor, forbid: Sequence[int] = ()) -> Tensor:
@@ -302,6 +312,7 @@ def moments_of(logits: Tensor, targets: Tensor, forbid: Sequence[int] = ()) -> T
     log_p = logits.log_softmax(1)  # (n, V)
     p = log_p.exp()
     chosen = log_p.gather(1, targets.unsqueeze(1))  # (n, 1)
+    log_p.masked_fill_(log_p.isneginf(), 0.0)  # weighs nothing, and 0 * inf is NaN
     mean = (p * log_p).sum(1, keepdim=True)
     variance = (p * (log_p - mean).square()).sum(1)
     own = logits.gather(1, targets.unsqueeze(1))

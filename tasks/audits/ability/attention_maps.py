@@ -23,6 +23,7 @@ from tasks.audits.subjects.subject import (
     AUDIT_LIBRARIES,
     Float32,
     Subject,
+    check_finite,
     open_subject,
 )
 from tasks.contract import Artifact, Device, HallmarkError, StageConfig, Work, column, stage, table
@@ -198,6 +199,7 @@ def write_text(
     except HallmarkError as error:
         note = str(error)
     else:
+        check_finite(weights for layers in found.values() for weights in layers)
         left_out, query = reading.left_out, reading.query(chosen.span)
         if query is None:
             query = reading.query((0, len(chosen.text)))

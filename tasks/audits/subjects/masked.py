@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.decoding.score import chosen_log_probs
 from model.rows import check_numbers
 from tasks.audits.subjects.subject import Float32, Subject, Written, computes
 
@@ -73,7 +74,7 @@ class Masked(Subject):
         for batch in like_lengths([len(line) for line in lines], self.vocab_size):
             logits = self.logits_at([lines[i] for i in batch], [cells[i][2] for i in batch])
             target = torch.tensor([cells[i][3] for i in batch], device=logits.device)
-            chosen = logits.gather(1, target[:, None]).squeeze(1) - logits.logsumexp(-1)
+            chosen = check_numbers(chosen_log_probs(logits, target))
             for i, value in zip(batch, chosen.tolist(), strict=True):
                 scores[cells[i][0]][cells[i][1]] = value
         return scores

@@ -19,6 +19,7 @@ from model.decoding.generate import Continuation, generate
 from model.decoding.inside import attention_weights, embeddings
 from model.decoding.score import (
     Moments,
+    chosen_log_probs,
     target_log_probs,
     target_moments,
     token_log_probs,
@@ -36,6 +37,8 @@ from tasks.audits.subjects.subject import (
     Written,
     beamed,
     check_layer,
+    check_moments,
+    check_scores,
     computes,
     joined,
     rows_of,
@@ -86,7 +89,10 @@ class OwnDecoder(_Own):
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:
-        return token_log_probs(self.model, sequences, given=given)
+        found = token_log_probs(self.model, sequences, given=given)
+        counts = given or [1] * len(found)  # of what is given a prefix LM says nothing
+        check_scores(p[max(0, count - 1) :] for p, count in zip(found, counts, strict=True))
+        return found
 
     @computes
     def moments(
@@ -94,7 +100,9 @@ class OwnDecoder(_Own):
     ) -> list[Moments]:
         whole, given = joined(contexts, targets)
         found = token_moments(self.model, whole, given=given)
-        return [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+        made = [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+        check_moments(made)
+        return made
 
     def given(self, contexts: Sequence[Sequence[int]]) -> Batch:
         """What the model reads before it writes, for contexts of one length."""
@@ -133,8 +141,7 @@ class OwnDecoder(_Own):
         positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
         hidden = read(self.model, Batch(tokens[:, :-1], positions=positions), cache)
         logits = self.model.logits(hidden).float()  # (B, T - 1, V)
-        chosen = logits.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-        return chosen - logits.logsumexp(-1)
+        return chosen_log_probs(logits, tokens[:, 1:])
 
     @computes
     def write(
@@ -226,6 +233,7 @@ class OwnEncoderDecoder(OwnDecoder):
         scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
         for (index, begin), values in zip(rows, found, strict=True):
             scores[index][begin - 1 : begin - 1 + step] = values[1:]
+        check_scores(scores)
         return scores
 
     @computes
@@ -236,7 +244,10 @@ class OwnEncoderDecoder(OwnDecoder):
         sources = [self._source(context) for context in contexts]
         written = [[END_OF_TEXT, self.gap, *target] for target in targets]
         forbid = (PAD, self.gap)
-        return [m.behind(1) for m in target_moments(self.model, sources, written, forbid=forbid)]
+        found = target_moments(self.model, sources, written, forbid=forbid)
+        made = [m.behind(1) for m in found]
+        check_moments(made)
+        return made
 
     def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {

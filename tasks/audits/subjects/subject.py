@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -38,16 +38,43 @@ AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 
 def computes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method that asks the model: it answers in the subject's precision."""
+    """A method that asks the model: it answers in the subject's precision. HallmarkError where the
+    model gives no numbers."""
 
     @functools.wraps(method)
     def asked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         from model.decoding.mode import computing
+        from model.rows import NotNumbersError
 
-        with computing(self.model, self.precision):
-            return method(self, *args, **kwargs)
+        try:
+            with computing(self.model, self.precision):
+                return method(self, *args, **kwargs)
+        except NotNumbersError as error:
+            raise HallmarkError(str(error).rstrip(".")) from error
 
     return asked
+
+
+def check_scores(scores: Iterable[Float32]) -> None:
+    """HallmarkError where a log-probability is NaN or above any; -inf is that of a token that the
+    model never gives."""
+    from model.rows import NotNumbersError
+
+    if any(np.isnan(values).any() or np.isposinf(values).any() for values in scores):
+        raise HallmarkError(str(NotNumbersError()).rstrip("."))
+
+
+def check_moments(found: Iterable[Moments]) -> None:
+    """As ``check_scores``."""
+    check_scores(values for m in found for values in (m.log_probs, m.mean, m.std))
+
+
+def check_finite(arrays: Iterable[Float32]) -> None:
+    """HallmarkError where a state or a weight of attention is no finite number."""
+    from model.rows import NotNumbersError
+
+    if not all(np.isfinite(values).all() for values in arrays):
+        raise HallmarkError(str(NotNumbersError()).rstrip("."))
 
 
 @dataclass(frozen=True)
@@ -108,6 +135,7 @@ class Subject(Reader, ABC):
             states = self.states([sequences[i] for i in rows], layer)
             for i, state in zip(rows, states, strict=True):
                 found[i] = state[list(places[i])].mean(0)
+            check_finite(found[i] for i in rows)
         return np.stack(found)
 
     def log_likelihoods(
@@ -134,6 +162,7 @@ class Subject(Reader, ABC):
         if contexts is not None:
             given = [min(s + 1, len(ids)) for s, ids in zip(starts, opened, strict=True)]
         scored = [p[s:] for p, s in zip(self.log_probs(opened, given), starts, strict=True)]
+        check_scores(scored)
         totals = np.array([p.sum(dtype=np.float64) for p in scored], dtype=np.float64)
         return totals, np.array([len(p) for p in scored], dtype=np.int64)
 
@@ -153,6 +182,7 @@ class Subject(Reader, ABC):
         scored = self.log_probs(*joined([contexts[i] for i in rest], [targets[i] for i in rest]))
         for place, values in zip(rest, scored, strict=True):
             found[place] = values[max(0, len(contexts[place]) - 1) :]
+        check_scores(found)
         return found
 
     def read_together(

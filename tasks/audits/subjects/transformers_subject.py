@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from model.decoding.beam import beam_search
 from model.decoding.choice import Choice, draw_keys
-from model.decoding.score import Moments, as_moments, log_probs_of, moments_of
+from model.decoding.score import (
+    Moments,
+    as_moments,
+    chosen_log_probs,
+    log_probs_of,
+    moments_of,
+)
 from model.decoding.windows import window_start
 from model.interchange.checkpoint import WEIGHTS, CheckpointError
 from model.interchange.weights import INDEX, list_weight_files
@@ -33,6 +38,8 @@ from tasks.audits.subjects.subject import (
     Written,
     beamed,
     check_layer,
+    check_moments,
+    check_scores,
     computes,
     joined,
     rows_of,
@@ -178,14 +185,18 @@ class TransformersCausal(_Transformers):
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:
-        return [cells[0] for cells in self._scan(sequences, log_probs_of, 1)]
+        found = [cells[0] for cells in self._scan(sequences, log_probs_of, 1)]
+        check_scores(found)
+        return found
 
     @computes
     def moments(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[Moments]:
         found = as_moments(self._scan(joined(contexts, targets)[0], moments_of, 4))
-        return [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+        made = [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
+        check_moments(made)
+        return made
 
     @torch.inference_mode()
     def _scan(
@@ -239,8 +250,7 @@ class TransformersCausal(_Transformers):
                 past_key_values=start.past_key_values,
             ).logits.float()
             logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
-        chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
-        values: Float32 = chosen.cpu().numpy()
+        values: Float32 = chosen_log_probs(logits, tokens).cpu().numpy()
         return values
 
     @computes
@@ -325,9 +335,11 @@ class TransformersCausal(_Transformers):
         counts = np.zeros(len(keys), np.int64)
         alive = np.ones(len(keys), dtype=bool)
         for position in range(max_new_tokens):
+            log_p = logits.log_softmax(-1)  # (B, V)
+            check_numbers(log_p[torch.from_numpy(alive).to(log_p.device)])
             chosen = choice.choose(logits, keys, position)  # (B,)
             tokens[:, position] = chosen.cpu().numpy()
-            log_probs[:, position] = -cross_entropy(logits, chosen, reduction="none").cpu().numpy()
+            log_probs[:, position] = log_p.gather(1, chosen[:, None]).squeeze(1).cpu().numpy()
             alive &= ~np.isin(tokens[:, position], [*self.ends])
             counts += alive
             if not alive.any() or position == max_new_tokens - 1:
