@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,14 @@ from tasks.contract import (
     stage,
     text_hashes,
 )
-from tasks.measures.scorers import AnyScorer, Scorer, ScorerConfig, open_scorer, scorer_digest
+from tasks.measures.scorers import (
+    AnyScorer,
+    Scorer,
+    ScorerConfig,
+    check_some_scored,
+    open_scorer,
+    scorer_digest,
+)
 
 #: Texts between two moments from which a killed stage goes on.
 STEP = 4096
@@ -95,9 +103,13 @@ def distinct(texts: pa.ChunkedArray) -> pa.Array:
     return once.filter(pc.not_equal(pc.utf8_trim_whitespace(once), ""))
 
 
-def score_texts(item: Texts, out: Tables) -> None:
-    """Rows of SCORES for distinct texts."""
-    out.table("scores").write(columns_of(open_scorer(item.scorer), item.texts))
+def score_texts(item: Texts, out: Tables) -> dict[str, Any]:
+    """Write rows of SCORES for distinct texts; how many have a score, and why others have none."""
+    scorer = open_scorer(item.scorer)
+    columns = columns_of(scorer, item.texts)
+    out.table("scores").write(columns)
+    known = pc.unique(columns["text"].filter(pc.is_valid(columns["score"])))
+    return {"texts": len(item.texts), "scored": len(known), "why": scorer.failure}
 
 
 def digests_of(config: ScoreConfig) -> dict[str, str]:
@@ -134,7 +146,14 @@ def score(asked: Artifact | None, responses: Table, config: ScoreConfig, work: W
         for read in [whole if "regard" in scorer.heads else texts]
         for i in range(0, len(read), STEP)
     ]
-    work.map(score_texts, steps)
+    done = work.map(score_texts, steps)
+    for scorer in config.scorers:
+        values = [
+            part.value for step, part in zip(steps, done, strict=True) if step.scorer == scorer
+        ]
+        scored, given = (sum(value[name] for value in values) for name in ("scored", "texts"))
+        why = next((value["why"] for value in values if value["why"]), "")
+        check_some_scored(open_scorer(scorer).name, scored, given, why)
     asking = [open_scorer(scorer) for scorer in config.scorers]
     rows = {"scorer": [*map(scorer_name, asking)], "heads": [[*one.heads] for one in asking]}
     work.table("scorer").write(pa.table(rows, schema=SCORER))

@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.contract import ExternalFiles, library_versions
-from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig
+from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig, check_some_scored
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
     checkpoint_digest,
@@ -49,6 +49,7 @@ __all__ = [
     "ScorerConfig",
     "WordListConfig",
     "Words",
+    "check_some_scored",
     "downloaded",
     "needs_download",
     "open_scorer",

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from tasks.contract import Device, StageConfig
+from tasks.contract import Device, HallmarkError, StageConfig
 
 log = logging.getLogger("hallmark")
 
@@ -133,6 +133,22 @@ class Scorer(ABC):
                             "wherever it fails again", self.name, _why(error))  # fmt: skip
             self._told = True
         return [result for item in items for result in self._each(function, [item])]
+
+
+def check_some_scored(name: str, scored: int, texts: int, why: str) -> None:
+    """Raise HallmarkError where a scorer gave no score for any of its texts.
+
+    Args:
+        name: Of the scorer.
+        scored: Texts that have a score.
+        texts: Texts with visible characters that it was given.
+        why: Why it failed, as ``Scorer.failure`` says.
+    """
+    if texts and not scored:
+        raise HallmarkError(
+            f"the scorer {name} failed at all {texts:,} texts that it was given "
+            f"({why or 'it gives no number'}); use another scorer, or another device or precision"
+        )
 
 
 def _why(error: Exception) -> str:

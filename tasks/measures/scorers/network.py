@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.contract import torch_device
+from tasks.contract import HallmarkError, torch_device
 from tasks.measures.scorers.base import Scorer
 
 
@@ -26,6 +26,12 @@ class Network(Scorer):
         # is padding. A GPU needs many to be busy.
         self.batch_tokens = budget or (16_384 if device != "cpu" else 1024)
         self._model, self._tokenizer = model.eval().to(device, dtype), tokenizer
+        for name, weights in self._model.named_parameters():
+            if not weights.isfinite().all():
+                raise HallmarkError(
+                    f"the scorer {self.name} has weights that are not numbers (NaN or infinite), "
+                    f"among them {name}: it is damaged; use another scorer"
+                )
         positions = getattr(model.config, "max_position_embeddings", 512)
         # RoBERTa-like models keep two positions for themselves.
         positions -= 2 if "roberta" in model.config.model_type else 0
@@ -35,7 +41,7 @@ class Network(Scorer):
         windows, number, owner = self._windows(texts)
         found = np.full((len(windows), len(self.columns)), np.nan, np.float32)
         lengths = np.array([len(window) for window in windows], np.int64)
-        for batch in batches(lengths, self.batch_tokens):
+        for batch in batches(lengths, self.batch_tokens, alike=self._padding is None):
             scores = self._each(self._forward, [windows[i] for i in batch])
             for place, row in zip(batch, scores, strict=True):
                 if row is not None:
@@ -43,6 +49,13 @@ class Network(Scorer):
         if not self.failure and np.isnan(found[:, self._places]).any():
             self.failure = "the network gives no number"
         return self._of_windows(found[number], owner, len(texts))
+
+    @property
+    def _padding(self) -> int | None:
+        """The token that fills up shorter windows, as the network knows it, or the tokenizer; None:
+        there is none, and windows of one length go together."""
+        known = getattr(self._model.config, "pad_token_id", None)
+        return self._tokenizer.pad_token_id if known is None else known
 
     @abstractmethod
     def _scores(self, logits: Any) -> Any:
@@ -87,7 +100,7 @@ class Network(Scorer):
 
         lengths = np.array([len(window) for window in windows])
         there = np.arange(lengths.max()) < lengths[:, None]  # (n, longest)
-        ids = np.full(there.shape, self._tokenizer.pad_token_id, np.int64)
+        ids = np.full(there.shape, self._padding or 0, np.int64)  # 0: nothing is padded
         ids[there] = np.concatenate(windows)
         inputs = {"input_ids": ids, "attention_mask": there.astype(np.int64)}
         device = self._model.device
@@ -97,14 +110,17 @@ class Network(Scorer):
         return np.where(np.isfinite(scores), scores, np.nan)
 
 
-def batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+def batches(lengths: np.ndarray, budget: int, *, alike: bool = False) -> Iterator[np.ndarray]:
     """Which windows go together: of like length, so that little is padded, and at most ``budget``
-    tokens, the padding counted, or one window. lengths: (n,), all above 0."""
+    tokens, the padding counted, or one window; ``alike``: of one length. lengths: (n,), all above
+    0."""
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):
         ahead = order[start : start + max(1, budget // lengths[order[start]])]
         cost = lengths[ahead] * np.arange(1, len(ahead) + 1)
+        if alike:
+            cost = cost[lengths[ahead] == lengths[ahead[0]]]
         count = max(1, int(np.searchsorted(cost, budget, side="right")))
         yield ahead[:count]
         start += count

@@ -25,3 +25,37 @@ def make_classifier(folder, labels=("negative", "neutral", "positive"), position
     )
     BertForSequenceClassification(config).save_pretrained(folder)
     return folder
+
+
+def make_causal_classifier(folder, pad=None):
+    """The same of a GPT-2, which reads a text's score off its last token; without a token that pads
+    texts unless one is named."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2ForSequenceClassification, PreTrainedTokenizerFast
+
+    folder.mkdir(parents=True)
+    names = ["<pad>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"]
+    tokenizer = Tokenizer(models.WordLevel({n: i for i, n in enumerate(names)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    if pad:
+        wrapped.pad_token = pad
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(5)
+    labels = ("negative", "positive")
+    config = GPT2Config(
+        vocab_size=len(names),
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=32,
+        initializer_range=0.5,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None if pad is None else wrapped.pad_token_id,
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+    )
+    GPT2ForSequenceClassification(config).save_pretrained(folder)
+    return folder

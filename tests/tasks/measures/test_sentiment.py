@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.contract import UsageError
+from tasks.contract import HallmarkError, UsageError
 from tasks.measures.scorers import (
     ClassifierConfig,
     WordListConfig,
@@ -14,7 +14,7 @@ from tasks.measures.scorers import (
     open_scorer,
     scorer_digest,
 )
-from tests.tasks.measures.classifier_folder import make_classifier
+from tests.tasks.measures.classifier_folder import make_causal_classifier, make_classifier
 
 
 @pytest.fixture
@@ -113,3 +113,37 @@ def test_a_language_model_is_no_whole_classifier(tmp_path):
     BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
     with pytest.raises(UsageError, match=r"lacks .* weights, among them"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder, batch_tokens=3))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_without_a_token_that_pads_texts_are_scored_all_the_same(tmp_path, kind):
+    """Texts of one length go together, or each by itself where the network refuses several."""
+    if kind == "bert":
+        padded, plain = make_classifier(tmp_path / "a"), make_classifier(tmp_path / "b")
+        for name in ("tokenizer_config.json", "config.json"):
+            values = json.loads((plain / name).read_text())
+            values.pop("pad_token", None)
+            values["pad_token_id"] = None
+            (plain / name).write_text(json.dumps(values))
+    else:
+        padded = make_causal_classifier(tmp_path / "a", pad="<pad>")
+        plain = make_causal_classifier(tmp_path / "b")
+    texts = ["a", "b c d", "e f g", "h i j k l", "a b c", "m"]
+    before, after = (
+        open_scorer(ClassifierConfig(kind="classifier", folder=folder)).score_heads(texts)
+        for folder in (padded, plain)
+    )
+    assert np.isfinite(before).all() and len(np.unique(before)) == len(texts)
+    np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
+    from safetensors.torch import load_file, save_file
+
+    folder = make_classifier(tmp_path / "a")
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"][0] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(HallmarkError, match=r"weights that are not numbers .* classifier\.bias"):
+        open_scorer(ClassifierConfig(kind="classifier", folder=folder))
