@@ -30,6 +30,7 @@ from tasks.contract import (
     Tables,
     Work,
     stage,
+    watch_folder,
 )
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
@@ -112,7 +113,7 @@ def opened(checkpoint: Artifact, device: str, seed: int | None = None) -> Subjec
     key = (checkpoint.content, f"{device} {seed}")
     if key not in _opened or _opened[key][1].find_change():
         _opened.clear()
-        files = checkpoint.watch()
+        files = watch_folder(checkpoint)
         subject = open_subject(checkpoint, device, seed=seed)
         files.check()
         _opened[key] = subject, files

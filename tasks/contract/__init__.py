@@ -6,7 +6,7 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS, TERMS
-from tasks.contract.artifact import Artifact, Entry, Part, Table, external, part_of
+from tasks.contract.artifact import Artifact, Entry, Part, Table, part_of
 from tasks.contract.beside import aligned, looked_up
 from tasks.contract.closure import code_digests
 from tasks.contract.columns import (
@@ -81,6 +81,7 @@ from tasks.contract.tables import (
     with_columns,
 )
 from tasks.contract.tombstones import DENIED, TOMBSTONES, read_denied, read_tombstones
+from tasks.contract.watching import external, watch_folder
 from tasks.contract.work import Done, Work, together
 from tasks.contract.writer import Tables
 
@@ -178,5 +179,6 @@ __all__ = [
     "together",
     "torch_device",
     "utf8_bytes",
+    "watch_folder",
     "with_columns",
 ]

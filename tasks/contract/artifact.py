@@ -20,15 +20,7 @@ import pyarrow.parquet as pq
 from tasks.contract.accounts import Counts, merged
 from tasks.contract.columns import Column, from_json
 from tasks.contract.errors import FileChangedError, HallmarkError
-from tasks.contract.external_files import (
-    TICK,
-    ExternalFiles,
-    FileStamp,
-    FileState,
-    file_digest,
-    file_stamp,
-    record_state,
-)
+from tasks.contract.external_files import TICK, FileState, file_digest, file_stamp, record_state
 from tasks.contract.fingerprint import canonical, sha256
 from tasks.contract.tombstones import entries_of
 
@@ -363,7 +355,7 @@ class Artifact:
         if entry is not None:
             path = self.place.fetch(entry)
             # A part of a table has its own checksums, which its reader checks; a file has none.
-            if _digest_of(path) != entry["sha256"]:
+            if known_digest(path) != entry["sha256"]:
                 raise self.place.damaged(path, UNLIKE)
             return path
         has = ", ".join([*self.manifest["files"]][:10]) or "none"
@@ -386,41 +378,6 @@ class Artifact:
         """Every file of the artifact, parts of tables among them."""
         yield from entries_of(self.manifest)
 
-    def watch(
-        self, patterns: Sequence[str] | None = None, ignored: Path | None = None
-    ) -> ExternalFiles:
-        """The files of a folder of the user's, as they are now; none of an artifact of a store.
-
-        Args:
-            patterns: Names of files that count where they appear later; None: none do.
-            ignored: A folder whose files may come and go, such as a store inside of this one.
-
-        Raises:
-            FileChangedError: A file has no longer the digest of the manifest.
-        """
-        watched = ExternalFiles()
-        if self.store is not None:
-            return watched
-        folder = Path(self.folder)
-
-        def list_names() -> list[str]:
-            return [
-                name
-                for name in external_names(folder)
-                if any(fnmatchcase(name, pattern) for pattern in patterns or ())
-                and not (ignored and (folder / name).is_relative_to(ignored))
-            ]
-
-        with watched.record():
-            for entry in self.entries():
-                if ignored and (folder / entry["name"]).is_relative_to(ignored):
-                    continue
-                path = self.place.fetch(entry)
-                if _digest_of(path) != entry["sha256"]:
-                    raise self.place.damaged(path, UNLIKE)
-        watched.listings.append((list_names, [*self.manifest["files"]], self.folder))
-        return watched
-
     def verify(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
         for entry in self.entries():
@@ -433,7 +390,7 @@ UNLIKE = "does not have the SHA-256 of its manifest"
 _TICK = TICK
 
 
-def _digest_of(path: Path) -> str:
+def known_digest(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
     stamp = file_stamp(path.stat())
@@ -444,14 +401,14 @@ def _digest_of(path: Path) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _settled(path: Path, known: FileStamp) -> str:
+def _settled(path: Path, known: tuple[int, ...]) -> str:
     return file_digest(path)
 
 
 def describe(folder: Path, name: str) -> Entry:
     """Manifest entry of a file below ``folder``."""
     path = folder / name
-    return {"name": name, "size": path.stat().st_size, "sha256": _digest_of(path)}
+    return {"name": name, "size": path.stat().st_size, "sha256": known_digest(path)}
 
 
 def table_digest(entry: Entry) -> str:
@@ -465,20 +422,3 @@ def content_digest(tables: dict[str, Any], files: dict[str, Any]) -> str:
     content = {kind: {n: e["sha256"] for n, e in group.items()} for kind, group in
                (("tables", tables), ("files", files))}  # fmt: skip
     return sha256(canonical(content))
-
-
-def external_names(folder: Path) -> list[str]:
-    """Names of the files below a folder, in order, without those that are hidden."""
-    return sorted(
-        str(p.relative_to(folder))
-        for p in folder.rglob("*")
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-    )
-
-
-def external(folder: Path, stage: str) -> Artifact:
-    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact."""
-    files = {name: describe(folder, name) for name in external_names(folder)}
-    content = content_digest({}, files)
-    manifest = {"stage": stage, "fingerprint": content, "content": content, "tables": {}}
-    return Artifact({**manifest, "files": files, "telemetry": {}}, None, str(folder))

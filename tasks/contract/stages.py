@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
-import json
 import os
 import shutil
 import sys
@@ -34,11 +33,11 @@ from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from tasks.contract.artifact import Artifact, Table
 from tasks.contract.closure import code_digests
 from tasks.contract.commit import TELEMETRY, commit, commit_child
-from tasks.contract.errors import FileChangedError, HallmarkError
-from tasks.contract.external_files import ExternalFiles, changed_sentence
+from tasks.contract.errors import HallmarkError
+from tasks.contract.external_files import ExternalFiles
 from tasks.contract.fingerprint import fingerprint, library_versions
 from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
-from tasks.contract.lease import clear, empty
+from tasks.contract.lease import clear
 from tasks.contract.mappers import ONE, Needs
 from tasks.contract.roots import check_config
 from tasks.contract.session import (
@@ -53,6 +52,7 @@ from tasks.contract.session import (
 from tasks.contract.settings import NoConfig, StageConfig
 from tasks.contract.store import Store
 from tasks.contract.tombstones import denied, denied_digest
+from tasks.contract.watching import watch_outside
 from tasks.contract.work import Clock, Work, reason
 
 __all__ = [
@@ -60,10 +60,6 @@ __all__ = [
 ]  # fmt: skip
 
 Determinism = Literal["exact", "machine", "statistical"]
-
-#: Name of the file in a work area that says what the files outside the store were when an attempt
-#: began.
-RECORD = "external.json"
 
 #: Every stage that has been imported, by name.
 STAGES: dict[str, Stage] = {}
@@ -310,10 +306,7 @@ class Call:
         def show(step: int, figures: Mapping[str, float]) -> None:
             self.session.listener(self._event("figures", done=step, figures=figures))
 
-        try:
-            watched = self._watch_outside(area)
-        except FileChangedError as error:
-            raise FileChangedError(f"stage {self.label}: {error}") from error
+        watch = watch_outside(self, area)
         stale = ["out", "tables"]  # what an earlier attempt wrote in this process
         if self.stage.goes_on:
             stale.append("parts")  # they may be of a run with other settings
@@ -322,12 +315,12 @@ class Call:
         work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
                     report, needs=self.stage.needs, determinism=self.stage.determinism,
                     on_figures=show)  # fmt: skip
-        work.commit_child = functools.partial(self._commit_child, work, watched)
+        work.commit_child = watch.guard(functools.partial(self._commit_child, work))
         if self.stage.admits:
             work.denied = denied(self.session.store)
         try:
             check_config(self.config, self.label)
-            self._run_body(work, watched)
+            watch.run(self.stage.body, **self.arguments, config=self.config, work=work)
             check_config(self.config, self.label)  # a link may have been exchanged meanwhile
             return commit(self, work, clock), work.kept
         except HallmarkError as error:
@@ -353,58 +346,6 @@ class Call:
         finally:
             work.abandon()
 
-    def _watch_outside(self, area: Path) -> list[ExternalFiles]:
-        """The files outside the store that the stage reads, as they are before it begins.
-
-        What an earlier attempt left in the area is removed where they changed since it began: it
-        may have read others. A finished attempt leaves no record there, since it was checked.
-        """
-        watched = [self.outside]
-        for name, value in self.arguments.items():
-            patterns = self.stage.reads.get(name, ("*",))
-            for artifact in artifacts_of([value]):
-                watched.append(artifact.watch(patterns, self.session.store.root))
-        for files in watched:
-            files.check()
-        record = area / RECORD
-        if record.exists():
-            try:
-                before = list(map(ExternalFiles.from_json, json.loads(record.read_bytes())))
-                names = [[*files.files] for files in before]
-                same = names == [[*files.files] for files in watched if files.files]
-                same = same and not any(files.find_change() for files in before)
-            except (ValueError, TypeError, KeyError, AttributeError):
-                same = False  # written when the power went
-            if not same:
-                empty(area)
-        if states := [files.to_json() for files in watched if files.files]:
-            record.write_text(json.dumps(states))
-        return watched
-
-    def _run_body(self, work: Work, watched: list[ExternalFiles]) -> None:
-        """Run the stage's body, and raise FileChangedError where a file outside the store, which it
-        may have read, is not what it was before."""
-        try:
-            self.stage.body(**self.arguments, config=self.config, work=work)
-        except FileChangedError:
-            raise
-        except Exception:
-            for files in watched:
-                files.check()  # explains the error
-            raise
-        self._check_outside(watched)
-
-    def _check_outside(self, watched: list[ExternalFiles]) -> None:
-        """FileChangedError where a file outside the store is not what the fingerprint says."""
-        for files in watched:
-            files.check()
-        with self.outside.recall():
-            now = self.stage.outside(self.config, self.session.store)
-        before = self.parts["external"]
-        for name in [*before, *now]:
-            if before.get(name) != now.get(name):
-                raise FileChangedError(changed_sentence(f"what {name!r} names outside the store"))
-
     def _verify_inputs(self) -> None:
         """After an error that nothing explains: if an input is damaged, say that instead.
 
@@ -417,15 +358,8 @@ class Call:
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
     def _commit_child(
-        self,
-        work: Work,
-        watched: list[ExternalFiles],
-        name: str,
-        key: Mapping[str, Any],
-        folder: Path,
+        self, work: Work, name: str, key: Mapping[str, Any], folder: Path
     ) -> Artifact:
-        for files in watched:
-            files.check()
         found = commit_child(self, work, name, key, folder)
         self.session.listener(self._event("child", artifact=found))
         return found

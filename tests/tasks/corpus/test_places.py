@@ -264,7 +264,9 @@ def test_a_file_of_the_second_in_which_its_digest_was_noted_is_read_again(
     assert len(hashed) == reads
 
 
-@pytest.mark.parametrize("change", ["time", "size", "other store", "damaged entries"])
+@pytest.mark.parametrize(
+    "change", ["time", "size", "content", "file", "other store", "damaged entries"]
+)
 def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(["one"]))
@@ -277,6 +279,12 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
         then = path.stat().st_mtime_ns
         path.write_bytes(jsonl(["longer"]))
         os.utime(path, ns=(then, then))
+    elif change in ("content", "file"):  # of the same size and time
+        then = path.stat().st_mtime_ns
+        other = path if change == "content" else tmp_path / "other.jsonl"
+        other.write_bytes(jsonl(["two"]))
+        os.utime(other, ns=(then, then))
+        other.replace(path)
     elif change == "damaged entries":
         (tmp_path / "store" / "work" / "digests.json").write_text('{"x": [1], ')
     store = "another" if change == "other store" else "store"
