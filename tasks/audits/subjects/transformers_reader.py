@@ -11,6 +11,8 @@ from typing import Any
 
 from tasks.audits.subjects.reader import Ids, Reader
 from tasks.contract import HallmarkError, UsageError
+from tasks.measures import folder_tokenizer
+from tasks.measures.folder_tokenizer import LOCAL
 from tasks.measures.quiet import quiet_transformers
 
 #: Longest window for models whose config names no limit, and for those whose limit is longer.
@@ -22,8 +24,6 @@ VOCABULARIES = (
     *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
 )
 
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
-
 
 class TransformersReader(Reader):
     """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
@@ -31,12 +31,6 @@ class TransformersReader(Reader):
 
     def __init__(self, config: Any, tokenizer: Any, name: str, kind: str, vocab_size: int) -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
-        largest = max(tokenizer.get_vocab().values(), default=-1)
-        if largest < 0 or 0 < vocab_size <= largest:  # 0: a config that does not say
-            raise UsageError(
-                f"the tokenizer of {name} has token ids up to {largest}, the model knows "
-                f"{vocab_size} tokens: they do not belong together"
-            )
         limits = [getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")]
         limit = min([n for n in limits if isinstance(n, int) and n > 0], default=LONGEST)
         if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
@@ -53,8 +47,10 @@ class TransformersReader(Reader):
             if self.mask is None:
                 raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
             self.begin = "between the tokenizer's opening and closing token, masked one at a time"
+            _check_vocabulary(tokenizer, name, vocab_size, special=(self.bos, self.end, self.mask))
             return
         self.kind, self.bos = "causal", eos if bos is None else bos
+        _check_vocabulary(tokenizer, name, vocab_size, special=(self.bos,))
         if self.bos is None:
             self.begin = "no begin-of-text token: the first token of a text is not scored"
         else:
@@ -93,6 +89,33 @@ class TransformersReader(Reader):
         return str(self.tokenizer.convert_ids_to_tokens(token))
 
 
+def _check_vocabulary(
+    tokenizer: Any, name: str, vocab_size: int, special: tuple[int | None, ...]
+) -> None:
+    """Check that the model knows every token id that a text can have.
+
+    Args:
+        tokenizer: its tokenizer.
+        name: how messages call the model.
+        vocab_size: how many tokens the model knows, 0 if its config does not say.
+        special: the ids of the special tokens that are put into texts. Others may be unknown to the
+            model: the name of a special token in a text is plain text.
+    """
+    used = {token for token in special if token is not None}
+    ids = {*tokenizer.get_vocab().values()} - special_ids(tokenizer) | used
+    largest = max(ids, default=-1)
+    if largest < 0 or 0 < vocab_size <= largest:
+        raise UsageError(
+            f"the tokenizer of {name} has token ids up to {largest}, the model knows "
+            f"{vocab_size} tokens: they do not belong together"
+        )
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids of added tokens that are special, which no text is encoded to."""
+    return {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
 def open_transformers_reader(folder: Path, config: dict[str, Any], name: str) -> TransformersReader:
     """Of a causal or masked LM folder. Raises UsageError, one sentence."""
     import transformers
@@ -108,13 +131,11 @@ def open_transformers_reader(folder: Path, config: dict[str, Any], name: str) ->
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder. Raises UsageError, one sentence."""
-    import transformers
-
     if not any((folder / file).is_file() for file in VOCABULARIES):
         raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARIES)}")
     try:
         with quiet_transformers():
-            return transformers.AutoTokenizer.from_pretrained(folder, **LOCAL)
+            return folder_tokenizer.load_tokenizer(folder)
     except Exception as error:
         raise UsageError(
             f"{folder} holds no tokenizer that can be loaded: {said(error)}"

@@ -13,6 +13,7 @@ these people masked, so that it cannot be their name that is judged; see ``score
 
 from __future__ import annotations
 
+import json
 import math
 import string
 from pathlib import Path
@@ -32,6 +33,7 @@ from tasks.contract import (
     library_versions,
     sha256,
 )
+from tasks.measures.folder_tokenizer import LOCAL, load_tokenizer
 from tasks.measures.items import check_file, read_lines
 from tasks.measures.quiet import quiet_transformers
 from tasks.measures.scorers.base import Scorer
@@ -150,14 +152,13 @@ class Classifier(Network):
 
 def _load(folder: Path) -> tuple[Any, Any]:
     """Network and tokenizer. Raises UsageError, one sentence."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+            tokenizer = _load_tokenizer(folder)
             network, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, output_loading_info=True, **local
+                folder, use_safetensors=True, output_loading_info=True, **LOCAL
             )
     except Exception as error:
         said = " ".join(str(error).split())[:200]
@@ -170,6 +171,22 @@ def _load(folder: Path) -> tuple[Any, Any]:
         raise UsageError(f"{folder} is no whole sequence classifier: it lacks {len(lacking)} "
                          f"weights, among them {lacking[0]}")  # fmt: skip
     return copy_weights(network), tokenizer
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer; the usual one puts special tokens around a text if the folder's does not.
+
+    Raises:
+        Exception: whatever transformers or tokenizers raise if the files cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer, file = load_tokenizer(folder), folder / "tokenizer.json"
+    if file.is_file() and not json.loads(file.read_bytes()).get("post_processor"):
+        usual = AutoTokenizer.from_pretrained(folder, **LOCAL)
+        if usual.is_fast:
+            tokenizer.backend_tokenizer.post_processor = usual.backend_tokenizer.post_processor
+    return tokenizer
 
 
 def words_name(config: WordListConfig) -> str:

@@ -65,6 +65,30 @@ def test_a_classifier_gives_what_transformers_computes(tmp_path):
     assert scorer.heads == ("regard",) and scorer.name == "regard classifier moods"
 
 
+@pytest.mark.parametrize("surrounded", [True, False])
+def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
+    """transformers rebuilds a tokenizer of characters as BERT's, of pieces of words."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import AutoModelForSequenceClassification
+
+    folder = make_classifier(tmp_path / "moods")
+    words = (folder / "vocab.txt").read_text().split("\n")
+    backend = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.add_special_tokens(words[:5])
+    if surrounded:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    backend.save(str(folder / "tokenizer.json"))
+    scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
+    ids = [2, *backend.encode("abc", add_special_tokens=False).ids, 3]
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        row = model(torch.tensor([ids])).logits.softmax(1)[0]
+    assert scorer.score_heads(["abc"])[0, 0] == pytest.approx(float(row[2] - row[0]), abs=1e-5)
+
+
 def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
     folder = make_classifier(tmp_path / "moods", positions=12)
     scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))

@@ -229,6 +229,10 @@ def test_a_tokenizer_without_begin_says_so(gpt2_folder, edited):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings = {k: v for k, v in settings.items() if k not in ("bos_token", "eos_token")}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((folder / name).read_text())
+        config = {k: v for k, v in config.items() if k not in ("bos_token_id", "eos_token_id")}
+        (folder / name).write_text(json.dumps(config))
     subject = open_subject(folder, device="cpu")
     assert subject.bos is None and "not scored" in subject.begin
     _, counts = subject.log_likelihoods([TEXT])
