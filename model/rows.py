@@ -21,10 +21,10 @@ def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield [order.pop() for _ in range(min(len(order), most))]
 
 
-def padded(rows: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Tokens], device: torch.device, pad: int = PAD) -> tuple[Tensor, Tensor]:
     """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
     lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+    ids = np.full((len(rows), lengths.max()), pad, dtype=np.int64)
     for line, row in zip(ids, rows, strict=True):
         line[: len(row)] = row
     real = np.arange(ids.shape[1]) < lengths[:, None]

@@ -43,6 +43,10 @@ class Masked(Subject):
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
         """Logits (B, V), float32, at one column of each row of token ids."""
 
+    def group_rows(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Group the indices of rows that may be in one batch, the longest first."""
+        return like_lengths(lengths, self.vocab_size)
+
     def log_probs(
         self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
     ) -> list[Float32]:
@@ -71,7 +75,7 @@ class Masked(Subject):
                 at = len(before) + place - start
                 lines.append([*line[:at], self.mask, *line[at + 1 :]])
                 cells.append((index, number, at, sequence[place]))
-        for batch in like_lengths([len(line) for line in lines], self.vocab_size):
+        for batch in self.group_rows([len(line) for line in lines]):
             logits = self.logits_at([lines[i] for i in batch], [cells[i][2] for i in batch])
             target = torch.tensor([cells[i][3] for i in batch], device=logits.device)
             chosen = check_numbers(chosen_log_probs(logits, target))
@@ -99,7 +103,7 @@ class Masked(Subject):
             lines.append([*before, *left, self.mask, *right, *behind])
             columns.append(len(before) + len(left))
         made: list[list[Written]] = [[] for _ in lines]
-        for batch in like_lengths([*map(len, lines)], self.vocab_size):
+        for batch in self.group_rows([*map(len, lines)]):
             logits = self.logits_at([lines[i] for i in batch], [columns[i] for i in batch])
             best = check_numbers(logits.log_softmax(-1)).topk(min(count, logits.shape[1]))
             for i, *cells in zip(batch, best.indices.tolist(), best.values.cpu().numpy(),

@@ -25,6 +25,10 @@ VOCABULARIES = (
 )
 
 
+#: Classes of causal and of masked models.
+EITHER_KIND = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
+
+
 class TransformersReader(Reader):
     """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
     stand between the tokenizer's opening and closing token."""
@@ -143,13 +147,18 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def kind_of(folder: Path, config: dict[str, Any]) -> str:
-    """ "causal" or "masked", by the architectures that config.json names."""
+    """ "causal" or "masked", by the architectures that config.json names.
+
+    The classes of XLM and FlauBERT are for both kinds; ``causal`` in their config says which it is.
+    """
     names = config.get("architectures") or []
     if not isinstance(names, list) or not isinstance(config.get("model_type"), str):
         raise UsageError(f"{folder}/config.json does not describe a model: it has no model_type")
     for architecture in map(str, names):
         if architecture.endswith(("MaskedLM", "ForPreTraining")):
             return "masked"
+        if architecture in EITHER_KIND:
+            return "causal" if config.get("causal") is True else "masked"
         if architecture.endswith(("CausalLM", "LMHeadModel")):
             return "causal"
     raise UsageError(

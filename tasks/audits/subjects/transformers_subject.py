@@ -1,14 +1,14 @@
 """Hugging Face folders as subjects: causal and masked language models through transformers.
 
-Weights are read from safetensors only. Probabilities are computed
-in float32, of logits in the subject's precision. Rows of one batch have one length or are padded to
-the right, where a causal model does not look; generation batches prompts of equal length, so it
-needs no padding at all.
+Weights are read from safetensors only. Probabilities are computed in float32, of logits in the
+subject's precision. Rows of one batch are padded to the right, unless opening_checks.py finds that
+they then have an effect on each other; generation batches prompts of equal length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from model.interchange.checkpoint import WEIGHTS, CheckpointError
 from model.interchange.weights import INDEX, list_weight_files
 from model.rows import check_numbers, padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
+from tasks.audits.subjects.opening_checks import check_opening
 from tasks.audits.subjects.reader import Ids
 from tasks.audits.subjects.subject import (
     Float32,
@@ -45,15 +46,20 @@ from tasks.audits.subjects.subject import (
     rows_of,
 )
 from tasks.audits.subjects.transformers_reader import (
-    LOCAL,
     TransformersReader,
     kind_of,
     load_tokenizer,
     said,
+    special_ids,
 )
 from tasks.contract import HallmarkError, UsageError
+from tasks.measures.batch_effects import group_rows
+from tasks.measures.folder_tokenizer import LOCAL
 from tasks.measures.quiet import quiet_transformers
 from tasks.measures.weights import copy_weights
+
+#: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
+CHEAP = 20_000_000_000
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
@@ -99,7 +105,8 @@ def _blank(folder: Path, kind: str, seed: int) -> Any:
 
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _auto(kind).from_config(AutoConfig.from_pretrained(folder, **LOCAL))
+        config = AutoConfig.from_pretrained(folder, **LOCAL)
+        return _auto(kind).from_config(config, dtype=torch.float32)  # as the trained model
 
 
 def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
@@ -139,9 +146,45 @@ def _check_weights(folder: Path, config: dict[str, Any]) -> None:
 
 class _Transformers(TransformersReader, Subject):
     def __init__(self, model: Any, tokenizer: Any, name: str, kind: str) -> None:
-        size = model.get_input_embeddings().weight.shape[0]
+        table = getattr(model.get_input_embeddings(), "weight", None)  # Perceiver has none
+        size = model.config.vocab_size if table is None else table.shape[0]
         super().__init__(model.config, tokenizer, name, kind, size)
         self.model, self.device = model, model.device
+        self.pad = self._choose_pad()
+        ordinary = {*tokenizer.get_vocab().values()} - special_ids(tokenizer)
+        self.batching = check_opening(
+            self._read_rows,
+            self.kind,
+            name,
+            sorted(token for token in ordinary if token < size),
+            config=model.config,
+            context=self.context,
+            longest=min(1100, LOGITS // (2 * size), CHEAP // model.num_parameters()),
+        )
+        if self.batching != "any length":
+            self.saving = sys.maxsize  # targets after a shared context are padded
+
+    def _choose_pad(self) -> int:
+        """The id that fills rows: the model's own, else the tokenizer's."""
+        ids = (getattr(self.model.config, "pad_token_id", None), self.tokenizer.pad_token_id)
+        return next((i for i in ids if isinstance(i, int) and 0 <= i < self.vocab_size), 0)
+
+    @torch.inference_mode()
+    def _read_rows(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Logits (length, V), float32, of each row in one batch."""
+        ids, real = padded(rows, self.device, self.pad)
+        logits = self._logits(ids, real)
+        return [line[: len(row)] for line, row in zip(logits, rows, strict=True)]
+
+    def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Logits (B, T, V), float32."""
+        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real.long()).logits.float()
+        return logits
+
+    def group_rows(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        for group in group_rows(lengths, self.batching):
+            for batch in like_lengths([lengths[i] for i in group], self.vocab_size):
+                yield [group[place] for place in batch]
 
     @torch.inference_mode()
     def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
@@ -163,13 +206,19 @@ class _Transformers(TransformersReader, Subject):
     def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
         if layer == 0:
             return rows_of(self.model.get_input_embeddings().weight, sequences)
-        ids, real = padded(sequences, self.device)
-        read = self.model.base_model(
-            input_ids=ids, attention_mask=real.long(), output_hidden_states=True
-        )
-        check_layer(self.name, layer, len(read.hidden_states) - 1)
-        states = read.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
-        return [state[: len(s)] for state, s in zip(states, sequences, strict=True)]
+        # The caches of layers without attention cannot say how long they are.
+        options = {"use_cache": False} if self.kind == "causal" else {}
+        found: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
+        for batch in self.group_rows([len(sequence) for sequence in sequences]):
+            ids, real = padded([sequences[i] for i in batch], self.device, self.pad)
+            read = self.model.base_model(
+                input_ids=ids, attention_mask=real.long(), output_hidden_states=True, **options
+            )
+            check_layer(self.name, layer, len(read.hidden_states) - 1)
+            states = read.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
+            for i, state in zip(batch, states, strict=True):
+                found[i] = state[: len(sequences[i])]
+        return found
 
 
 class TransformersCausal(_Transformers):
@@ -216,10 +265,10 @@ class TransformersCausal(_Transformers):
                 last = min(start + self.context, len(sequence) - 1)
                 windows.append((index, start, first, last))
                 first = last + 1
-        for batch in like_lengths([last - start for _, start, _, last in windows], self.vocab_size):
+        for batch in self.group_rows([last - start for _, start, _, last in windows]):
             rows = [windows[i] for i in batch]
             lines = [sequences[i][start : last + 1] for i, start, _, last in rows]
-            ids, real = padded(lines, self.device)
+            ids, real = padded(lines, self.device, self.pad)
             logits = self._logits(ids[:, :-1], real[:, :-1])  # (B, T, V)
             cells = reduce(logits.flatten(0, 1), ids[:, 1:].flatten())  # (columns, B * T)
             values = cells.view(columns, len(rows), -1).transpose(0, 1).cpu().numpy()
@@ -238,7 +287,7 @@ class TransformersCausal(_Transformers):
         ids = torch.tensor(contexts, device=self.device)
         at = torch.tensor(rows, device=self.device)
         start = self.model(input_ids=ids, use_cache=True)
-        tokens, real = padded(targets, self.device)  # (B, T)
+        tokens, real = padded(targets, self.device, self.pad)  # (B, T)
         logits = start.logits[at, -1:].float()  # (B, 1, V)
         if tokens.shape[1] > 1:
             start.past_key_values.batch_select_indices(at)
@@ -280,6 +329,7 @@ class TransformersCausal(_Transformers):
         for length, group in groupby(order, key=lambda i: len(kept[i])):
             members = list(group)
             together = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length))
+            together = 1 if self.batching == "one row" else together
             many, draws = max(1, together // samples), min(together, samples)
             for begin, first in product(range(0, len(members), many), range(0, samples, draws)):
                 batch = members[begin : begin + many]
@@ -305,6 +355,7 @@ class TransformersCausal(_Transformers):
         made: list[list[Written]] = [[] for _ in kept]
         order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
         many = max(1, LOGITS // 4 // self.vocab_size // count)
+        many = 1 if self.batching == "one row" else many
         for _, group in groupby(order, key=lambda i: len(kept[i])):
             members = list(group)
             for batch in (members[i : i + many] for i in range(0, len(members), many)):
@@ -373,7 +424,7 @@ class Beams:
 
 class TransformersMasked(_Transformers, Masked):
     def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> torch.Tensor:
-        ids, real = padded(rows, self.device)
+        ids, real = padded(rows, self.device, self.pad)
         logits = self.model(input_ids=ids, attention_mask=real.long()).logits
         lines = torch.arange(len(rows), device=self.device)
         return logits[lines, torch.tensor(columns, device=self.device)].float()
