@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.contract import HallmarkError, torch_device
+from tasks.measures.batch_effects import LENGTH, Batching, Sample, choose_batching, group_rows
 from tasks.measures.scorers.base import Scorer
 
 
@@ -25,7 +26,8 @@ class Network(Scorer):
         # A processor is as fast with 512 tokens as with 8,192; the smaller a batch, the less of it
         # is padding. A GPU needs many to be busy.
         self.batch_tokens = budget or (16_384 if device != "cpu" else 1024)
-        self._model, self._tokenizer = model.eval().to(device, dtype), tokenizer
+        # In float32 first: in bf16 every batch differs from every other by rounding.
+        self._model, self._tokenizer = model.eval().to(device).float(), tokenizer
         for name, weights in self._model.named_parameters():
             if not weights.isfinite().all():
                 raise HallmarkError(
@@ -36,12 +38,27 @@ class Network(Scorer):
         # RoBERTa-like models keep two positions for themselves.
         positions -= 2 if "roberta" in model.config.model_type else 0
         self._length = min(window, positions)
+        self._batching = self._choose_batching()
+        self._model.to(dtype)
+
+    def _choose_batching(self) -> Batching:
+        """Choose which windows the network can read together."""
+        sizes = (LENGTH, self._length)
+        known = self._tokenizer.get_vocab().values()
+        ordinary = sorted({*known} - {*self._tokenizer.all_special_ids})
+        if not ordinary or min(sizes) < 4:
+            return "equal length"
+        sample = Sample(ordinary, min(sizes))
+        try:
+            return choose_batching(lambda rows: [*self._logits([*map(tuple, rows)])], sample)
+        except Exception:  # what cannot be read alone is told of by each text
+            return "any length"
 
     def _score(self, texts: list[str]) -> np.ndarray:
         windows, number, owner = self._windows(texts)
         found = np.full((len(windows), len(self.columns)), np.nan, np.float32)
         lengths = np.array([len(window) for window in windows], np.int64)
-        for batch in batches(lengths, self.batch_tokens, alike=self._padding is None):
+        for batch in self._batches(lengths):
             scores = self._each(self._forward, [windows[i] for i in batch])
             for place, row in zip(batch, scores, strict=True):
                 if row is not None:
@@ -50,12 +67,10 @@ class Network(Scorer):
             self.failure = "the network gives no number"
         return self._of_windows(found[number], owner, len(texts))
 
-    @property
-    def _padding(self) -> int | None:
-        """The token that fills up shorter windows, as the network knows it, or the tokenizer; None:
-        there is none, and windows of one length go together."""
-        known = getattr(self._model.config, "pad_token_id", None)
-        return self._tokenizer.pad_token_id if known is None else known
+    def _batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
+        """Which windows go together, of those that can be read together."""
+        for group in map(np.array, group_rows(lengths.tolist(), self._batching)):
+            yield from (group[batch] for batch in batches(lengths[group], self.batch_tokens))
 
     @abstractmethod
     def _scores(self, logits: Any) -> Any:
@@ -96,31 +111,37 @@ class Network(Scorer):
 
     def _forward(self, windows: list[tuple[int, ...]]) -> np.ndarray:
         """Scores of windows, (n, places) float32; NaN where the network gives no number."""
+        scores = self._scores(self._logits(windows)).cpu().numpy()
+        return np.where(np.isfinite(scores), scores, np.nan)
+
+    def _logits(self, windows: list[tuple[int, ...]]) -> Any:
+        """Logits of windows, (n, labels) float32."""
         import torch
 
         lengths = np.array([len(window) for window in windows])
         there = np.arange(lengths.max()) < lengths[:, None]  # (n, longest)
-        ids = np.full(there.shape, self._padding or 0, np.int64)  # 0: nothing is padded
+        ids = np.full(there.shape, self._pad(), np.int64)
         ids[there] = np.concatenate(windows)
         inputs = {"input_ids": ids, "attention_mask": there.astype(np.int64)}
         device = self._model.device
         with torch.inference_mode():
             given = {name: torch.from_numpy(a).to(device) for name, a in inputs.items()}
-            scores = self._scores(self._model(**given)[0].float()).cpu().numpy()
-        return np.where(np.isfinite(scores), scores, np.nan)
+            return self._model(**given)[0].float()
+
+    def _pad(self) -> int:
+        """The id that fills rows: the network's own, else the tokenizer's."""
+        ids = (getattr(self._model.config, "pad_token_id", None), self._tokenizer.pad_token_id)
+        return next((i for i in ids if isinstance(i, int) and i >= 0), 0)
 
 
-def batches(lengths: np.ndarray, budget: int, *, alike: bool = False) -> Iterator[np.ndarray]:
+def batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Which windows go together: of like length, so that little is padded, and at most ``budget``
-    tokens, the padding counted, or one window; ``alike``: of one length. lengths: (n,), all above
-    0."""
+    tokens, the padding counted, or one window. lengths: (n,), all above 0."""
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):
         ahead = order[start : start + max(1, budget // lengths[order[start]])]
         cost = lengths[ahead] * np.arange(1, len(ahead) + 1)
-        if alike:
-            cost = cost[lengths[ahead] == lengths[ahead[0]]]
         count = max(1, int(np.searchsorted(cost, budget, side="right")))
         yield ahead[:count]
         start += count

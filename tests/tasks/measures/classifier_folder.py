@@ -1,9 +1,12 @@
 """A small random sequence classifier as transformers saves it."""
 
 
-def make_classifier(folder, labels=("negative", "neutral", "positive"), positions=32):
+def make_classifier(
+    folder, labels=("negative", "neutral", "positive"), positions=32, name="Bert", **values
+):
     import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+    import transformers
+    from transformers import BertTokenizerFast
 
     folder.mkdir(parents=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -12,7 +15,7 @@ def make_classifier(folder, labels=("negative", "neutral", "positive"), position
     tokenizer = BertTokenizerFast(vocab=str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)
     torch.manual_seed(5)
-    config = BertConfig(
+    config = getattr(transformers, f"{name}Config")(
         vocab_size=len(tokenizer),
         hidden_size=32,
         num_hidden_layers=2,
@@ -22,8 +25,10 @@ def make_classifier(folder, labels=("negative", "neutral", "positive"), position
         initializer_range=0.5,
         id2label=dict(enumerate(labels)),
         label2id={label: number for number, label in enumerate(labels)},
+        **values,
     )
-    BertForSequenceClassification(config).save_pretrained(folder)
+    network = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    network.save_pretrained(folder)
     return folder
 
 

@@ -65,6 +65,26 @@ def test_a_classifier_gives_what_transformers_computes(tmp_path):
     assert scorer.heads == ("regard",) and scorer.name == "regard classifier moods"
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Bert", {}),
+        ("MobileBert", {"embedding_size": 32, "intra_bottleneck_size": 32}),
+        ("ConvBert", {"embedding_size": 32}),
+        ("FNet", {"tpu_short_seq_length": 32}),
+    ],
+)
+def test_a_score_does_not_change_with_the_other_texts(tmp_path, name, values):
+    """Some networks mix in the padding of a batch, though attention to it is masked."""
+    folder = make_classifier(tmp_path / "moods", name=name, **values)
+    scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
+    texts = ["a", "a b c d e f g h i j k l", "c d e", "n o", "abcdefghi"]
+    together = scorer.score_heads(texts)
+    alone = np.concatenate([scorer.score_heads([text]) for text in texts])
+    assert np.ptp(alone) > 1e-3
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
 @pytest.mark.parametrize("surrounded", [True, False])
 def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
     """transformers rebuilds a tokenizer of characters as BERT's, of pieces of words."""
