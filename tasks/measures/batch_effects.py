@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, groupby, islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +51,12 @@ class Sample:
         self.shared = list(islice(pool, shared))
         rest = length - shared
         self.whole, self.other = ([*self.shared, *islice(cycle(end), rest)] for end in ends)
+
+
+def choose_pad(config: Any, tokenizer: Any, vocab_size: int) -> int:
+    """Choose the id that fills rows: the network's own, else the tokenizer's, else 0."""
+    ids = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id)
+    return next((id for id in ids if isinstance(id, int) and 0 <= id < vocab_size), 0)
 
 
 def relative_difference(left: Tensor, right: Tensor) -> float:

@@ -7,9 +7,14 @@ passes of short sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
+from model.rows import padded
+from tasks.audits.subjects.masked import LOGITS
+from tasks.audits.subjects.transformers_reader import special_ids
 from tasks.contract import UsageError
 from tasks.measures.batch_effects import (
     LENGTH,
@@ -17,10 +22,14 @@ from tasks.measures.batch_effects import (
     Batching,
     Sample,
     choose_batching,
+    choose_pad,
     relative_difference,
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tasks.audits.subjects.reader import Reader
     from tasks.measures.batch_effects import Forward
 
 #: The smallest difference of logits, relative to the largest logit, that shows attention to another
@@ -28,6 +37,41 @@ if TYPE_CHECKING:
 #: multiplied alike, and at most 3e-6 where experts take sums in another order. Attention is above
 #: it: 1e-3 and more, also at initial weights with a standard deviation of 0.02.
 VISIBLE = 3e-5
+
+
+#: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
+CHEAP = 20_000_000_000
+
+
+def check_model(
+    model: Any, tokenizer: Any, reader: Reader, logits: Callable[[Tensor, Tensor], Tensor]
+) -> Batching:
+    """Check a model of transformers as ``check_opening`` does.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        reader: what is known of it without its weights.
+        logits: computes logits (B, T, V), float32, of ids (B, T), of which some are real, bool.
+    """
+    size = reader.vocab_size
+    pad = choose_pad(model.config, tokenizer, size)
+
+    @torch.inference_mode()
+    def forward(rows: list[list[int]]) -> list[Tensor]:
+        found = logits(*padded(rows, model.device, pad))
+        return [line[: len(row)] for line, row in zip(found, rows, strict=True)]
+
+    ordinary = {*tokenizer.get_vocab().values()} - special_ids(tokenizer)
+    return check_opening(
+        forward,
+        reader.kind,
+        reader.name,
+        sorted(token for token in ordinary if token < size),
+        config=model.config,
+        context=reader.context,
+        longest=min(1100, LOGITS // (2 * size), CHEAP // model.num_parameters()),
+    )
 
 
 def check_opening(

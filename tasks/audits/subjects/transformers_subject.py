@@ -31,7 +31,7 @@ from model.interchange.checkpoint import WEIGHTS, CheckpointError
 from model.interchange.weights import INDEX, list_weight_files
 from model.rows import check_numbers, padded
 from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
-from tasks.audits.subjects.opening_checks import check_opening
+from tasks.audits.subjects.opening_checks import check_model
 from tasks.audits.subjects.reader import Ids
 from tasks.audits.subjects.subject import (
     Float32,
@@ -50,16 +50,12 @@ from tasks.audits.subjects.transformers_reader import (
     kind_of,
     load_tokenizer,
     said,
-    special_ids,
 )
 from tasks.contract import HallmarkError, UsageError
-from tasks.measures.batch_effects import group_rows
+from tasks.measures.batch_effects import choose_pad, group_rows
 from tasks.measures.folder_tokenizer import LOCAL
 from tasks.measures.quiet import quiet_transformers
 from tasks.measures.weights import copy_weights
-
-#: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
-CHEAP = 20_000_000_000
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
@@ -150,31 +146,10 @@ class _Transformers(TransformersReader, Subject):
         size = model.config.vocab_size if table is None else table.shape[0]
         super().__init__(model.config, tokenizer, name, kind, size)
         self.model, self.device = model, model.device
-        self.pad = self._choose_pad()
-        ordinary = {*tokenizer.get_vocab().values()} - special_ids(tokenizer)
-        self.batching = check_opening(
-            self._read_rows,
-            self.kind,
-            name,
-            sorted(token for token in ordinary if token < size),
-            config=model.config,
-            context=self.context,
-            longest=min(1100, LOGITS // (2 * size), CHEAP // model.num_parameters()),
-        )
+        self.pad = choose_pad(model.config, tokenizer, size)
+        self.batching = check_model(model, tokenizer, self, self._logits)
         if self.batching != "any length":
             self.saving = sys.maxsize  # targets after a shared context are padded
-
-    def _choose_pad(self) -> int:
-        """The id that fills rows: the model's own, else the tokenizer's."""
-        ids = (getattr(self.model.config, "pad_token_id", None), self.tokenizer.pad_token_id)
-        return next((i for i in ids if isinstance(i, int) and 0 <= i < self.vocab_size), 0)
-
-    @torch.inference_mode()
-    def _read_rows(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Logits (length, V), float32, of each row in one batch."""
-        ids, real = padded(rows, self.device, self.pad)
-        logits = self._logits(ids, real)
-        return [line[: len(row)] for line, row in zip(logits, rows, strict=True)]
 
     def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """Logits (B, T, V), float32."""

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from tasks.contract import HallmarkError, torch_device
-from tasks.measures.batch_effects import LENGTH, Batching, Sample, choose_batching, group_rows
+from tasks.measures.batch_effects import (
+    LENGTH,
+    Batching,
+    Sample,
+    choose_batching,
+    choose_pad,
+    group_rows,
+)
 from tasks.measures.scorers.base import Scorer
 
 
@@ -38,20 +45,22 @@ class Network(Scorer):
         # RoBERTa-like models keep two positions for themselves.
         positions -= 2 if "roberta" in model.config.model_type else 0
         self._length = min(window, positions)
+        vocab_size = getattr(model.config, "vocab_size", len(tokenizer))
+        self._pad = choose_pad(model.config, tokenizer, vocab_size)
         self._batching = self._choose_batching()
         self._model.to(dtype)
 
     def _choose_batching(self) -> Batching:
         """Choose which windows the network can read together."""
-        sizes = (LENGTH, self._length)
-        known = self._tokenizer.get_vocab().values()
-        ordinary = sorted({*known} - {*self._tokenizer.all_special_ids})
-        if not ordinary or min(sizes) < 4:
+        length = min(LENGTH, self._length)
+        known = {*self._tokenizer.get_vocab().values()}
+        ordinary = sorted(known - {*self._tokenizer.all_special_ids})
+        if not ordinary or length < 4:
             return "equal length"
-        sample = Sample(ordinary, min(sizes))
+        sample = Sample(ordinary, length)
         try:
             return choose_batching(lambda rows: [*self._logits([*map(tuple, rows)])], sample)
-        except Exception:  # what cannot be read alone is told of by each text
+        except Exception:  # it cannot read a single row: each text will fail with its own error
             return "any length"
 
     def _score(self, texts: list[str]) -> np.ndarray:
@@ -120,18 +129,13 @@ class Network(Scorer):
 
         lengths = np.array([len(window) for window in windows])
         there = np.arange(lengths.max()) < lengths[:, None]  # (n, longest)
-        ids = np.full(there.shape, self._pad(), np.int64)
+        ids = np.full(there.shape, self._pad, np.int64)
         ids[there] = np.concatenate(windows)
         inputs = {"input_ids": ids, "attention_mask": there.astype(np.int64)}
         device = self._model.device
         with torch.inference_mode():
             given = {name: torch.from_numpy(a).to(device) for name, a in inputs.items()}
             return self._model(**given)[0].float()
-
-    def _pad(self) -> int:
-        """The id that fills rows: the network's own, else the tokenizer's."""
-        ids = (getattr(self._model.config, "pad_token_id", None), self._tokenizer.pad_token_id)
-        return next((i for i in ids if isinstance(i, int) and i >= 0), 0)
 
 
 def batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
