@@ -156,8 +156,3 @@ def top_level(tree):
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return names
-
-
-def test_files_fit_in_the_head():
-    long = {m: n for m, p in SOURCES.items() if (n := len(p.read_text().splitlines())) > 400}
-    assert not long
