@@ -1,6 +1,6 @@
 """Compare Hallmark's log-likelihoods with transformers, for every language model architecture.
 
-    python -m benchmarks.architectures [--only NAME ...] [--seconds 90] [--verbose]
+    python -m benchmarks.architectures [--only NAME ...] [--seconds 180] [--json FILE]
 
 Each causal and masked architecture of the installed transformers is built as a tiny model with
 random weights, saved as a folder with a small byte-level tokenizer, and opened as a subject. The
@@ -331,7 +331,7 @@ def list_architectures(only: list[str] | None) -> Iterator[tuple[str, str, str]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", help="model types or class names")
-    parser.add_argument("--seconds", type=float, default=90, help="time limit for each")
+    parser.add_argument("--seconds", type=float, default=180, help="time limit for each")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     totals: collections.Counter[str] = collections.Counter()

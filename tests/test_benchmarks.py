@@ -51,6 +51,16 @@ def test_without_a_gpu_they_say_so(name, monkeypatch):
         importlib.import_module(f"benchmarks.{name}").main()
 
 
+def test_architectures_are_compared_with_transformers():
+    done = bench("architectures", "--only", "gpt2", "xlnet", "BertForMaskedLM")
+    assert done.returncode == 0, done.stderr
+    gpt2, xlnet, bert, totals = done.stdout.splitlines()
+    assert gpt2.startswith("causal gpt2 GPT2LMHeadModel: agrees (causal; single ")
+    assert xlnet.startswith("causal xlnet XLNetLMHeadModel: refused (the config.json of ")
+    assert bert.startswith("masked bert BertForMaskedLM: agrees (masked; single ")
+    assert totals.endswith("3 architectures; 2 agrees, 1 refused")
+
+
 def test_training_speed_is_a_table():
     done = bench("gpu_train", "--rehearse")
     assert done.returncode == 0, done.stderr
