@@ -11,10 +11,10 @@ from reports.page.figures import Book, Figure
 from reports.page.masking import Masker
 from reports.page.planted import PlantedSecret
 from tasks.contract import Artifact
-from tasks.corpus.people.fates import tagging_rules
+from tasks.corpus.rules import tagging_rules
 from tasks.corpus.toxicity.actions import explain_action
 from tasks.measures.canaries import identifiers
-from tasks.measures.scorers import HEADS
+from tasks.measures.heads import HEADS
 
 PROFILE = "profile"
 

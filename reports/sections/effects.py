@@ -9,7 +9,7 @@ from reports.page.document import Block, Bullets, Grid, Inline, Paragraph, Secti
 from reports.page.figures import Figure, show
 from reports.sections.corpus_figures import CorpusFigures
 from reports.sections.selection import CHOSEN, pairs_of_every_group, with_all_groups
-from tasks.audits.judging.findings import SIGNIFICANT
+from tasks.audits.about import SIGNIFICANT
 
 EFFECTS = "effects"
 

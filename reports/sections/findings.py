@@ -10,8 +10,7 @@ from typing import Any
 
 from reports.page.document import Block, Grid, Inline, Paragraph, Parts
 from reports.page.figures import Book, Figure
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.findings import SIGNIFICANT
+from tasks.audits.about import AUDITS, SIGNIFICANT
 from tasks.audits.judging.tags import tags_of
 from tasks.contract import Artifact
 from tasks.measures.corrections import benjamini_hochberg

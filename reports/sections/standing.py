@@ -10,8 +10,7 @@ from typing import Any
 from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
 from reports.page.figures import Figure
 from reports.sections.findings import Finding, Findings, title, words
-from tasks.audits.about import AUDITS, LEFT_OUT
-from tasks.audits.judging.findings import SIGNIFICANT
+from tasks.audits.about import AUDITS, LEFT_OUT, SIGNIFICANT
 from tasks.contract import Artifact
 
 #: What controls test whose answer does not depend on the model.

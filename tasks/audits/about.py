@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: A corrected p below this is called a difference, by findings and by the cards that show them.
+SIGNIFICANT = 0.05
+
 
 @dataclass(frozen=True)
 class About:

@@ -38,7 +38,6 @@ from tasks.corpus.people.fates import (
     STAYED,
     Fates,
     fates,
-    rules_of,
     signal,
     signal_table,
 )
@@ -53,6 +52,7 @@ from tasks.corpus.people.swaps import (
     swap_tables,
 )
 from tasks.corpus.people.taken import taken_clusters
+from tasks.corpus.rules import rules_of
 from tasks.measures.faults import tell
 from tasks.measures.labelled import labelled_sentences, measured
 from tasks.measures.ratios import LEVEL, METHOD, Ratios, rate_ratios

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tasks.audits.about import SIGNIFICANT
 from tasks.audits.judging.conditions import condition
 from tasks.audits.judging.tags import spelled
 from tasks.contract import column, table
@@ -63,8 +64,8 @@ FINDINGS = table(
 #: Confidence level of every interval unless a finding says otherwise.
 LEVEL = 0.95
 
-#: A corrected p below this is called a difference; below the other, p is written as a bound.
-SIGNIFICANT, SMALLEST_P = 0.05, 1e-300
+#: Below this p is written as a bound.
+SMALLEST_P = 1e-300
 
 
 def finding(

@@ -6,7 +6,7 @@ bytes; no text. What ingest took out never was a document: of it only the source
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tasks.contract import Artifact, HallmarkError, Table
 from tasks.corpus.people import LEAVING
 from tasks.corpus.people.swaps import UNDETERMINED
+from tasks.corpus.rules import tagging_rules
 from tasks.measures.ratios import Group
 
 Int64 = NDArray[np.int64]
@@ -361,14 +362,3 @@ def _members(values: pa.Array, rows: int) -> Iterator[tuple[str, Bool]]:
         member = np.zeros(rows, bool)
         member[owner[codes == code]] = True
         yield value, member
-
-
-def rules_of(artifact: Artifact) -> Sequence[Mapping[str, object]]:
-    """The rules of a stage ``select``, as its config said them."""
-    config = artifact.manifest["parts"]["config"]
-    return config.get("rules", ()) if artifact.stage == "select" else ()
-
-
-def tagging_rules(artifact: Artifact) -> list[str]:
-    """Return the names of the rules of a stage that tag documents and keep them."""
-    return [str(rule["name"]) for rule in rules_of(artifact) if rule["action"] == "tag"]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact
-from tasks.corpus.people.fates import tagging_rules
+from tasks.corpus.rules import tagging_rules
 
 
 def count_tagged(label: str, selected: Artifact) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.contract import ExternalFiles, library_versions
-from tasks.measures.scorers.base import HEADS, Scorer, ScorerConfig, check_some_scored
+from tasks.measures.heads import HEADS
+from tasks.measures.scorers.base import Scorer, ScorerConfig, check_some_scored
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
     checkpoint_digest,

@@ -13,20 +13,9 @@ import numpy as np
 from pydantic import Field
 
 from tasks.contract import Device, HallmarkError, StageConfig
+from tasks.measures.heads import HEADS
 
 log = logging.getLogger("hallmark")
-
-#: What a text is scored for: the classes of Detoxify's models under the names of its ``predict``.
-#: No scorer has all of them.
-HEADS = (
-    "toxicity",
-    "severe_toxicity",
-    "obscene",
-    "threat",
-    "insult",
-    "identity_attack",
-    "sexual_explicit",
-)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -16,8 +16,9 @@ from tasks.contract import (
     library_versions,
     sha256,
 )
+from tasks.measures.heads import HEADS
 from tasks.measures.quiet import quiet_transformers
-from tasks.measures.scorers.base import HEADS, ScorerConfig
+from tasks.measures.scorers.base import ScorerConfig
 from tasks.measures.scorers.network import Network
 
 #: What checkpoints call some of the heads.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.contract import HallmarkError, canonical, file_digest, library_versions, sha256
-from tasks.measures.scorers.base import HEADS, Scorer
+from tasks.measures.heads import HEADS
+from tasks.measures.scorers.base import Scorer
 
 
 class Linear(Scorer):

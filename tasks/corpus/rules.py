@@ -1,0 +1,21 @@
+"""The rules of a stage that selects documents, read from its artifact.
+
+Imports the contract alone, so that cards that name the rules depend on no code that applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tasks.contract import Artifact
+
+
+def rules_of(artifact: Artifact) -> Sequence[Mapping[str, object]]:
+    """The rules of a stage ``select``, as its config said them."""
+    config = artifact.manifest["parts"]["config"]
+    return config.get("rules", ()) if artifact.stage == "select" else ()
+
+
+def tagging_rules(artifact: Artifact) -> list[str]:
+    """Return the names of the rules of a stage that tag documents and keep them."""
+    return [str(rule["name"]) for rule in rules_of(artifact) if rule["action"] == "tag"]
