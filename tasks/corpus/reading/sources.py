@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Self
@@ -12,10 +13,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
     ExternalPath,
+    HallmarkError,
     PlainName,
     StageConfig,
     UsageError,
     check_external,
+    current_session,
     expanded,
     file_digest,
 )
@@ -111,6 +114,7 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
             pattern = expanded(path).relative_to(base).as_posix()
             paths = list(base.glob(pattern)) if pattern != "." else []
         found = {_name(p, base): p for p in paths if p.is_file()}
+        found = _without_store(found, base)
     except (OSError, ValueError) as error:
         raise UsageError(f"source {source!r}: {path!r} cannot be read ({error})") from error
     if not found:
@@ -119,6 +123,20 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     for there in found.values():
         check_external(there, f"source {source!r}")
     return dict(sorted(found.items()))
+
+
+def _without_store(found: dict[str, Path], base: Path) -> dict[str, Path]:
+    """Leave out the files of the session's store, which is no corpus, where it lies in the folder.
+
+    A folder inside the store that the user names is read.
+    """
+    with suppress(HallmarkError):  # outside of a session there is no store
+        root = current_session().store.root
+        within = None if root is None else os.path.relpath(root, os.path.realpath(base))
+        if within is not None and within != "." and not within.startswith(".."):
+            prefix = f"{Path(within).as_posix()}/"
+            return {name: path for name, path in found.items() if not name.startswith(prefix)}
+    return found
 
 
 def _below(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:

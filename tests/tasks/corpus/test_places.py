@@ -291,3 +291,22 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
     with open_session(Session(Store(tmp_path / store))):
         content(config(path), "")
     assert hashed == ["a.jsonl"] * 2
+
+
+def test_the_store_inside_of_a_corpus_folder_is_no_part_of_it(tmp_path):
+    """Its parquet files would be read as documents, and change while the stage writes them."""
+    pq.write_table(pa.table({"text": ["A text of the corpus."]}), tmp_path / "a.parquet")
+    where = {"kind": "parquet", "name": "s"}
+    with open_session(Session(Store(tmp_path / "deep" / "store"))):
+        for path in (tmp_path, f"{tmp_path}/**/*.parquet"):
+            for field in ("text_field", "key_field"):  # two stages: the second finds the first's
+                config = IngestConfig(sources=[where | {"path": str(path), field: "text"}])
+                made = ingest(config)
+                assert made["documents"].read(["text"])["text"].to_pylist() == [
+                    "A text of the corpus."
+                ]
+        named = tmp_path / "deep" / "store" / "mine"
+        named.mkdir()
+        pq.write_table(pa.table({"text": ["Kept in the store."]}), named / "b.parquet")
+        made = ingest(IngestConfig(sources=[where | {"path": str(named)}]))
+        assert made["documents"].read(["text"])["text"].to_pylist() == ["Kept in the store."]
