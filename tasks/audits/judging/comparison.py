@@ -146,14 +146,19 @@ def measured(artifact: Artifact) -> dict[tuple[str, str], Row]:
 def paired(
     first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
 ) -> Row | None:
-    """What the second has more than the first, over the units of both. Of shares and areas no end
-    of the interval is beyond what a difference of such can be. None where a unit is not the mean of
-    as many values in both, does not weigh as much, or has its value among others than there: which
-    texts are looked at is then decided by what they are, or they are others."""
-    both = [item for item in first if second and item in second] if first else []
-    if not both or first is None or second is None:
+    """Compute by how much the second is higher than the first, unit by unit.
+
+    Of shares and areas no end of the interval is beyond what a difference of such can be.
+
+    Returns:
+        The difference; None where the two have not the same units, or a unit is not the mean of as
+        many values in both, does not weigh as much, or has its value among others than there. The
+        model's texts then decide which texts count (as where a figure is about toxic continuations
+        alone), and a difference over the common ones would contradict the two values.
+    """
+    if not first or not second or first.keys() != second.keys():
         return None
-    pairs = [(first[item], second[item]) for item in both]
+    pairs = [(one, second[item]) for item, one in first.items()]
     alike = all(
         (one.draws, one.weight, one.member) == (other.draws, other.weight, other.member)
         for one, other in pairs
@@ -162,10 +167,8 @@ def paired(
         return None
     if pairs[0][0].member is None:
         found = _means_apart(pairs, unit)
-    elif len(both) == len(first) == len(second):
-        found = _areas_apart(pairs)
     else:
-        return None
+        found = _areas_apart(pairs)
     # A p may be as small.
     ends = ("value", "low", "high", "smallest")
     nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < ROUNDING}

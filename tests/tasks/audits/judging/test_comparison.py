@@ -24,7 +24,8 @@ from tasks.contract import StageConfig, Work, stage
 from tasks.measures.estimates import scaled
 
 
-def test_pairs_are_of_units_that_both_have():
+def test_pairs_need_the_same_units_on_both_sides():
+    """A difference over the common units alone would contradict the values beside it."""
     first = {
         "a": Unit("x", 1.0),
         "b": Unit("x", 2.0),
@@ -36,11 +37,12 @@ def test_pairs_are_of_units_that_both_have():
         "b": Unit("x", 4.0),
         "c": Unit("y", 4.0),
         "d": Unit("z", 1.0),
-        "e": Unit("w", 9.0),
     }
     found = paired(first, second)
     assert found["value"] == pytest.approx(4 / 3) and found["n"] == 3 and found["missing"] == 1
     assert found["clusters"] == 2
+    assert paired(first, second | {"e": Unit("w", 9.0)}) is None
+    assert paired(first | {"e": Unit("w", 9.0)}, second) is None
     assert paired(first, {"q": Unit("x", 1.0)}) is None and paired(first, None) is None
     same = paired(first, first)
     assert same["value"] == 0.0 and same["low"] is None
