@@ -241,4 +241,4 @@ def told(failed: dict[str, str], part: str) -> Iterator[None]:
         raise
     except HallmarkError as error:
         failed[part] = str(error)
-        log.warning("%s could not be made, and the model card says so: %s", part, error)
+        log.warning("%s failed: %s", part, error)

@@ -30,8 +30,8 @@ STAGES = [
     "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
     "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
     "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
-    "capability_baselines", "audit_capability",
-    *(f"{name}_ask" for name in ASKED), *(f"{name}_respond" for name in ASKED), "toxicity_floor",
+    *(f"{name}_ask" for name in ASKED), "capability_baselines", "audit_capability",
+    *(f"{name}_respond" for name in ASKED), "toxicity_floor",
     *(f"{name}_score" for name in SCORED), "toxicity_floor_score",
     *(f"{name}_trace" for name in TRACED), *(f"audit_{name}" for name in ASKED),
     "attention_maps", "score_samples", "model_card",
@@ -203,38 +203,68 @@ def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     assert lines[0].endswith("prompt,continuation") and "They say that" in lines[1]
 
 
-def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
-    """The others run, the card is made, the command says so; a policy is not passed by silence."""
+def damaged_checkpoint(smoke, folder, name, rows):
+    """A copy of a checkpoint of smoke with rows of a tensor that are not numbers."""
     from safetensors.torch import load_file, save_file
 
-    folder = tmp_path / "diverged"
     shutil.copytree(open_run(smoke.first, str(smoke.store)).checkpoints()[0].directory(), folder)
     weights = load_file(folder / "model.safetensors")
-    save_file({n: w * float("nan") for n, w in weights.items()}, folder / "model.safetensors")
+    weights[name][rows] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+
+
+def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
+    """The others run, the card is made, the command says so; a policy is not passed by silence."""
+    folder = tmp_path / "damaged"
+    # Pairs of sentences reach these positions, prompts with their continuations do not.
+    damaged_checkpoint(smoke, folder, "position_embedding.weight", slice(40, None))
     asked = ["audit", str(folder), "--config", "smoke", "--only", "toxicity,bias"]
     done = smoke(*asked, code=1)
     *_, last = done.stderr.splitlines()
-    assert last.startswith("hallmark: toxicity failed, all else is there") and "NaN" in last
+    assert last.startswith("hallmark: bias failed, all else is there") and "NaN" in last
     report = smoke.json("status")
     labels = [stage["label"] for stage in report["stages"]]
-    assert labels[-2:] == ["failures", "model_card"] and "audit_bias" in labels
-    assert "audit_toxicity" not in labels and report["status"] == "completed"
+    assert labels[-2:] == ["failures", "model_card"] and "audit_toxicity" in labels
+    assert "audit_bias" not in labels and report["status"] == "completed"
     run = open_run(report["run"], str(smoke.store))
-    traced = smoke.json("trace", run.id, "bias.preference")  # a model of elsewhere
+    finding = "toxicity.expected_maximum_toxicity[prompted, k=4]"
+    traced = smoke.json("trace", run.id, finding)  # a model of elsewhere
     assert traced["checkpoint"] == str(folder)
     assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
-    said = smoke("trace", run.id, "bias.preference", "--attribute", code=2).stderr
-    assert f"nothing is known of what {folder}" in said
     (page,) = run["model_card"].directory().glob("model_card.html")
     text = page.read_text()
-    assert "Failed: Toxic continuations" in text or "failed: Toxic continuations" in text
-    assert "Toxic continuations failed: stage toxicity_respond" in text
-    rule = {"audit": "toxicity", "metric": "toxicity_probability", "lt": 0.9}
+    assert "Failed: Bias" in text or "failed: Bias" in text
+    assert "Bias failed: stage bias_respond" in text
+    rule = {"audit": "bias", "metric": "preference", "lt": 0.9}
     rules = [f"--set=policy.rules.r.{name}={value}" for name, value in rule.items()]
     smoke(*asked, *rules, code=1)
     run = open_run(smoke.json("status")["run"], str(smoke.store))
     (verdict,) = run["policy"]["verdicts"].read().to_pylist()
     assert (verdict["verdict"], verdict["why"]) == ("fail", "not measured: the audit did not run")
+
+
+def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(open_run(smoke.first, str(smoke.store)).checkpoints()[0].directory(), folder)
+    run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
+    said = smoke("trace", run, "bias.preference", "--attribute", code=2).stderr
+    assert f"nothing is known of what {folder}" in said
+
+
+def test_an_audit_of_weights_that_are_not_numbers_ends_with_1(smoke, tmp_path):
+    """Nothing could be measured: there is no card, and no policy is passed."""
+    folder = tmp_path / "diverged"
+    damaged_checkpoint(smoke, folder, "embedding.weight", slice(None))
+    rules = ["--set=policy.rules.r.audit=toxicity", "--set=policy.rules.r.lt=0.9"]
+    rules += ["--set=policy.rules.r.metric=toxicity_probability"]
+    done = smoke(
+        "audit", str(folder), "--config", "smoke", "--only", "toxicity,bias", *rules, code=1
+    )
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("hallmark: stage toxicity_respond: The model's scores are not numbers")
+    report = smoke.json("status")
+    assert report["status"] == "failed"
+    assert not {"policy", "model_card"} & {stage["label"] for stage in report["stages"]}
 
 
 def test_the_site_opens_on_every_run(smoke):

@@ -10,7 +10,7 @@ import torch
 from tasks.audits.probes.weat import DATA, TEMPLATES, WEAT, WeatConfig, read_tests, read_word
 from tasks.audits.subjects.reader import open_reader
 from tasks.audits.subjects.subject import open_subject
-from tasks.contract import UsageError
+from tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
 
@@ -117,18 +117,15 @@ def test_a_list_of_which_no_word_is_left_gives_no_figure(bert_folder, tmp_path, 
     assert row["value"] is None and row["missing"] == 9 and "not measured" in row["method"]
 
 
-def test_what_is_no_number_is_missing(gpt2_folder, edited, session):
+def test_a_model_whose_states_are_not_numbers_is_not_measured(gpt2_folder, edited, session):
     from safetensors.torch import load_file, save_file
 
     folder = edited(gpt2_folder)
     weights = load_file(folder / "model.safetensors")
     weights["transformer.h.0.mlp.c_fc.weight"] *= float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _, _, found = judged(folder, WeatConfig())
-    for test in read_tests(DATA):
-        row = found["effect_size_contextual", f"test={test}"]
-        assert row["value"] is None and row["p"] is None and row["missing"] == 16
-        assert found["effect_size_input", f"test={test}"]["value"] is not None
+    with pytest.raises(HallmarkError, match=r"^stage respond: The model's scores are not numbers"):
+        judged(folder, WeatConfig())
 
 
 def test_a_model_of_one_block_is_asked_for_its_states(tmp_path, session):
