@@ -1,6 +1,6 @@
 """Compare what two versions of Hallmark compute, table by table and column by column.
 
-    python -m benchmarks.content_comparison record FOLDER [--checkout PATH]
+    python -m benchmarks.content_comparison record FOLDER [--checkout PATH] [--set KEY=VALUE]
     python -m benchmarks.content_comparison show FOLDER
     python -m benchmarks.content_comparison compare BEFORE AFTER [--names NAMES.toml]
 
@@ -86,8 +86,14 @@ class RecordedTable:
 # Recording -----------------------------------------------------------------------------------
 
 
-def record(folder: Path, checkout: Path) -> None:
-    """Run smoke and audit a Hugging Face folder with the code of a checkout."""
+def record(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
+    """Run smoke and audit a Hugging Face folder with the code of a checkout.
+
+    Args:
+        folder: Where the store goes; it must not exist.
+        checkout: The root of a checkout of the project.
+        overrides: Settings of smoke, as KEY=VALUE.
+    """
     folder.mkdir(parents=True)
     model = folder / "model"
     write_model(model)
@@ -95,7 +101,11 @@ def record(folder: Path, checkout: Path) -> None:
     store.mkdir()
     (store / "secret").write_text(SECRET)
     (store / "secret").chmod(0o600)
-    commands = {"run": ["run", "smoke"], "audit": ["audit", str(model), "--config", "smoke"]}
+    options = [f"--set={override}" for override in overrides]
+    commands = {
+        "run": ["run", "smoke", *options],
+        "audit": ["audit", str(model), "--config", "smoke"],
+    }
     ids = {}
     for name, arguments in commands.items():
         done = subprocess.run(
@@ -343,10 +353,19 @@ def describe_difference(before: Sequence[Any], after: Sequence[Any]) -> str:
         for a, b in zip(before, after, strict=True)
         if a != b
     )
-    examples = ", ".join(f"{a:.60} → {b:.60}" for (a, b), _ in pairs.most_common(3))
+    examples = ", ".join(excerpt(*pair) for pair, _ in pairs.most_common(3))
     if codes(before) == codes(after):
         return f"relabelled: {len(pairs)} of {len(set(codes(before)))} values, {examples}"
     return f"{sum(pairs.values())} of {len(before)} values differ: {examples}"
+
+
+def excerpt(before: str, after: str, width: int = 60) -> str:
+    """Two values, from shortly before the first character in which they differ."""
+    pairs = enumerate(zip(before, after, strict=False))
+    differs_at = next((place for place, (a, b) in pairs if a != b), min(len(before), len(after)))
+    start = max(0, differs_at - width // 3)
+    cut = "…" if start else ""
+    return " → ".join(f"{cut}{text[start : start + width]}" for text in (before, after))
 
 
 def main() -> None:
@@ -355,6 +374,7 @@ def main() -> None:
     recorded = commands.add_parser("record")
     recorded.add_argument("folder", type=Path)
     recorded.add_argument("--checkout", type=Path, default=Path(__file__).parents[1])
+    recorded.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     commands.add_parser("show").add_argument("folder", type=Path)
     compared = commands.add_parser("compare")
     compared.add_argument("before", type=Path)
@@ -362,7 +382,7 @@ def main() -> None:
     compared.add_argument("--names", type=Path)
     given = parser.parse_args()
     if given.command == "record":
-        record(given.folder, given.checkout)
+        record(given.folder, given.checkout, given.set)
     elif given.command == "show":
         for table in read_tables(given.folder, lambda label: label):
             for column, values in table.columns.items():
