@@ -23,7 +23,7 @@ Fault = Literal["lost", "reset", "delay", "duplicate", "truncate"]
 Kind = tuple[str, str]  # operation and object type
 
 #: Seconds that a reply is held back by the fault "delay".
-DELAY = 1.0
+DELAY = 0.2
 
 #: Headers that belong to one connection and are not passed on.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "expect"}
