@@ -74,7 +74,7 @@ def additions_of(corpus: CorpusFigures) -> list[str]:
 
 #: What of a corpus that grew is told of its last addition alone.
 OF_THE_LAST = (
-    "whom curation silenced, what the stages did and what left for which reason, the quarantine, "
+    "removal rates by group, what the stages did and what left for which reason, the quarantine, "
     "personal data, toxicity, published rules, near copies, and what was known and recovered"
 )
 

@@ -122,7 +122,7 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
     rows = [r for r in rows_of(corpus, "rates") if STRUCK.items() <= r.items()]
     if not rows:
         why = "nobody looked" if EFFECTS not in corpus.history else "too few documents to compare"
-        return [Paragraph([f"Whom curation silenced is not known: {why}."])]
+        return [Paragraph([f"Removal rates by group are not known: {why}."])]
     more = [r for r in rows if r["verdict"] == "more"]
     blocks: list[Block] = []
     if more:
@@ -130,18 +130,22 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
         part = ""
         if len(shown) < len(more):
             part = f"; {len(shown)} of {len(more)}, {CHOSEN.format(f'worst {FIRST}')}"
-        note = f"Struck out more often than all other documents{part}. "
+        note = (
+            f"Removed more often than all other documents{part}. Duplicates of kept documents are "
+            f"not counted as removed here; the tables by rule count them. "
+        )
         blocks.append(
-            Grid("Whom curation silenced", COLUMNS,
+            Grid("Removal rates by group", COLUMNS,
                  [line(corpus, row) for row in shown], NUMBERS,
                  note + explained(shown) + ABOUT)
         )  # fmt: skip
     else:
         blocks.append(
             Paragraph(
-                [f"Whom curation silenced: of {len(rows)} groups of documents, by whom they "
-                 "mention, dialect, language, length and source, none was struck out more often "
-                 "than all others beyond chance."]
+                [f"Removal rates by group: {len(rows)} groups of documents were compared, by whom "
+                 "they mention, dialect, language, length and source. For none a higher removal "
+                 "rate than that of all other documents was shown. Duplicates of kept documents "
+                 "are not counted as removed here; the tables by rule count them."]
             )
         )  # fmt: skip
     items = [unshown(rows), *scorer_line(corpus), *lost_line(corpus)]

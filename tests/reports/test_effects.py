@@ -1,4 +1,4 @@
-"""Whom curation silenced, as the datasheet's first page says it."""
+"""Removal rates by group, as the datasheet's first page says it."""
 
 import json
 
@@ -89,9 +89,7 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
 def test_more_sources_than_fit_are_counted(session, count, said):
     many = [("source", f"source {n}", 3.0 - n / 10, "more") for n in range(count)]
     [grid, _] = silenced(corpus_of(*many))
-    assert len(grid.rows) == 8 and grid.note.startswith(
-        f"Struck out more often than all other {said}"
-    )
+    assert len(grid.rows) == 8 and grid.note.startswith(f"Removed more often than all other {said}")
 
 
 def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
@@ -104,8 +102,10 @@ def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(sess
 def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
     paragraph, bullets = silenced(corpus_of(("identity", "Jews", 1.1, "not shown")))
     assert isinstance(paragraph, Paragraph)
-    assert "of 1 groups of documents" in words(paragraph.parts)
-    assert "none was struck out more often" in words(paragraph.parts)
+    assert "1 groups of documents were compared" in words(paragraph.parts)
+    said = words(paragraph.parts)
+    assert "For none a higher removal rate than that of all other documents was shown" in said
+    assert "Duplicates of kept documents are not counted as removed here" in said
     assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
@@ -137,7 +137,7 @@ def test_a_corpus_that_nobody_looked_at_says_so(session, made):
     corpus = CorpusFigures(Book({}), {}, 30) if made == {} else corpus_of()
     [paragraph] = silenced(corpus)
     why = "nobody looked" if made == {} else "too few documents"
-    assert "is not known" in words(paragraph.parts) and why in words(paragraph.parts)
+    assert "are not known" in words(paragraph.parts) and why in words(paragraph.parts)
     if made == {}:
         assert effects(corpus).blocks[0].parts == ["Nobody looked at whom curation took."]
 
@@ -192,7 +192,7 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
 def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
     folder = cards["datasheet"].directory()
     page = pages.read(folder / "datasheet.html")
-    assert page.text.index("hom curation silenced") < page.text.index("Planted on purpose")
+    assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
     for title in ("By rule", "Along the range of a threshold", "When only the group changes",
                   "What the filters took: examples", "How mentions are found"):  # fmt: skip
         assert title in page.text
