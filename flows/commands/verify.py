@@ -60,15 +60,17 @@ def verify(run: str | None = None, *, store: InStore = None, json_: Json = False
 def verify_store(store: Store) -> Verification:
     """Verify every artifact of a store, and read every run's record and the secret."""
     result = Verification()
-    names = [
+    names = dict.fromkeys(
         f"{stage}/{name}"
         for stage in store.children("artifacts")
         for name in store.children(f"artifacts/{stage}")
         if store.get(f"artifacts/{stage}/{name}/manifest.json") is not None  # else never committed
-    ]
-    _verify_artifacts(store, names, result)
+    )
     for name in run_ids(store):
-        _attempt(result, lambda name=name: open_run(name, store))
+        run = _attempt(result, lambda name=name: open_run(name, store))
+        if run is not None:  # a manifest that a run names may be lost
+            names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
+    _verify_artifacts(store, names, result)
     if store.get("secret") is not None:
         _attempt(result, store.secret_id)
     return result
@@ -120,8 +122,8 @@ def _verify_artifacts(store: Store, names: Iterable[str], result: Verification) 
         artifact, entry = pair
         try:
             artifact.place.verify(entry)
-        except HallmarkError as error:
-            return str(error)
+        except (HallmarkError, OSError) as error:
+            return describe_failure(error, f"{artifact.name}, {entry['name']}")
         return None
 
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -134,9 +136,16 @@ def _attempt(result: Verification, read: Any) -> Any:
     """What ``read`` returns, or None where it fails; the failure is recorded."""
     try:
         return read()
-    except HallmarkError as error:
-        result.damaged.append(str(error))
+    except (HallmarkError, OSError) as error:
+        result.damaged.append(describe_failure(error, "a record of the store"))
         return None
+
+
+def describe_failure(error: HallmarkError | OSError, what: str) -> str:
+    """One sentence about a file that is damaged, or cannot be read."""
+    if isinstance(error, HallmarkError):
+        return str(error)
+    return f"{error.filename or what} cannot be read ({error.strerror or error})"
 
 
 def render(report: dict[str, Any]) -> str:

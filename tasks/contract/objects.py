@@ -28,6 +28,10 @@ Result = TypeVar("Result")
 SENT = 6
 PAUSE = 0.1
 
+#: Seconds after which a request is not repeated: a server that gives no answer would be asked for
+#: hours, for the client itself repeats for minutes.
+PATIENCE = 60.0
+
 #: How the client says that it repeated a request as often as it may.
 _EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
@@ -100,6 +104,7 @@ class Objects:
         The client repeats most requests itself, but not those that create or delete, and none whose
         reply breaks off in its body. Each may be repeated here: it finds what the first one did.
         """
+        began = time.monotonic()
         for sent in range(1, SENT):
             try:
                 with self.asking():
@@ -107,7 +112,8 @@ class Objects:
             except HallmarkError as error:
                 cause = error.__cause__
                 repeats = isinstance(cause, obstore.exceptions.GenericError)
-                if self.root is not None or not repeats or _EXHAUSTED.search(str(cause)):
+                late = time.monotonic() - began > PATIENCE
+                if self.root is not None or not repeats or late or _EXHAUSTED.search(str(cause)):
                     raise
             time.sleep(PAUSE * 2 ** (sent - 1))
         with self.asking():
@@ -136,16 +142,13 @@ class Objects:
     def put(self, key: str, data: bytes | Path) -> None:
         """Create or replace an object, atomically; of a Path its content."""
 
-        def send() -> None:
-            try:
-                obstore.put(self._objects, key, data)
-            except (FileNotFoundError, obstore.exceptions.GenericError):
-                # A file goes up in pieces. Where the reply to the last request was lost, the object
-                # is whole, and a server may have forgotten the upload by the time it is repeated.
-                if self.root is not None or self.digest(key) != _digest_of(data):
-                    raise
-
-        self._send(send)
+        try:
+            self._send(lambda: obstore.put(self._objects, key, data))
+        except (FileNotFoundError, HallmarkError):
+            # A file goes up in pieces. Where the reply to the last request was lost, the object is
+            # whole, and a server may have forgotten the upload by the time it is repeated.
+            if self.root is not None or self.digest(key) != _digest_of(data):
+                raise
 
     def digest(self, key: str) -> str | None:
         """SHA-256 of a remote object, None where there is none."""
@@ -236,3 +239,10 @@ class Objects:
 
 def _digest_of(data: bytes | Path) -> str:
     return file_digest(data) if isinstance(data, Path) else sha256(data)
+
+
+def is_store_folder(folder: Path) -> bool:
+    """Whether a folder is a store: what lies in it is no corpus and no model of the user."""
+    records = (folder / "runs").glob("*/run.json")
+    manifests = (folder / "artifacts").glob("*/*/manifest.json")
+    return any(records) or any(manifests)

@@ -1,12 +1,13 @@
 """Damage that a run would meet, and what ``hallmark verify`` says of it."""
 
+import errno
 import shutil
 
 import pytest
 
 from flows.commands.verify import render, verify_run, verify_store
 from flows.runs import open_run
-from tasks.contract import Store
+from tasks.contract import Store, artifact
 
 
 @pytest.fixture
@@ -62,6 +63,32 @@ def test_every_damaged_file_is_named(smoke, store):
     assert done.stdout.rstrip().endswith("4 damaged") and done.stderr == ""
     report = smoke.json("verify", "--store", str(store.root), code=1)
     assert len(report["damaged"]) == 4 and report["run"] is None
+
+
+def test_a_lost_manifest_is_damage_too(store, smoke):
+    """Without the records of runs it would look like an attempt that was never committed."""
+    lost = open_run(smoke.first, store)["language"]
+    (store.root / lost.folder / "manifest.json").unlink()
+    for found in (verify_store(store), verify_run(store, smoke.first)):
+        assert len(found.damaged) == 1 and lost.name in found.damaged[0]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smoke, monkeypatch):
+    """As on a disk that fails."""
+    run = open_run(smoke.first, store)
+    bad = files_of(run["scrub"])[0]
+    files_of(run["pack"])[0].unlink()
+    within = artifact.file_digest
+
+    def read(path):
+        if path == bad:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return within(path)
+
+    monkeypatch.setattr(artifact, "file_digest", read)
+    found = verify_store(store)
+    assert len(found.damaged) == 2
+    assert f"{bad} cannot be read (Input/output error)" in found.damaged
 
 
 def test_records_and_the_secret_are_read_too(store, smoke):
