@@ -33,6 +33,7 @@ from tasks.contract.external_files import (
 )
 from tasks.contract.fingerprint import ROOT, canonical, library_versions, sha256
 from tasks.contract.mappers import InProcess, Mapper, Needs, Processes, make_mapper
+from tasks.contract.objects import is_store_folder
 from tasks.contract.roots import (
     External,
     ExternalPath,
@@ -158,6 +159,7 @@ __all__ = [
     "ids",
     "is_cut",
     "is_settled",
+    "is_store_folder",
     "ledger_rows",
     "ledger_table",
     "library_versions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +16,7 @@ from tasks.contract.errors import FileChangedError
 from tasks.contract.external_files import ExternalFiles, changed_sentence
 from tasks.contract.inputs import artifacts_of
 from tasks.contract.lease import empty
+from tasks.contract.objects import is_store_folder
 
 if TYPE_CHECKING:
     from tasks.contract.stages import Call
@@ -25,12 +27,16 @@ RECORD = "external.json"
 
 
 def external_names(folder: Path) -> list[str]:
-    """Names of the files below a folder, in order, without those that are hidden."""
-    return sorted(
-        str(p.relative_to(folder))
-        for p in folder.rglob("*")
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-    )
+    """Names of the files below a folder, in order, without hidden ones and those of a store."""
+    names: list[str] = []
+    for inner, folders, files in os.walk(folder):
+        place = Path(inner)
+        folders[:] = [
+            name for name in folders if name[0] != "." and not is_store_folder(place / name)
+        ]
+        paths = (place / name for name in files if name[0] != ".")
+        names += [str(path.relative_to(folder)) for path in paths if path.is_file()]
+    return sorted(names)
 
 
 def external(folder: Path, stage: str) -> Artifact:

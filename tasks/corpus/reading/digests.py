@@ -64,7 +64,7 @@ class Digests:
             found = stamp(path)
             match self.known.get(name):
                 case [list(known), int(noted), str(digest)] if (
-                    tuple(known) == found and found[0] // SECOND < noted // SECOND
+                    known[:3] == [*found[:3]] and found[0] // SECOND < noted // SECOND
                 ):
                     _SEEN[str(path)] = found
                     record_state(path, FileState(digest, found, is_settled(found)))

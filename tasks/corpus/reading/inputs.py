@@ -150,7 +150,7 @@ def _stamp(path: Path) -> FileStamp:
 
 
 def _tag(stamp: FileStamp) -> str:
-    return " ".join(map(str, stamp))
+    return " ".join(map(str, stamp[:3]))  # some network file systems number a file anew
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +22,7 @@ from tasks.contract import (
     current_session,
     expanded,
     file_digest,
+    is_store_folder,
 )
 
 
@@ -114,7 +116,7 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
             pattern = expanded(path).relative_to(base).as_posix()
             paths = list(base.glob(pattern)) if pattern != "." else []
         found = {_name(p, base): p for p in paths if p.is_file()}
-        found = _without_store(found, base)
+        found = _without_stores(found, base)
     except (OSError, ValueError) as error:
         raise UsageError(f"source {source!r}: {path!r} cannot be read ({error})") from error
     if not found:
@@ -125,18 +127,26 @@ def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def _without_store(found: dict[str, Path], base: Path) -> dict[str, Path]:
-    """Leave out the files of the session's store, which is no corpus, where it lies in the folder.
+def _without_stores(found: dict[str, Path], base: Path) -> dict[str, Path]:
+    """Leave out the files of a store that lies in the folder: a store is no corpus.
 
-    A folder inside the store that the user names is read.
+    Not only that of this session: what a corpus holds must not depend on which store is open. A
+    folder inside a store that the user names is read.
     """
-    with suppress(HallmarkError):  # outside of a session there is no store
-        root = current_session().store.root
-        within = None if root is None else os.path.relpath(root, os.path.realpath(base))
-        if within is not None and within != "." and not within.startswith(".."):
-            prefix = f"{Path(within).as_posix()}/"
-            return {name: path for name, path in found.items() if not name.startswith(prefix)}
-    return found
+    own = None
+    with suppress(HallmarkError):  # outside of a session there is none
+        own = current_session().store.root
+
+    @cache
+    def is_store(folder: Path) -> bool:
+        is_own = own is not None and os.path.realpath(folder) == str(own)  # it may still be empty
+        return is_own or is_store_folder(folder)
+
+    return {
+        name: path
+        for name, path in found.items()
+        if not any(is_store(base / above) for above in Path(name).parents if above.name)
+    }
 
 
 def _below(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:

@@ -305,6 +305,9 @@ def test_the_store_inside_of_a_corpus_folder_is_no_part_of_it(tmp_path):
                 assert made["documents"].read(["text"])["text"].to_pylist() == [
                     "A text of the corpus."
                 ]
+    with open_session(Session(Store(tmp_path / "another"))):  # nor is that of somebody else
+        made = ingest(IngestConfig(sources=[where | {"path": str(tmp_path / "deep" / "..")}]))
+        assert made["documents"].rows == 1
         named = tmp_path / "deep" / "store" / "mine"
         named.mkdir()
         pq.write_table(pa.table({"text": ["Kept in the store."]}), named / "b.parquet")
