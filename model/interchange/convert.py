@@ -100,6 +100,7 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     folder = Path(folder)
     family, config, values = _read_config(folder)
     weights = _read_weights(folder, values)
+    weights = _without_buffers(folder, weights, family, config)
     try:
         theirs = _prepared(weights, family, config)
         config = _settle_ties(folder, family, config, theirs)
@@ -221,13 +222,26 @@ def _read_weights(folder: Path, values: dict[str, Any]) -> dict[str, Tensor]:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"The weights in {folder} cannot be read: {error}.") from error
+    return weights
+
+
+def _without_buffers(
+    folder: Path, weights: dict[str, Tensor], family: Family, config: ModelConfig
+) -> dict[str, Tensor]:
+    """Leave out tensors of integers that are no weights, such as masks and positions.
+
+    Raises:
+        CheckpointError: A weight is not of a float type.
+    """
+    names = {part for entry in family.entries(config) for part in entry.theirs}
+    names.update(*TIED[family.model_class].values())
     for name, tensor in weights.items():
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() and not names.isdisjoint((name, family.base + name)):
             raise CheckpointError(
                 f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
                 f"quantised."
             )
-    return weights
+    return {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
 
 
 def _settle_ties(

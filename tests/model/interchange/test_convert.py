@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from model.decoding.beam import beam
 from model.decoding.generate import generate
@@ -334,3 +335,22 @@ def test_tensors_of_another_shape_are_refused(tmp_path, config):
             save_file({**weights, name: wrong}, folder / "model.safetensors")
             with pytest.raises(CheckpointError):
                 import_transformers(folder)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64])
+def test_buffers_that_older_versions_saved_are_passed_over(tmp_path, kind):
+    """GPT-2's masks and BERT's positions are no weights, whatever type they have."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=32, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    before = import_transformers(tmp_path).state_dict()
+    weights = load_file(path)
+    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 16, 16).to(kind)
+    save_file(weights, path, metadata={"format": "pt"})
+    after = import_transformers(tmp_path).state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    weights["transformer.h.0.attn.c_attn.weight"] = torch.ones(8, 24).to(kind)
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"c_attn\.weight has type .* are quantised"):
+        import_transformers(tmp_path)
