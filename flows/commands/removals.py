@@ -6,6 +6,7 @@ of the stages profile and effects; nothing is counted again here.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from flows.runs import Run
@@ -18,6 +19,14 @@ Row = dict[str, Any]
 #: Lines that are printed at most: of rules, of groups removed, of groups tagged. With two
 #: headings, a line on further rules and one on documents without a score, twelve in all.
 RULES_SHOWN, REMOVED_SHOWN, TAGGED_SHOWN = 3, 3, 2
+
+#: Why documents have no score, by their status in the table ``toxicity_status``.
+UNSCORED = {
+    "other language": "in a language that the scorer was not made for, or an undetermined one",
+    "cleared": "cleared by the cheap scorer",
+    "empty": "empty",
+    "failed": "failed",
+}
 
 #: Stages whose reasons in the ledger are rules: both uses of select, and what cuts toxic windows.
 FILTERS = ("select", "select_scored", "cut_toxic")
@@ -116,10 +125,15 @@ def _toxicity_actions(run: Run) -> list[Row]:
 def _count_unscored(run: Run) -> Row:
     """Return how many documents have no toxicity score, by the table ``toxicity_status``."""
     rows = run["profile"]["toxicity_status"].read().to_pylist()
-    unscored = sum(row["documents"] for row in rows if row["status"] != "scored")
-    other = sum(row["documents"] for row in rows if row["status"] == "other language")
-    total = sum(row["documents"] for row in rows)
-    return {"documents": unscored, "other_language": other, "of": total}
+    by_status: Counter[str] = Counter()
+    for row in rows:
+        by_status[row["status"]] += row["documents"]
+    total = by_status.total()
+    return {
+        "documents": total - by_status.pop("scored", 0),
+        "of": total,
+        "by_status": dict(by_status),
+    }
 
 
 def _rank_groups(rates: list[Row]) -> list[Row]:
@@ -151,13 +165,15 @@ def render_removals(report: Report) -> list[str]:
     whys = {row["rule"]: row["why"] for row in report["actions"]}
     lines = [_render_rule(rule, whys) for rule in report["rules"][:RULES_SHOWN]]
     if more := report["rules"][RULES_SHOWN:]:
-        lines.append(f"{len(more)} more rules removed or tagged documents: see the datasheet")
+        lines.append(f"{len(more)} more rules removed or tagged documents; the datasheet lists all")
     unscored = report["unscored"]
     if unscored["documents"]:
-        lines.append(
-            f"{_count(unscored)} have no toxicity score: {unscored['other_language']:,} are in a "
-            f"language that the scorer was not made for, or in an undetermined one"
+        reasons = ", ".join(
+            f"{UNSCORED.get(status, status)} {count:,}"
+            for status, count in unscored["by_status"].items()
+            if count
         )
+        lines.append(f"{_count(unscored)} have no toxicity score: {reasons}")
     least = f"groups with at least {report['least_documents']} documents"
     removed = any(rule["action"] == "removed" for rule in report["rules"])
     if removed and not report["groups_compared"]:

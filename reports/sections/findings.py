@@ -46,7 +46,9 @@ def natural(text: str) -> list[Any]:
 
 
 #: Tags of findings about groups of people, or about kinds of groups.
-GROUP_TAGS = frozenset({"bias_type", "category", "domain", "group", "mentions", "test"})
+GROUP_TAGS = frozenset(
+    {"bias_type", "category", "domain", "gender", "group", "mentions", "pronoun", "test"}
+)
 
 
 def is_about_groups(row: Mapping[str, Any]) -> bool:

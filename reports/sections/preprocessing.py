@@ -165,11 +165,12 @@ def filtered(corpus: CorpusFigures) -> Section:
     if not rules:
         section.add(Paragraph(["No rule over toxicity removed documents."]))
         return section
-    left = {"stage": FILTER, "action": "removed", "reason": rules}
+    reasons = [reason for rule in rules for reason in reasons_of(rule)]
+    left = {"stage": FILTER, "action": "removed", "reason": reasons}
     came = {"stage": FILTER, "unit": "rows"}
     gone = Counter[str]()
     for row in corpus.profile["reasons"].read().to_pylist():
-        if row["stage"] == FILTER and row["action"] == "removed" and row["reason"] in rules:
+        if row["stage"] == FILTER and row["action"] == "removed" and row["reason"] in reasons:
             gone[row["source"]] += row["rows"]
     books = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
     entered = {r["source"]: r["in"] for r in books if came.items() <= r.items()}
@@ -200,6 +201,12 @@ def filtered(corpus: CorpusFigures) -> Section:
     return section
 
 
+def reasons_of(rule: str) -> list[str]:
+    """Return the reasons in the ledger for which a rule removed documents, those without a score
+    among them."""
+    return [rule, f"{rule} unknown"]
+
+
 def describe_toxicity_actions(corpus: CorpusFigures) -> list[Parts]:
     """Return, for each rule over a toxicity score, its action, the reason for the action, and how
     many documents it removed or tagged."""
@@ -211,9 +218,9 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[Parts]:
             label = f"documents that {rule} tagged"
             parts.append(corpus.sum("tagged", "tagged", "documents", label, **where))
         else:
-            where = {"stage": FILTER, "action": "removed", "reason": rule}
+            gone = {"stage": FILTER, "action": "removed", "reason": reasons_of(rule)}
             label = f"documents that {rule} removed"
-            parts.append(corpus.sum("reasons", "rows", "documents", label, **where))
+            parts.append(corpus.sum("reasons", "rows", "documents", label, **gone))
         described.append([*parts, " tagged and kept." if action == "tag" else " removed."])
     return described
 

@@ -137,9 +137,13 @@ def test_the_summary_has_at_most_twelve_lines():
     group = {"group": "they", "documents": 8, "of": 25, "share": 0.32, "other_documents": 1,
              "other_of": 90, "other_share": 1 / 90, "ratio": 28.8, "low": 5.0, "high": None,
              "shown": False}  # fmt: skip
+    unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "of": 90}
     report = {"rules": [rule] * 9, "actions": [], "groups": [group] * 9, "groups_compared": 9,
               "tagged_groups": [group] * 9, "least_documents": 20,
-              "unscored": {"documents": 3, "other_language": 2, "of": 90}}  # fmt: skip
+              "unscored": unscored}  # fmt: skip
     lines = render_removals(report)
+    assert lines[4] == (
+        "3 of 90 documents (3.3 %) have no toxicity score: cleared by the cheap scorer 2, empty 1"
+    )
     assert len(lines) == 12 and "6 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith("(95 % CI 5.0–∞); may be due to chance (near copies count once)")

@@ -25,7 +25,11 @@ REACH = 400
 _LOCAL = r"[\w.%+'-]{1,64}"
 #: Characters of keys, tokens and passwords.
 _VALUE = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
-_CREDENTIAL = r"(?i:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+#: A word that says that a secret follows; "key" is not the end of another word, such as "turkey".
+_CREDENTIAL = (
+    r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
+    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+)
 
 #: What the end of a text must hold before its shapes are tried: most texts have none of it.
 _CUES = {

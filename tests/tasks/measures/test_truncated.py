@@ -125,3 +125,15 @@ def test_the_work_does_not_grow_with_the_text():
         list(find_truncated(unit * (200_000 // len(unit)), ["US"]))
         assert time.process_time() - start < 0.5, unit
     assert REACH < 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["We flew over Turkey: Ankara-Istanbul", "She ordered whiskey = Jameson"]
+)
+def test_a_word_that_ends_in_key_announces_no_secret(text):
+    assert [*find_truncated(text, regions=["US"])] == []
+
+
+@pytest.mark.parametrize("name", ["key", "api_key", "API-KEY", "apikey", "secretkey", "accesskey"])
+def test_a_word_for_a_key_announces_one(name):
+    assert [*find_truncated(f"the {name} = 9f8Ab2", regions=["US"])]
