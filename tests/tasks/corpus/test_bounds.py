@@ -78,7 +78,7 @@ def test_a_file_that_is_exchanged_for_a_link_is_not_read(place, folder):
     other.write_bytes(other.read_bytes()[: part.size].ljust(part.size))
     file.unlink()
     file.symlink_to(other)
-    part = replace(part, tag=" ".join(map(str, file_stamp(other.stat()))))
+    part = replace(part, tag=" ".join(map(str, file_stamp(other.stat())[:3])))
     with pytest.raises(UsageError, match=r"^source 's': .* leads outside the roots"):
         list(records_of(part, config, Meter()))
 
