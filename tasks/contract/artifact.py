@@ -387,14 +387,11 @@ class Artifact:
 UNLIKE = "does not have the SHA-256 of its manifest"
 
 
-_TICK = TICK
-
-
 def known_digest(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
     stamp = file_stamp(path.stat())
-    hot = time.time_ns() - max(stamp[:2]) < _TICK
+    hot = time.time_ns() - max(stamp[:2]) < TICK
     digest = file_digest(path) if hot else _settled(path, stamp)
     record_state(path, FileState(digest, stamp, not hot))
     return digest

@@ -151,7 +151,7 @@ def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, mo
     path = tmp_path / "model.bin"
     path.write_bytes(b"1")
     os.utime(path, ns=(0, 10**18))
-    monkeypatch.setattr(artifact, "_TICK", 0)  # as if it was not changed just now
+    monkeypatch.setattr(artifact, "TICK", 0)  # as if it was not changed just now
     read = []
     real = artifact.file_digest
     monkeypatch.setattr(artifact, "file_digest", lambda path: read.append(path) or real(path))
