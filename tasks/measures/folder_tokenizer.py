@@ -107,6 +107,11 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     marked = {id: token.content for id, token in added.items() if token.special}
     special = _find_special(marked, vocabulary)
     chosen = {name: declared.choose(name, vocabulary, special) for name in SPECIAL_TOKENS}
+    denied = declared.names.get("pad_token", "") is None
+    if chosen["pad_token"] is None and backend.padding is not None and not denied:
+        padding = backend.padding["pad_token"]
+        chosen["pad_token"] = padding if padding in vocabulary else None
+    backend.no_padding()  # transformers would take its token though the folder denies it
     tokens = {name: token for name, token in chosen.items() if token is not None}
     unmarked = ({*tokens.values()} | declared.others & {*vocabulary}) - {*marked.values()}
     backend.add_special_tokens(

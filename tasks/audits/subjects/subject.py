@@ -267,8 +267,10 @@ def joined(
 def check_layer(name: str, layer: int, depth: int) -> None:
     """UsageError unless a model of so many layers has this one."""
     if not -depth <= layer <= depth:
-        raise UsageError(f"{name} has {depth} layers and no layer {layer}: choose one from "
-                         f"{-depth} to {depth}")  # fmt: skip
+        layers = "1 layer" if depth == 1 else f"{depth} layers"
+        raise UsageError(
+            f"{name} has {layers}, so it has no layer {layer}; choose one from {-depth} to {depth}"
+        )
 
 
 def rows_of(table: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float32]:

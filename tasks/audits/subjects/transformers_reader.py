@@ -29,6 +29,19 @@ VOCABULARIES = (
 EITHER_KIND = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
 
 
+def count_layers(config: Any) -> int | None:
+    """Count the blocks whose states are read; None where config.json does not say.
+
+    A decoder of a family with an encoder, such as Bart, has ``decoder_layers``;
+    ``num_hidden_layers`` is then the depth of the encoder.
+    """
+    if not getattr(config, "is_encoder_decoder", False):
+        depth = getattr(config, "decoder_layers", None)
+        if isinstance(depth, int):
+            return depth
+    return getattr(config, "num_hidden_layers", None)
+
+
 class TransformersReader(Reader):
     """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
     stand between the tokenizer's opening and closing token."""
@@ -40,7 +53,7 @@ class TransformersReader(Reader):
         if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
             limit -= 2  # its positions count from the padding id
         self.context = min(limit, LONGEST)
-        self.layers = getattr(config, "num_hidden_layers", None)
+        self.layers = count_layers(config)
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
         if kind == "masked":
             opening, closing = tokenizer.cls_token_id, tokenizer.sep_token_id

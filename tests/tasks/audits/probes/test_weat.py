@@ -144,7 +144,7 @@ def test_the_input_embeddings_are_no_layer_to_choose():
 
 
 def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
-    with pytest.raises(UsageError, match="has 2 layers and no layer -5"):
+    with pytest.raises(UsageError, match="has 2 layers, so it has no layer -5"):
         judged(own_folder, WeatConfig(layer=-5))
 
 

@@ -51,7 +51,7 @@ def test_input_embeddings_know_no_places(subject):
 
 @pytest.mark.parametrize("layer", [3, -3])
 def test_a_layer_that_is_not_there_is_refused(subject, layer):
-    with pytest.raises(UsageError, match=f"has 2 layers and no layer {layer}: choose one from -2"):
+    with pytest.raises(UsageError, match=f"has no layer {layer}; choose one from -2"):
         subject.embed([[1, 2]], [[0]], layer)
 
 

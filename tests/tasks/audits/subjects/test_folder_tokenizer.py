@@ -7,7 +7,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from tasks.audits.subjects.reader import open_reader
 from tasks.audits.subjects.subject import open_subject
-from tasks.audits.subjects.transformers_reader import load_tokenizer
+from tasks.audits.subjects.transformers_reader import count_layers, load_tokenizer
 from tasks.contract import UsageError
 from tests.tasks.audits.conftest import TEXTS
 
@@ -226,3 +226,22 @@ def test_a_special_token_beyond_the_embeddings_is_no_obstacle(tmp_path):
     for opens in (open_reader, open_subject):
         with pytest.raises(UsageError, match=f"token ids up to {size}, the model knows {size}"):
             opens(folder)
+
+
+@pytest.mark.parametrize(("denied", "expected"), [(False, "<fill>"), (True, None)])
+def test_the_padding_of_tokenizer_json_names_the_pad_token(tmp_path, denied, expected):
+    tokenizer = train_digits(special=("<s>", "</s>", "<fill>"))
+    tokenizer.enable_padding(pad_id=tokenizer.token_to_id("<fill>"), pad_token="<fill>")
+    settings = {"pad_token": None} if denied else {}
+    write(tmp_path, tokenizer, config={"model_type": "gpt2"}, tokenizer_config=settings)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.pad_token == expected
+    assert len({len(ids) for ids in loaded(["one", "one two three"])["input_ids"]}) == 2
+
+
+def test_a_decoder_of_a_family_with_an_encoder_has_its_own_number_of_layers():
+    from transformers import BartConfig
+
+    config = BartConfig(encoder_layers=3, decoder_layers=1, is_encoder_decoder=False)
+    assert count_layers(config) == 1
+    assert count_layers(BartConfig(encoder_layers=3, decoder_layers=1)) == 3
