@@ -31,9 +31,16 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
             f"the folder of the whole model."
         )
     named = config.get("transformers_weights")
+    named_file = None
     if named is not None:
-        path = _inside(folder, named, "config.json")
-        files = _shards(folder, path) if path.name.endswith(".index.json") else [path]
+        if not isinstance(named, str):
+            raise CheckpointError(
+                f"transformers_weights in {folder / 'config.json'} must be the name of a file; it "
+                f"is {str(named)[:100]}."
+            )
+        named_file = _inside(folder, named, "config.json")
+        is_index = named_file.name.endswith(".index.json")
+        files = _shards(folder, named_file) if is_index else [named_file]
     elif (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
         files = [folder / WEIGHTS]
     else:
@@ -44,10 +51,17 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
                 raise CheckpointError(
                     f"The weights in {folder} cannot be read: it has no {WEIGHTS}."
                 )
-            name = path.relative_to(folder)
-            raise CheckpointError(f"{folder} has no {name}, which its index of weights names.")
+            source = (
+                "transformers_weights in its config.json" if path == named_file else "its index"
+            )
+            raise CheckpointError(
+                f"{folder} has no {path.relative_to(folder)}, which {source} names."
+            )
         if path.suffix != ".safetensors":
-            raise CheckpointError(f"{path} is not a safetensors file.")
+            raise CheckpointError(
+                f"{path} holds weights, but is no safetensors file, and no other format is read: "
+                f"convert it, or name a safetensors file."
+            )
     return files
 
 

@@ -220,3 +220,20 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, where, named):
         index = {"metadata": {}, "weight_map": dict.fromkeys(weights, where)}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, "points outside its folder")
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("other.safetensors", "no other.safetensors, which transformers_weights in its config"),
+        ("pytorch_model.bin", "is no safetensors file"),
+        (["model.safetensors"], "must be the name of a file"),
+        (7, "must be the name of a file"),
+    ],
+)
+def test_a_wrong_name_of_weights_in_the_config_is_refused(tmp_path, named, why):
+    folder = make("llama", tmp_path / "a")
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    edit(folder, transformers_weights=named)
+    with pytest.raises(CheckpointError, match=why):
+        import_transformers(folder)
