@@ -43,9 +43,10 @@ def pytest_runtest_makereport(item, call):
     if os.environ.get("CI") and call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception):
         reason = str(call.excinfo.value)
         if not any(expected in reason for expected in EXPECTED_SKIPS):
-            call.excinfo = pytest.ExceptionInfo.from_exception(
-                AssertionError(f"unexpected skip in CI: {reason}")
-            )
+            try:
+                raise AssertionError(f"unexpected skip in CI: {reason}") from call.excinfo.value
+            except AssertionError:
+                call.excinfo = pytest.ExceptionInfo.from_current()
 
 
 def pytest_xdist_make_scheduler(config, log):
