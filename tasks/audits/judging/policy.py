@@ -133,7 +133,7 @@ def _explain_missing_interval(gate: Gate, finding: Mapping[str, Any]) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
     reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
     reason = reasons[-1].strip() if reasons else f"the audit gives none for {gate.metric}"
-    return f"no interval: {reason}, so the rule is not shown"
+    return f"no interval: {reason}, so the rule is not shown to hold"
 
 
 @stage(tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})

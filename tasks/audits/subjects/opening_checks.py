@@ -115,15 +115,15 @@ def check_opening(
         return "equal length"
     if kind == "causal" and (sees_after or needs_length):
         raise UsageError(
-            f"the config.json of {name} names a causal language model, but its scores of a token "
-            f"change with the text after the token, so they would be wrong; audit another model, "
-            f"or correct is_decoder, is_causal or use_bidirectional_attention in config.json"
+            f"{name} cannot be audited as a causal model, which its config.json says it is: when "
+            f"it scores a token, it also sees the text after the token; audit another model, or, "
+            f"if config.json is wrong, correct is_decoder, is_causal or use_bidirectional_attention"
         )
     if kind == "masked" and sees_before and not sees_after:
         raise UsageError(
-            f"the config.json of {name} names a masked language model, but its scores of a token "
-            f"depend only on the text before the token, so they would be wrong; audit another "
-            f"model, or correct is_decoder or is_causal in config.json"
+            f"{name} cannot be audited as a masked model, which its config.json says it is: when "
+            f"it scores a token, it sees only the text before the token; audit another model, or, "
+            f"if config.json is wrong, correct is_decoder or is_causal"
         )
     return choose_batching(forward, samples[0])
 

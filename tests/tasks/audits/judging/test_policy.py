@@ -85,7 +85,9 @@ def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
 def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
     (row,) = verdicts(bias, metric="ties", **bound)
     assert (row["verdict"], row["value"], row["end"], row["distance"]) == ("fail", 3, None, None)
-    assert row["why"] == ("no interval: the audit gives none for ties, so the rule is not shown")
+    assert row["why"] == (
+        "no interval: the audit gives none for ties, so the rule is not shown to hold"
+    )
 
 
 @pytest.mark.parametrize("ends", [(None, 0.1), (0.0, math.nan), (math.nan, 0.05), (None, None)])
@@ -99,7 +101,7 @@ def test_both_ends_must_be_numbers(ends):
     }
     row = judge("r", Gate(audit="toxicity", metric="toxicity_probability", lt=0.2), found)
     assert row["verdict"] == "fail" and row["why"] == (
-        "no interval: a single one of prompts tells no spread, so the rule is not shown"
+        "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
     )
 
 

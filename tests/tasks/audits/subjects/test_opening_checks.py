@@ -90,7 +90,7 @@ def save_model(folder, name, deviation=None, **values):
 )
 def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
-    with pytest.raises(UsageError, match="a token change with the text after the token") as caught:
+    with pytest.raises(UsageError, match="it also sees the text after the token") as caught:
         open_subject(folder, device="cpu")
     assert "\n" not in str(caught.value) and folder.name in str(caught.value)
 
@@ -132,7 +132,7 @@ def test_an_xlm_of_the_masked_kind_is_scored_as_one(tmp_path):
 
 def test_a_masked_model_that_sees_only_what_precedes_is_refused(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT, is_decoder=True)
-    with pytest.raises(UsageError, match="of a token depend only on the text before the token"):
+    with pytest.raises(UsageError, match="it sees only the text before the token"):
         open_subject(folder, device="cpu")
 
 
@@ -207,7 +207,7 @@ SEES_AFTER = {
     "numbers", [{}, {"scale": 1e-4}, {"scale": 1e3}, {"offset": 20.0}, {"noise": 1e-6}]
 )
 def test_whatever_part_of_the_text_after_a_token_it_sees(sees, numbers):
-    with pytest.raises(UsageError, match="change with the text after"):
+    with pytest.raises(UsageError, match="also sees the text after"):
         opened(toy_forward(sees, **numbers))
 
 
