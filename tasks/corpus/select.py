@@ -58,7 +58,11 @@ class Rule(StageConfig):
     any_of: tuple[str, ...] = Field((), description="the value must be one of these labels")
     none_of: tuple[str, ...] = Field((), description="the value must be none of these labels")
     unknown: Literal["keep", "remove"] = Field(
-        "keep", description="what becomes of documents without a value; never taken as zero"
+        "keep",
+        description="what becomes of documents without a value. keep: the rule passes them over. "
+        "remove: the rule's action applies to them as to documents that break the rule: with "
+        "remove they are removed, with tag they are tagged, not removed. A missing value never "
+        "counts as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",

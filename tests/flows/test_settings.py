@@ -65,6 +65,13 @@ def test_a_list_of_sections_says_what_stands_there_by_default():
     assert "[….rules.NAME], a table each" in text
 
 
+@pytest.mark.parametrize("section", ["select", "select_scored"])
+def test_the_help_says_what_a_tag_does_with_documents_without_a_value(section):
+    (unknown,) = (row for row in list_settings(section) if row["key"] == "unknown")
+    assert "remove: the rule's action applies to them as to" in unknown["meaning"]
+    assert "with tag they are tagged, not removed" in unknown["meaning"]
+
+
 def test_a_section_that_there_is_not_is_named():
     with pytest.raises(
         UsageError, match=r"no section or key 'pretrain\.trian' .*; choose one of: ingest, "

@@ -182,6 +182,13 @@ def test_what_has_no_value_is_unknown_and_never_zero(session, unknown):
     assert told["unknown share"] == 2
 
 
+def test_the_action_of_a_rule_applies_to_documents_without_a_value(session):
+    rule = {"lt": 0.5, "unknown": "remove", "action": "tag"}
+    made = selected({"share": rule}, share=(None, 0.25, 0.75))
+    assert kept(made) == [0, 1, 2] and ledger(made, "reason") == []
+    assert made["documents"].read()["tags"].to_pylist() == [["share"], None, ["share"]]
+
+
 def test_a_tag_leaves_the_document_and_joins_the_tags_that_it_has(session):
     rules = {"few": {"signal": "words", "ge": 5, "action": "tag"},
              "many": {"signal": "share", "le": 0.5, "action": "tag"}}  # fmt: skip
