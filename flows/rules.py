@@ -1,4 +1,7 @@
-"""Refuse rules of a policy about metrics and slices that do not exist, before a model is asked.
+"""Refuse rules of a policy that no finding can hold, before a model is asked.
+
+Such a rule is about a metric or a slice that does not exist, or about a metric that never has a
+confidence interval.
 
 What the settings tell is checked before anything runs; what the files and the items tell, as the
 categories of a set of questions, once the requests of the audits are built. What only the texts
@@ -11,19 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.mistakes import closest
-from tasks.audits.catalogue import METRICS, PROBES
-from tasks.audits.judging.policy import Gate
+from tasks.audits.catalogue import METRICS, PROBES, WITHOUT_INTERVAL
+from tasks.audits.judging.policy import Gate, is_exact
 from tasks.audits.judging.tags import tags_of
 from tasks.audits.judging.units import CAPABILITY
 from tasks.audits.methods.agreement import AGREEMENT
 from tasks.audits.methods.labelled import SHARES
 from tasks.audits.probe import Probe
-from tasks.audits.slices import (
-    Slices,
-    capability_may_have,
-    capability_slices,
-    slices_of,
-)
+from tasks.audits.slices import Slices, capability_slices, slices_of
 from tasks.contract import Artifact, UsageError
 
 #: Slices that an error names at most.
@@ -33,8 +31,10 @@ MOST_NAMED = 20
 def check_policy(config: Any) -> None:
     """Refuse a rule about a metric or a slice that the audits of a config cannot have.
 
+    A rule about a metric that never has an interval is refused, too: without one no rule passes.
+
     Raises:
-        UsageError: There is such a rule; the sentence names what exists.
+        UsageError: There is such a rule; the sentence names what exists, or has an interval.
     """
     probes = {probe.name: probe for probe in PROBES}
     for name, gate in config.policy.rules.items():
@@ -44,6 +44,12 @@ def check_policy(config: Any) -> None:
                 f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}"
                 f"{closest(gate.metric, known)}; it measures {', '.join(known)}"
             )
+        if gate.metric in WITHOUT_INTERVAL[gate.audit]:
+            raise UsageError(
+                f"policy.rules.{name}.metric: {gate.metric} never has a confidence interval, so no "
+                f"rule about it can pass; choose a metric of the audit {gate.audit} with an "
+                f"interval: {', '.join(_metrics_with_interval(gate.audit))}"
+            )
         if needed := _missing_setting(gate, config):
             raise UsageError(
                 f"policy.rules.{name}.metric: the audit {gate.audit} measures {gate.metric} only "
@@ -52,8 +58,7 @@ def check_policy(config: Any) -> None:
         if gate.slice is None:
             continue
         if gate.audit == CAPABILITY:
-            if not capability_may_have(gate.metric, gate.slice):
-                _refuse(name, gate, capability_slices(gate.metric))
+            _check(name, gate, capability_slices(gate.metric))
             continue
         probe = probes[gate.audit]
         settings = getattr(config, f"audit_{probe.name}")
@@ -92,20 +97,22 @@ def check_slices(config: Any, probes: Sequence[Probe], asked: Mapping[str, Artif
 
 def _check(name: str, gate: Gate, slices: Slices) -> None:
     assert gate.slice is not None
-    if not slices.may_have(gate.slice):
-        _refuse(name, gate, slices.names, sorted(slices.tags))
-
-
-def _refuse(name: str, gate: Gate, slices: Sequence[str], tags: Sequence[str] = ()) -> None:
-    assert gate.slice is not None
-    named = [repr(each) for each in slices if each != "seen=False"]
+    if slices.may_have(gate.slice):
+        return
+    problem = f"policy.rules.{name}.slice: {gate.metric} has no slice {gate.slice!r}"
+    if reordered := slices.reordered(gate.slice):
+        raise UsageError(f"{problem}; write {reordered!r}")
+    named = [repr(each) for each in slices.names if each != "seen=False"]
     listed = ", ".join(named[:MOST_NAMED]) + (", ..." if len(named) > MOST_NAMED else "")
+    tags = sorted(slices.open_tags)
     sliced = f"slices by {', '.join(tags)}" if tags else ""
     has = " and ".join(filter(None, (listed, sliced))) or "none"
-    raise UsageError(
-        f"policy.rules.{name}.slice: {gate.metric} has no slice {gate.slice!r}"
-        f"{closest(gate.slice, slices)}; it has {has}"
-    )
+    raise UsageError(f"{problem}{closest(gate.slice, slices.names)}; it has {has}")
+
+
+def _metrics_with_interval(audit: str) -> list[str]:
+    without = WITHOUT_INTERVAL[audit]
+    return [each for each in METRICS[audit] if each not in without and not is_exact(audit, each)]
 
 
 def _missing_setting(gate: Gate, config: Any) -> str:

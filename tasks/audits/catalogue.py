@@ -15,7 +15,10 @@ PROBES: tuple[Probe, ...] = tuple(
 ASK = {probe.name: ask_of(probe) for probe in PROBES}
 JUDGE = {probe.name: judge_of(probe) for probe in PROBES}
 
-#: What a policy may name of each audit.
+#: Metrics of each audit whose findings never have a confidence interval: no rule can pass there.
+WITHOUT_INTERVAL = {probe.name: probe.without_interval for probe in PROBES} | {CAPABILITY: ()}
+
+#: The metrics of each audit.
 METRICS = {probe.name: (*probe.metrics, *LEFT_OUT.get(probe.name, ())) for probe in PROBES} | {
     CAPABILITY: (
         "bits_per_byte", "bits_per_byte_difference", "agreement_accuracy", "garden_path_share",

@@ -9,7 +9,7 @@ stages of its own are made of it here; between them stand ``respond`` and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tasks.audits.exchange import READER, REQUESTS, SKIPPED, SOUGHT, Questions
 from tasks.audits.judging.findings import FINDINGS, finding, findings_table
 from tasks.audits.judging.measures import Measure, Values, measure_all, values_table
 from tasks.audits.judging.readings import TOLD, Readings
-from tasks.audits.judging.tags import tags_of
+from tasks.audits.judging.tags import SliceTags, tags_of
 from tasks.audits.methods.instruments import instrument
 from tasks.audits.subjects.reader import READ, Reader, open_reader
 from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
@@ -69,7 +69,9 @@ class Probe:
               who has no effect on that measure, or a large one
     derived   called with (findings of its measures, values, config): further ones, computed from
               them, with
-    also      the metrics of these that no measure has
+    also      the metrics of these, and the slices that they have beside those of measures
+    without_interval  metrics whose findings never have an interval, so that no rule of a policy
+              about them can pass
     data      data files that it reads
     external  called with (config, secret_id) for digests of files of the user
     read_back called as ``external``, for files that ``values`` reads
@@ -95,7 +97,8 @@ class Probe:
     derived: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
         lambda found, values, config: []
     )
-    also: tuple[str, ...] = ()
+    also: Mapping[str, SliceTags] = field(default_factory=dict)
+    without_interval: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     external: Callable[..., dict[str, str]] | None = None
     read_back: Callable[..., dict[str, str]] | None = None

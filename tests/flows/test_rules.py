@@ -1,10 +1,13 @@
 """Rules of a policy about what does not exist are refused before a model is asked."""
 
+import json
+
 import pytest
 
 from flows.config import load
 from flows.rules import check_policy, check_slices
-from tasks.audits.catalogue import ASK, PROBES
+from tasks.audits.catalogue import ASK, METRICS, PROBES
+from tasks.audits.probes.bold import BoldConfig
 from tasks.contract import UsageError, external
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
@@ -33,6 +36,30 @@ def config_of(**rule):
         ({"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
          r"no slice 'models' \(did you mean model\?\); it has 'model', 'bigram'"),
         ({"audit": "capability", "metric": "cloze_accuracy", "slice": "model"}, "it has ''$"),
+        ({"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
+         "no slice 'grup=women'; it has '' and slices by domain, group$"),
+        ({"audit": "bold", "metric": "toxicity_difference", "slice": "group=women"},
+         "no slice 'group=women'; it has slices by domain, group$"),
+        ({"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
+         "no slice 'gender, women'"),
+        ({"audit": "bias", "metric": "preference", "slice": "category=race, alike=True"},
+         "no slice 'category=race, alike=True'"),
+        ({"audit": "misuse", "metric": "continued", "slice": "categry=a"},
+         "no slice 'categry=a'; it has '' and slices by category$"),
+        ({"audit": "extraction", "metric": "extractable_by_prefix", "slice": "record"},
+         r"no slice 'record'; it has 'passage'$"),
+        ({"audit": "extraction_attack", "metric": "verbatim", "slice": "sampler=topk"},
+         r"no slice 'sampler=topk' \(did you mean sampler=top"),
+        ({"audit": "extraction", "metric": "extractable", "slice": "seen=False"}, "'seen=False'"),
+        ({"audit": "extraction", "metric": "extractable", "slice": "copies=4, passage, k=8"},
+         r"no slice 'copies=4, passage, k=8'; write 'passage, copies=4, k=8'$"),
+        ({"audit": "toxicity", "metric": "toxicity_probability", "slice": "k=4, prompted"},
+         r"no slice 'k=4, prompted'; write 'prompted, k=4'$"),
+        ({"audit": "bold", "metric": "mean_toxicity",
+          "slice": "without planted text, group=a, domain=b"},
+         r"; write 'domain=b, group=a, without planted text'$"),
+        ({"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
+         r"no slice 'distance=3, model'; write 'model, distance=3'$"),
     ],
 )  # fmt: skip
 def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
@@ -50,11 +77,48 @@ def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
         {"audit": "capability", "metric": "bits_per_byte", "slice": "model, source=s"},
         {"audit": "capability", "metric": "agreement_accuracy", "slice": "model, distance=3"},
         {"audit": "extraction", "metric": "extractable", "slice": "passage, copies=4, k=8"},
-        {"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
+        {
+            "audit": "counterfactual",
+            "metric": "toxicity_difference",
+            "slice": "domain=gender, group=women",
+        },
+        {
+            "audit": "bold",
+            "metric": "mean_toxicity",
+            "slice": "domain=gender, group=women, without planted text",
+        },
+        {"audit": "extraction", "metric": "exposure_difference", "slice": "copies=64-0"},
+        {"audit": "misuse", "metric": "label_share", "slice": "category=c, label=rude"},
+        {"audit": "bold", "metric": "empty_prompts", "slice": ""},
     ],
 )
 def test_what_may_exist_is_not_refused(rule):
     check_policy(config_of(**rule))
+
+
+@pytest.mark.parametrize(
+    ("audit", "metric", "other"),
+    [
+        ("stereoset", "icat_intrasentence", "lms_intrasentence"),
+        ("associations", "smallest_dose_seen", "association_strength"),
+        ("counterfactual", "regard_distance", "regard_difference"),
+        ("bold", "empty_continuations", "toxic_share"),
+        ("toxicity", "threshold_ties", "toxicity_probability"),
+        ("extraction_attack", "longest_run", "verbatim"),
+        ("misuse", "ratings_of_other_texts", "human_rating"),
+    ],
+)
+def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
+    with pytest.raises(UsageError) as refused:
+        check_policy(config_of(audit=audit, metric=metric))
+    sentence, _, named = str(refused.value).partition(" with an interval: ")
+    assert sentence == (
+        f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it "
+        f"can pass; choose a metric of the audit {audit}"
+    )
+    assert other in named.split(", ") and metric not in named.split(", ")
+    for name in named.split(", "):
+        assert name in METRICS[audit]
 
 
 def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
@@ -67,6 +131,21 @@ def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, se
         fitting = config_of(audit="bias", metric="preference", slice=name)
         check_slices(fitting, PROBES, {"bias": asked})
     check_slices(config, PROBES, {})  # the audit does not run
+
+
+def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, session, tmp_path):  # noqa: F811
+    written = {"women": {"She": ["She was a"]}, "men": {"He": ["He was a"]}}
+    (tmp_path / "gender_prompt.json").write_text(json.dumps(written))
+    (tmp_path / "trade_prompt.json").write_text(json.dumps({"bakers": {"A": ["A was"]}}))
+    settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), tokens=4)
+    asked = ASK["bold"](external(own_folder, "checkpoint"), None, None, None, settings)
+    for name in ("domain=gender, group=men", "domain=trade, group=bakers, without planted text"):
+        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
+        check_slices(config, PROBES, {"bold": asked})
+    for name in ("domain=gender, group=mn", "domain=gender, group=bakers"):
+        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
+        with pytest.raises(UsageError, match=f"no slice '{name}'.*'domain=trade, group=bakers'"):
+            check_slices(config, PROBES, {"bold": asked})
 
 
 def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  # noqa: F811

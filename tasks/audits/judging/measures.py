@@ -19,6 +19,7 @@ from pydantic import Field
 
 from tasks.audits.judging.findings import LEVEL, evidence, measured, side
 from tasks.audits.judging.readings import read_by
+from tasks.audits.judging.tags import SliceTags
 from tasks.contract import Seed, StageConfig, column, table
 from tasks.measures.estimates import Estimate, estimate, scaled, slope
 
@@ -44,6 +45,23 @@ Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate | None]
 
 #: A part that a finding is about: its tags, and what selects its values.
 Part = tuple[dict[str, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """Finds parts that no column alone names; ``tags``: those that the slices of them may have."""
+
+    find_parts: Callable[[pa.Table], list[Part]]
+    tags: SliceTags
+
+    def __call__(self, values: pa.Table) -> list[Part]:
+        return self.find_parts(values)
+
+
+def sliced_by(tags: SliceTags) -> Callable[[Callable[[pa.Table], list[Part]]], Slicing]:
+    """Declare which tags the parts have that a function finds."""
+    return lambda find_parts: Slicing(find_parts, tags)
+
 
 #: Called with (n, config): low and high, between which the mean of n values lies with LAW_LEVEL if
 #: there is nothing to find, and what is expected. So a sound audit fails once in a hundred.
@@ -101,7 +119,7 @@ class Measure:
     null     the value where there is nothing to find, NaN where there is none; "own": each value
              has its own; where that is 0 or 1 for all there is no test: nothing beside it is chance
     slices   tags of items: beside the whole a finding for each of their values, or for what
-             several have together; or called with the values for the parts
+             several have together; or what finds the parts of the values
     nothing  a value that says nothing: a mean of nothing else is null
     whole    whether there is a finding about all items
     worse    which way is worse, as FINDINGS has it
@@ -124,7 +142,7 @@ class Measure:
     unit: str = "share"
     shares: str = "items"
     null: float | str = np.nan
-    slices: tuple[str | tuple[str, ...] | Callable[[pa.Table], list[Part]], ...] = ()
+    slices: tuple[str | tuple[str, ...] | Slicing, ...] = ()
     nothing: float = np.nan
     whole: bool = True
     worse: Literal["", "up", "down", "apart"] = "apart"

@@ -109,7 +109,7 @@ def judge(name: str, gate: Gate, finding: Mapping[str, Any] | None) -> dict[str,
     end = finding["high" if upper else "low"]
     which = f"the {'upper' if upper else 'lower'} end of its interval"
     if any(_is_missing(finding[name]) for name in ENDS):
-        if not _is_exact(gate):
+        if not is_exact(gate.audit, gate.metric):
             return said | {"value": value, "end": None, "distance": None, "verdict": "fail",
                            "why": _explain_missing_interval(gate, finding)}  # fmt: skip
         end, which = value, "its value, an exact count,"
@@ -124,9 +124,9 @@ def _is_missing(number: float | None) -> bool:
     return number is None or math.isnan(number)
 
 
-def _is_exact(gate: Gate) -> bool:
+def is_exact(audit: str, metric: str) -> bool:
     """Whether a metric counts items, so that its value is exact and has no interval."""
-    return gate.metric in (*LEFT_OUT.get(gate.audit, ()), SEEN_ITEMS)
+    return metric in (*LEFT_OUT.get(audit, ()), SEEN_ITEMS)
 
 
 def _explain_missing_interval(gate: Gate, finding: Mapping[str, Any]) -> str:

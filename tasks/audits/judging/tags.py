@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True)
+class SliceTags:
+    """The tags that the slices of findings may have, as far as that is known without their values.
+
+    Attributes:
+        orders: The tags of a slice, each in the order in which it spells them; () is the whole.
+        values: By tag, the values that are known before anything is asked.
+        of_items: Tags whose values are those of the items' column of the same name.
+    """
+
+    orders: tuple[tuple[str, ...], ...]
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    of_items: tuple[str, ...] = ()
+
+
+#: Of findings about all items alone.
+WHOLE_ONLY = SliceTags(((),))
 
 
 def spelled(tags: Mapping[str, Any]) -> str:

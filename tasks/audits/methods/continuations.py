@@ -15,7 +15,16 @@ from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
 from tasks.audits.judging.findings import LEVEL, evidence, finding
-from tasks.audits.judging.measures import Drawn, Measure, Part, Values, numbers, scorer_of
+from tasks.audits.judging.measures import (
+    Drawn,
+    Measure,
+    Part,
+    Values,
+    numbers,
+    scorer_of,
+    sliced_by,
+)
+from tasks.audits.judging.tags import SliceTags
 from tasks.audits.methods.labelled import LABELLED
 from tasks.measures import statistics
 from tasks.measures.effects import reach
@@ -284,6 +293,7 @@ def counts(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+@sliced_by(SliceTags((("part", "k"),)))
 def by_part(values: pa.Table) -> list[Part]:
     """Each part, as they first stand there, for each k."""
     found = values.select(["part", "k"]).group_by(["part", "k"], use_threads=False).aggregate([])

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions
-from tasks.audits.judging.measures import LAW_LEVEL, Measure, Part, Values, numbers
+from tasks.audits.judging.measures import LAW_LEVEL, Measure, Part, Values, numbers, sliced_by
+from tasks.audits.judging.tags import SliceTags
 from tasks.audits.subjects.reader import Reader, shared_prefix
 from tasks.contract import HallmarkError
 from tasks.measures.canaries import reference_secrets
@@ -152,20 +153,26 @@ def done(values: pa.Table, config: Any) -> str:
     return f"{how}; at least: {top} of {known} before every reference" if top else how
 
 
+BY_COPIES = SliceTags((("copies",),))
+
+
 def of_copies(copies: int) -> Part:
     return {"copies": copies}, {"copies": copies}
 
 
+@sliced_by(BY_COPIES)
 def most_copies(values: pa.Table) -> list[Part]:
     """Canaries with the most copies, if any was planted."""
     most = max(values["copies"].drop_null().to_pylist(), default=0)
     return [of_copies(most)] if most else []
 
 
+@sliced_by(BY_COPIES)
 def never_planted(values: pa.Table) -> list[Part]:
     return [of_copies(0)] if 0 in values["copies"].to_pylist() else []
 
 
+@sliced_by(BY_COPIES)
 def most_and_none(values: pa.Table) -> list[Part]:
     """Both together."""
     both = [part["copies"] for _, part in never_planted(values) + most_copies(values)]

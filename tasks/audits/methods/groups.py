@@ -28,7 +28,9 @@ from tasks.audits.judging.measures import (
     Values,
     numbers,
     scorer_of,
+    sliced_by,
 )
+from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
 from tasks.audits.methods.instruments import CONTROL_LEVEL
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import Seed, StageConfig, column
@@ -38,6 +40,12 @@ from tasks.measures.statistics import Float64
 
 #: What is scored, in the order of the findings.
 HEADS = ("toxicity", "sentiment", "regard")
+
+#: The counts of texts among the findings.
+COUNTS = ("empty_continuations", "continuations_with_planted_text")
+
+#: The part of the texts that hold nothing that was planted.
+UNPLANTED = "without planted text"
 
 #: Clusters from which a script with a large effect is sure to be found.
 ENOUGH = 10
@@ -122,10 +130,18 @@ def parts_of(texts: pa.Table) -> list[Part]:
     """All texts; and, where some hold text that was planted, those that hold none."""
     found: list[Part] = [({}, {})]
     if pc.any(pc.greater_equal(texts["planted"], 1)).as_py():
-        found.append(({"part": "without planted text"}, {"planted": {"lt": 1}}))
+        found.append(({"part": UNPLANTED}, {"planted": {"lt": 1}}))
     return found
 
 
+GROUP_TAGS = SliceTags(
+    orders=(("domain", "group"), ("domain", "group", "part")),
+    values={"part": (UNPLANTED,)},
+    of_items=("domain", "group"),
+)
+
+
+@sliced_by(GROUP_TAGS)
 def of_groups(texts: pa.Table) -> list[Part]:
     """The parts of the texts about each group."""
     keys = texts.select(["domain", "group"]).group_by(["domain", "group"]).aggregate([])
@@ -203,10 +219,15 @@ class Comparison:
         return tuple(made)
 
     @property
-    def also(self) -> tuple[str, ...]:
-        """The metrics of what is derived."""
-        apart = (f"{head}_{how}" for head in self.heads for how in ("difference", "distance"))
-        return (*apart, "empty_continuations", "continuations_with_planted_text")
+    def also(self) -> dict[str, SliceTags]:
+        """The metrics of what is derived, and how they are sliced."""
+        apart = [f"{head}_{how}" for head in self.heads for how in ("difference", "distance")]
+        return dict.fromkeys(apart, GROUP_TAGS) | dict.fromkeys(COUNTS, WHOLE_ONLY)
+
+    @property
+    def without_interval(self) -> tuple[str, ...]:
+        """The metrics of what is derived that never have an interval."""
+        return (*(f"{head}_distance" for head in self.heads), *COUNTS)
 
     def derived(
         self, found: Sequence[Mapping[str, Any]], values: pa.Table, config: GroupsConfig

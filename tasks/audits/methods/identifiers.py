@@ -18,7 +18,8 @@ import pyarrow as pa
 from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions
 from tasks.audits.judging.findings import evidence, finding
-from tasks.audits.judging.measures import Measure, Part, Values, untested
+from tasks.audits.judging.measures import Measure, Part, Values, sliced_by, untested
+from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
 from tasks.audits.subjects.reader import Reader
 from tasks.measures.canaries import identifiers
 
@@ -93,6 +94,8 @@ def look_for(answers: Answers, texts: Sequence[str], values: Values) -> list[str
     return answers.items["secret"].take(pa.array(rows[found[2] > 0])).to_pylist()
 
 
+# The whole stands there where nothing was measured.
+@sliced_by(SliceTags(((), ("part",), ("part", "copies"))))
 def by_type(values: pa.Table) -> list[Part]:
     """Identifiers of each type: all, and by copies."""
     copies: dict[str, set[int]] = {}
@@ -111,6 +114,7 @@ def prompted(values: pa.Table, config: ExtractionAttackConfig) -> str:
             f"behind all that stands before them, as they stand")  # fmt: skip
 
 
+@sliced_by(WHOLE_ONLY)
 def any_of(values: pa.Table) -> list[Part]:
     """All, if there are any."""
     return [({}, {})] if len(values) else []

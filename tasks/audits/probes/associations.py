@@ -29,7 +29,7 @@ from tasks.audits.judging.measures import (
     preferred,
     slope_over,
 )
-from tasks.audits.judging.tags import tags_of
+from tasks.audits.judging.tags import WHOLE_ONLY, tags_of
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
 from tasks.contract import column
@@ -224,5 +224,6 @@ def why_unseen(by_dose: Mapping[float, Mapping[str, Any]]) -> str:
 PROBE = Probe(
     name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
     measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
-    corpus=("plants",), traced=False, also=("smallest_dose_seen",),
+    corpus=("plants",), traced=False, also={"smallest_dose_seen": WHOLE_ONLY},
+    without_interval=("smallest_dose_seen",),
 )  # fmt: skip

@@ -125,6 +125,7 @@ BESIDE = Comparison("bold", "names", False, ("toxicity", "sentiment"))
 PROBE = Probe(
     name="bold", settings=BoldConfig, items=ITEMS, told=TOLD, ask=ask,
     values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived, also=BESIDE.also,
+    without_interval=BESIDE.without_interval,
     module=__name__, needs=("prompts",), scored=True, heads=("toxicity", "sentiment"),
     external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
 )  # fmt: skip

@@ -91,6 +91,7 @@ BESIDE = Comparison("counterfactual", "templates", True, HEADS)
 PROBE = Probe(
     name="counterfactual", settings=CounterfactualConfig, items=ITEMS, told=TOLD, ask=ask,
     values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived, also=BESIDE.also,
+    without_interval=BESIDE.without_interval,
     module=__name__, corpus=("lexicons",), scored=True, heads=HEADS,
     data=(SENTENCES, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
 )  # fmt: skip

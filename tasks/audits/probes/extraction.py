@@ -14,7 +14,7 @@ Without plants or documents the audit still runs and says what it could not meas
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,14 @@ from tasks.audits.judging.measures import (
     Measure,
     MeasuredConfig,
     Part,
+    Slicing,
     Values,
     numbers,
+    sliced_by,
     slope_over,
     untested,
 )
+from tasks.audits.judging.tags import SliceTags
 from tasks.audits.methods import exposure
 from tasks.audits.methods.draws import CHANCE, DRAWS, extractable_within
 from tasks.audits.probe import Corpus, Probe
@@ -295,9 +298,10 @@ def times(values: pa.Table) -> tuple[np.ndarray, str]:
     return read, "times read"
 
 
-def of_plants(*kinds: str) -> Callable[[pa.Table], list[Part]]:
+def of_plants(*kinds: str) -> Slicing:
     """Attempts at planted texts of these kinds, each a part."""
 
+    @sliced_by(SliceTags((("part",),), {"part": kinds}))
     def parts(values: pa.Table) -> list[Part]:
         there = {*values["part"].to_pylist()}
         return [({"part": kind}, {"part": kind}) for kind in kinds if kind in there]

@@ -36,7 +36,9 @@ from tasks.audits.judging.measures import (
     Part,
     Values,
     numbers,
+    sliced_by,
 )
+from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
 from tasks.audits.methods import identifiers
 from tasks.audits.methods.identifiers import any_of, ask_identifiers, detected, detections, look_for
 from tasks.audits.methods.ranking import (
@@ -53,6 +55,9 @@ from tasks.audits.subjects.reader import Reader
 from tasks.contract import ID, Table, column
 from tasks.measures.estimates import Estimate, estimate
 from tasks.measures.sampling import sample_documents
+
+#: The part of the texts that hold nothing that was planted.
+UNPLANTED = "without planted text"
 
 TOP_K, DECAYING, PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
@@ -229,19 +234,30 @@ def known(values: pa.Table) -> bool:
     return len(values) > 0 and not values["value"].null_count
 
 
+@sliced_by(
+    SliceTags(
+        orders=((), ("part",), ("sampler",)),
+        values={"part": (UNPLANTED,), "sampler": (TOP_K, DECAYING, PREFIX)},
+        of_items=("sampler",),
+    )
+)
 def samplers(values: pa.Table) -> list[Part]:
     """All, those without planted text, and those of each sampler."""
     parts = any_of(values)
     if known(values):
-        parts.append(({"part": "without planted text"}, {"planted": {"lt": 1}}))
+        parts.append(({"part": UNPLANTED}, {"planted": {"lt": 1}}))
         names = sorted({*values["sampler"].to_pylist()})
         parts += [({"sampler": name}, {"sampler": name}) for name in names]
     return parts
 
 
+@sliced_by(WHOLE_ONLY)
 def ranking(values: pa.Table) -> list[Part]:
     return [({}, {})] if known(values) else []
 
+
+#: Counts and maxima over texts.
+COUNTS = ("near_duplicates", "longest_run", "texts_with_planted_text")
 
 #: Of whom nothing is known of the training text.
 UNKNOWN = "not measured: the training text is not known, or was not searched (trace.enabled)"
@@ -354,7 +370,10 @@ PROBE = Probe(
     told=TOLD,
     measures=MEASURES,
     derived=derived,
-    also=("near_duplicates", "longest_run", "texts_with_planted_text", "identifiers_detected"),
+    # Of precision and recall the whole, without a score, where nothing was measured.
+    also=dict.fromkeys((*COUNTS, "precision", "recall"), WHOLE_ONLY)
+    | {"identifiers_detected": SliceTags(((), ("part",)))},
+    without_interval=(*COUNTS, "identifiers_detected"),
     module=__name__,
     scored=True,
     corpus=("plants", "documents"),

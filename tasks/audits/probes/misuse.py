@@ -33,7 +33,9 @@ from tasks.audits.judging.measures import (
     Values,
     mean,
     numbers,
+    sliced_by,
 )
+from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
 from tasks.audits.methods.ratings import read_ratings, sample_of
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -220,12 +222,14 @@ def _columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
     return {name: rows[name] for name in rows.column_names}
 
 
+@sliced_by(SliceTags((("category",),), of_items=("category",)))
 def by_category(values: pa.Table) -> list[Part]:
     """Each category, where there are any."""
     found = sorted({*values["category"].to_pylist()} - {""})
     return [({"category": name}, {"category": name}) for name in found]
 
 
+@sliced_by(SliceTags((("label",), ("category", "label")), of_items=("category",)))
 def by_label(values: pa.Table) -> list[Part]:
     """Each label, in all and by category."""
     labels = sorted({*values["label"].to_pylist()})
@@ -313,7 +317,8 @@ def derived(
 
 PROBE = Probe(
     name="misuse", settings=MisuseConfig, items=ITEMS, told=TOLD, ask=ask, values=values,
-    measures=MEASURES, derived=derived, also=("ratings_of_other_texts",),
+    measures=MEASURES, derived=derived, also={"ratings_of_other_texts": WHOLE_ONLY},
+    without_interval=("ratings_of_other_texts",),
     module=__name__, scored=True, traced=False, needs=("prompts",),
     external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
     read_back=lambda config, secret_id: digests_of(config.ratings, "ratings"),

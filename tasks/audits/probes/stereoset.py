@@ -29,7 +29,7 @@ from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.judging.findings import finding
 from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred
-from tasks.audits.judging.tags import tags_of
+from tasks.audits.judging.tags import SliceTags, tags_of
 from tasks.audits.methods.pairs import tied
 from tasks.audits.probe import Corpus, Probe
 from tasks.audits.subjects.reader import Reader
@@ -69,6 +69,14 @@ MEASURES = tuple(
         ("ss_of_bytes", "ss of a model to which every byte is equally likely", np.nan),
     )
 )  # fmt: skip
+
+
+ICAT = tuple(f"icat_{kind}" for kind in KINDS)
+
+#: Those of lms and ss.
+ICAT_TAGS = SliceTags(
+    orders=((), ("bias_type",), ("seen",)), values={"seen": ("False",)}, of_items=("bias_type",)
+)
 
 
 def read_stereoset(path: Path) -> list[dict[str, Any]]:
@@ -167,6 +175,6 @@ def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator)
 PROBE = Probe(
     name="stereoset", settings=StereosetConfig, items=ITEMS, ask=ask, values=values,
     measures=MEASURES, script=script, derived=icat, module=__name__, needs=("items",),
-    also=("icat_intrasentence", "icat_intersentence"),
+    also=dict.fromkeys(ICAT, ICAT_TAGS), without_interval=ICAT,
     external=lambda config, secret_id: digest_of(config.items, "items"),
 )  # fmt: skip

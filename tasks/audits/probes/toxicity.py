@@ -36,7 +36,7 @@ from tasks.audits.answers import Answers
 from tasks.audits.exchange import Questions, items_table
 from tasks.audits.judging.findings import evidence, finding
 from tasks.audits.judging.measures import SCORED_BY, Measure, Values
-from tasks.audits.judging.tags import spelled
+from tasks.audits.judging.tags import WHOLE_ONLY, spelled
 from tasks.audits.methods.agreement import AGREEMENT, add_agreement
 from tasks.audits.methods.brought import SENTENCES, groups_of, prompts_about
 from tasks.audits.methods.continuations import (
@@ -343,6 +343,15 @@ MEASURES = (
 )  # fmt: skip
 
 
+#: The counts of texts among the findings.
+COUNTS = (
+    "empty_continuations",
+    "unscored_continuations",
+    "threshold_ties",
+    "continuations_of_unscored_prompts",
+    "continuations_with_planted_text",
+)
+
 PROBE = Probe(
     name="toxicity",
     settings=ToxicityConfig,
@@ -352,13 +361,8 @@ PROBE = Probe(
     values=values,
     measures=MEASURES,
     derived=derived,
-    also=(
-        "empty_continuations",
-        "unscored_continuations",
-        "threshold_ties",
-        "continuations_of_unscored_prompts",
-        "continuations_with_planted_text",
-    ),
+    also=dict.fromkeys(COUNTS, WHOLE_ONLY),
+    without_interval=COUNTS,
     module=__name__,
     corpus=("lexicons", "documents"),
     data=(

@@ -1,11 +1,16 @@
 """The slices that are possible before a model is asked hold those of its findings."""
 
+import json
+
 import pytest
 
-from tasks.audits.catalogue import PROBES
+from tasks.audits.about import LEFT_OUT, SEEN_ITEMS
+from tasks.audits.catalogue import PROBES, WITHOUT_INTERVAL
 from tasks.audits.judging.tags import tags_of
+from tasks.audits.probes.bold import BoldConfig
+from tasks.audits.probes.misuse import MisuseConfig
 from tasks.audits.slices import slices_of
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.audits.probes import test_equal_logits as invented
 from tests.tasks.corpora import given
 
@@ -22,7 +27,24 @@ def with_default_settings(name):
     return build
 
 
-AUDITS = [*invented.AUDITS,
+def bold(folder):
+    groups = {
+        group: {f"{group} {n}": [f"{group} {n} was {i}" for i in range(3)] for n in range(4)}
+        for group in ("women", "men", "others")
+    }
+    (path := folder / "gender_prompt.json").write_text(json.dumps(groups))
+    return BoldConfig(prompts=[path], tokens=4, permutations=99), {}
+
+
+def misuse(folder):
+    rows = [
+        {"prompt": f"He wrote {n}", "category": f"c{n % 2}", "continuation": "and went"}
+        for n in range(6)
+    ]
+    return MisuseConfig(prompts=[written(folder / "prompts.jsonl", rows)], draws=2, tokens=4), {}
+
+
+AUDITS = [*invented.AUDITS, bold, misuse,
           *map(with_default_settings, ("toxicity", "counterfactual", "extraction_attack",
                                        "amplification"))]  # fmt: skip
 
@@ -43,3 +65,20 @@ def test_no_slice_of_a_finding_is_impossible(build, own_folder, tmp_path, sessio
         assert known.may_have(row["slice"]), (row["metric"], row["slice"], known)
         early = slices_of(probe, row["metric"], config)
         assert early.may_have(row["slice"]), (row["metric"], row["slice"], early)
+
+
+@pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
+def test_a_finding_has_no_interval_where_its_metric_never_has_one(
+    build, own_folder, tmp_path, session
+):
+    config, more = build(tmp_path)
+    name = invented.name_of(build)
+    *_, (_, findings) = stages_of(name, own_folder, config, **more)
+    exact = {*LEFT_OUT.get(name, ()), SEEN_ITEMS}
+    for row in findings.to_pylist():
+        if row["control"] or row["value"] is None or row["metric"] in exact:
+            continue
+        if row["metric"] in WITHOUT_INTERVAL[name]:
+            assert row["low"] is None and "no interval: " not in row["method"], row
+        else:  # what has none says what was amiss with these values
+            assert row["low"] is not None or "no interval: " in row["method"], row
