@@ -5,8 +5,9 @@ a model is shown where a scorer found it harmless, and nowhere else; ``personal`
 In all that is shown, personal data and credentials (found as ``tasks.corpus.scrub`` finds them, and
 whatever nobody sees stands in them) and the secrets of planted documents are masked, also parts of
 them that the ends of a text cut off (``reports.page.planted``,
-``tasks.measures.personal.truncated``), or that begin in one text and end in the next. Characters
-that a reader cannot see, or that turn the text around them, are written out.
+``tasks.measures.personal.truncated``), or that begin in one text and end in the next; and keys with
+the prefix of a vendor that are shorter than complete ones. Characters that a reader cannot see, or
+that turn the text around them, are written out.
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ def test_personal_data_is_named_and_gone():
     assert text == "Ask [email masked], or card [card masked], today."
 
 
+def test_a_key_that_is_shorter_than_complete_ones_is_masked_within_a_text():
+    shown = Masker().shown('use "ghp_aB3dE6gH9k" to sign in', "model text", 0.1)
+    assert shown == 'use "[secret masked]" to sign in'
+
+
 def test_secrets_are_masked_wherever_they_stand_and_the_longest_first():
     masker = Masker(["314159", "314159265", "", "  ", "a.b"])
     assert masker.text("pin 314159265!") == "pin [planted secret masked]!"

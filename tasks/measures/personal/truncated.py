@@ -1,10 +1,12 @@
-"""Personal data and secrets that the end or the beginning of a text cuts off.
+"""Parts of personal data and secrets, which the ends of a text cut off.
 
 The detectors of ``tasks.measures.personal_data`` look for complete values: check digits, numbering
 plans, whole addresses. A text that a model wrote up to its token limit, or a window of a document,
 may hold the first or the last part of one. Such a part cannot be verified, so these expressions go
-by its shape alone, and only at the very end or beginning of a text. They are for hiding text that
-people would otherwise see, not for counting: they find more than there is.
+by its shape alone, and only at the very end or beginning of a text; a few characters may close the
+part of a secret, as a quote does. The prefix of a vendor tells a secret anywhere, also one that is
+shorter than complete ones. They are for hiding text that people would otherwise see, not for
+counting: they find more than there is.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ _CREDENTIAL = (
     r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
 )
 
+#: What may stand between the part of a secret and the end of the text: it closes a quotation, a
+#: list or a sentence.
+_CLOSERS = r"[\"'`)\]}>.,;…*]{0,4}"
+
 #: What the end of a text must hold before its shapes are tried: most texts have none of it.
 _CUES = {
     "address": r"@|(?i:mail)",
@@ -56,15 +62,74 @@ class Shape:
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
-        return re.compile(rf"(?:{self.pattern})\Z")
+        closers = _CLOSERS if self.type == "SECRET" else ""
+        return re.compile(rf"(?:{self.pattern})(?P<closers>{closers})\Z")
 
     def search(self, text: str) -> tuple[int, int] | None:
         """Return the span of the value in a text that ends with the last character that counts."""
         match = self.compiled.search(text, max(0, len(text) - self.reach))
         if match is None:
             return None
-        return match.span("value" if "value" in self.compiled.groupindex else 0)
+        if "value" in self.compiled.groupindex:
+            return match.span("value")
+        return match.start(), match.start("closers")
 
+
+@dataclass(frozen=True)
+class Vendor:
+    """The prefix by which a vendor's keys are told, and what follows it."""
+
+    prefix: str
+    characters: str
+    """The class of characters that follow the prefix."""
+    most: int
+    """How many of them a complete key has at most."""
+    least: int = 0
+    """How many must be there at the end of a text."""
+    told_by: str = r"\d"
+    """What the first characters must hold within a text, so that they are no word."""
+
+    @property
+    def at_end(self) -> str:
+        return rf"{self.prefix}{self.characters}{{{self.least},{self.most}}}"
+
+    @property
+    def anywhere(self) -> str:
+        """Any key that is long enough to be no chance; one that is complete is found as well."""
+        holds = rf"(?={self.characters}{{0,40}}?{self.told_by})"
+        return rf"{self.prefix}{holds}{self.characters}{{8,400}}"
+
+
+_DIGIT_AND_CAPITAL = r"(?:\d[\w-]{0,40}?[A-Z]|[A-Z][\w-]{0,40}?\d)"
+
+#: What a prefix does not follow: it would be within a word.
+_NO_VENDOR_BEFORE = r"(?<![A-Za-z0-9_-])"
+
+#: Those of ``tasks.measures.personal.secrets``.
+_VENDORS = (
+    # Alone they are words, as is "ASIANS".
+    Vendor(r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, least=1),
+    Vendor(r"gh[pousr]_", "[A-Za-z0-9]", 36),
+    Vendor(r"github_pat_", "[A-Za-z0-9_]", 82),
+    Vendor(r"gl(?:pat|dt|ft|soat|rt)-", "[A-Za-z0-9_-]", 50),
+    Vendor(r"xox[abeoprs]-", "[A-Za-z0-9-]", 140),
+    Vendor(r"(?:sk|rk)_live_", "[A-Za-z0-9]", 99),
+    Vendor(r"sk-ant-", "[A-Za-z0-9_-]", 120),
+    # Style sheets have classes such as "sk-fading-circle12".
+    Vendor(r"sk-", "[A-Za-z0-9_-]", 190, least=8, told_by=_DIGIT_AND_CAPITAL),
+    Vendor(r"AIza", "[A-Za-z0-9_-]", 35),
+    # These hold letters alone.
+    Vendor(r"hf_", "[A-Za-z]", 34, told_by=r"[A-Z]{2}"),
+    Vendor(r"npm_", "[A-Za-z0-9]", 36),
+    Vendor(r"pypi-AgE", "[A-Za-z0-9_-]", 390),
+    Vendor(r"SG\.", "[A-Za-z0-9_.-]", 66, least=4, told_by=_DIGIT_AND_CAPITAL),
+    Vendor(r"GOCSPX-", "[A-Za-z0-9_-]", 28),
+    Vendor(r"dop_v1_", "[0-9a-f]", 64),
+    Vendor(r"shp(?:at|ca|pa|ss)_", "[0-9a-f]", 32),
+    Vendor(r"dapi", "[0-9a-f]", 32, least=4),
+    Vendor(r"\d{8,10}:AA", "[A-Za-z0-9_-]", 33),
+    Vendor(r"eyJ", "[A-Za-z0-9_.-]", 390, least=4),
+)
 
 #: Digits that no word and no form announces are hidden from the seventh on: the first six of a
 #: card number name its issuer, and PCI DSS allows them to be shown.
@@ -101,7 +166,9 @@ _AT_END = (
         "digit",
         60,
         r"(?<![A-Za-z])(?i:tel|phone|telephone|call|fax|mobile|cell|dial|whatsapp|sms|telefon)"
-        r"(?: number| no)?[.:]{0,2} ?(?P<value>[+(]?\d[\d ().-]{2,20})",
+        r"(?: number| no)?[.:]{0,2} ?"
+        # Three digits of which no three stand together are none: "Please call 2 10".
+        r"(?P<value>(?=[+(0]|\d{3}|(?:\d[ ().-]{0,3}){4})[+(]?\d[\d ().-]{2,20})",
     ),
     Shape(
         "CARD",
@@ -141,22 +208,15 @@ _AT_END = (
         "SECRET",
         "token",
         REACH,
-        r"(?<![A-Za-z0-9_-])(?:"
-        r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{0,16}|gh[pousr]_[A-Za-z0-9]{0,36}"
-        r"|github_pat_[A-Za-z0-9_]{0,82}|gl(?:pat|dt|ft|soat|rt)-[A-Za-z0-9_-]{0,50}"
-        r"|xox[abeoprs]-[A-Za-z0-9-]{0,140}|(?:sk|rk)_live_[A-Za-z0-9]{0,99}"
-        r"|sk-ant-[A-Za-z0-9_-]{0,120}|sk-[A-Za-z0-9_-]{8,190}|AIza[A-Za-z0-9_-]{0,35}"
-        r"|hf_[A-Za-z]{0,34}|npm_[A-Za-z0-9]{0,36}|pypi-AgE[A-Za-z0-9_-]{0,390}"
-        r"|SG\.[A-Za-z0-9_.-]{4,66}|GOCSPX-[A-Za-z0-9_-]{0,28}|dop_v1_[0-9a-f]{0,64}"
-        r"|shp(?:at|ca|pa|ss)_[0-9a-f]{0,32}|dapi[0-9a-f]{4,32}|\d{8,10}:AA[A-Za-z0-9_-]{0,33}"
-        r"|eyJ[A-Za-z0-9_.-]{4,390})",
+        rf"{_NO_VENDOR_BEFORE}(?:{'|'.join(vendor.at_end for vendor in _VENDORS)})",
     ),
     Shape(
         "SECRET",
         "connection",
         240,
-        r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/@\"'<>]{0,64}:(?!\d{1,5}(?!\w))"
-        r"[^\s/@\"'<>]{1,128}",
+        # A port is no password, nor is what stands for one: "localhost:8080", "localhost:{port}".
+        r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/@\"'<>\[]{0,64}:"
+        r"(?!\d{1,5}_{0,2}(?!\w)|[$%{<]|(?i:port)(?!\w))[^\s/@\"'<>]{1,128}",
     ),
     Shape(
         "SECRET",
@@ -189,12 +249,15 @@ _AT_START: tuple[tuple[Type, str], ...] = (
 )
 
 _START_CUE = re.compile(r"@|[A-Z0-9() -]{0,9}\d")
+_WITH_VENDOR = re.compile(
+    rf"{_NO_VENDOR_BEFORE}(?:{'|'.join(vendor.anywhere for vendor in _VENDORS)})"
+)
 _NUMBER_AT_END = re.compile(rf"(?<!{WORD})\d[\d ./-]{{2,24}}\Z")
 _KEY_MARK = re.compile(r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 
 
 def find_truncated(text: str, regions: Sequence[str] = ()) -> Iterator[tuple[Type, int, int]]:
-    """Find the parts of values that the ends of a text may have cut off.
+    """Find the parts of values that the ends of a text may have cut off, and of keys anywhere.
 
     Args:
         text: The text as it is shown; its ends are where something may be missing.
@@ -204,6 +267,8 @@ def find_truncated(text: str, regions: Sequence[str] = ()) -> Iterator[tuple[Typ
         The type, the first character and the one after the last; parts may overlap.
     """
     folded = fold(text)
+    for key in _WITH_VENDOR.finditer(folded):
+        yield "SECRET", *key.span()
     end = folded.rstrip()[-REACH:]
     start = len(folded.rstrip()) - len(end)
     cues = {name for name, cue in _compiled_cues() if cue.search(end)}
