@@ -1,4 +1,4 @@
-# Needs Python 3.11 to 3.13, make and a C compiler; everything else goes into $(VENV).
+# Needs Python 3.11 to 3.13 and make; everything else goes into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt

@@ -1,11 +1,9 @@
 """Decoding speed beside batched, left-padded ``transformers.generate`` on the exported weights.
 
     python -m benchmarks.decode [--size 5M|124M] [--prompts 64] [--tokens 128] [--repetitions 5]
-                                [--no-compile]
 
-Greedy, fp32, prompts of mixed length, all with their cache: ``transformers``, Hallmark's steps
-eager, and with attention compiled (before the clock starts). They decode in turns; prints medians
-of new tokens/s with ratios, and how many of the texts are equal (they must be, but for words whose
+Greedy, fp32, prompts of mixed length, both with a cache. They decode in turns; prints medians of
+new tokens/s with ratios, and how many of the texts are equal (they must be, except for tokens whose
 scores agree to the last bits).
 """
 
@@ -74,14 +72,11 @@ def hugging_face(net: Any, prompts: list[list[int]], tokens: int) -> list[list[i
     return [row[width:].tolist() for row in out]
 
 
-def hallmark(
-    net: Transformer, prompts: list[list[int]], tokens: int, compiled: bool
-) -> list[list[int]]:
-    made = generate(
-        net, prompts, max_new_tokens=tokens, temperature=0.0, stop=(), forbid=(0,),
-        compiled=compiled,
-    )  # fmt: skip
-    return [row[0].ids for row in made]
+def hallmark(net: Transformer, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    continuations = generate(
+        net, prompts, max_new_tokens=tokens, temperature=0.0, stop=(), forbid=(0,)
+    )
+    return [samples[0].ids for samples in continuations]
 
 
 def main() -> None:
@@ -89,7 +84,6 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="5M")
     for name, value in (("prompts", 64), ("tokens", 128), ("repetitions", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--no-compile", action="store_true", help="eager steps only")
     options = parser.parse_args()
     net = make_model(SIZES[options.size])
     peer = exported(net)
@@ -100,10 +94,8 @@ def main() -> None:
     ]
     sides = {
         "transformers": lambda p, n: hugging_face(peer, p, n),
-        "hallmark": lambda p, n: hallmark(net, p, n, False),
+        "hallmark": lambda p, n: hallmark(net, p, n),
     }
-    if not options.no_compile:
-        sides["compiled"] = lambda p, n: hallmark(net, p, n, True)
     for decode in sides.values():
         decode(prompts[:4], 4)
     speed: dict[str, list[float]] = {name: [] for name in sides}

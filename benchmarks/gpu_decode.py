@@ -75,15 +75,15 @@ def main() -> None:
         peer = exported(net).to(device)
         sides["transformers"] = lambda prompts: hugging_face(peer, prompts, options.tokens)
     net = net.to(device)
-    sides["hallmark"] = lambda prompts: hallmark(net, prompts, options.tokens, False)
+    sides["hallmark"] = lambda prompts: hallmark(net, prompts, options.tokens)
 
     def in_bf16(prompts: Texts) -> Texts:
         with computing(net, "bf16"):
-            return hallmark(net, prompts, options.tokens, False)
+            return hallmark(net, prompts, options.tokens)
 
     def launched_one_by_one(prompts: Texts) -> Texts:
         with patch.object(generate, "make_step", lambda net, *_: partial(next_logits, net)):
-            return hallmark(net, prompts, options.tokens, False)
+            return hallmark(net, prompts, options.tokens)
 
     sides["hallmark, no graphs"] = launched_one_by_one
     sides["hallmark, bf16"] = in_bf16

@@ -58,7 +58,7 @@ COMMANDS = {
     "tables": "List every table of every stage: its columns with type, unit, kind and meaning.",
     "serve": "Register the pipeline (on the config's schedule) and the audit with a Prefect "
     "server.",
-    "doctor": "Show what this machine has: device, compiler, scorers, Prefect server, store, disk.",
+    "doctor": "Show what this machine has: device, scorers, Prefect server, store, disk.",
 }
 
 for _name, _help in COMMANDS.items():

@@ -12,8 +12,7 @@ The core is an evening's reading, in this order:
     loss          cross-entropy of the output layer
 
 and then ``training/optimise``. ``plain`` holds the formulas of what is written for speed, in
-``kernels`` (attention, products), ``causal`` (attention of a training on the CPU, in C that
-``native`` has compiled) and ``loss``; ``draws`` is all randomness but torch's own,
+``kernels`` (attention, products) and ``loss``; ``draws`` is all randomness but torch's own,
 ``precision`` says where bf16 pays, ``tokens`` names what stands in every vocabulary, ``rows`` lays
 sequences out as rows; ``decoding`` what a trained model is asked, ``probing`` what it knows;
 ``interchange`` models on disk. The core imports none of these rooms. A trainer is started as

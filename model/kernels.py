@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from model import causal, plain
+from model import plain
 from model.masks import Mask
 
 # Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
@@ -33,14 +33,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, dropout: float
         if isinstance(mask, str) and torch.compiler.is_compiling():
             return _by_halves(q, k, v, dropout)
         return plain.attention(q, k, v, mask, dropout)
-    hidden = isinstance(mask, str)
-    if hidden and not dropout:
-        made = causal.attention(q, k, v)
-        if made is not None:
-            return made
     dense = mask if isinstance(mask, Tensor) else None
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=dense, dropout_p=dropout, is_causal=hidden, enable_gqa=grouped
+        q, k, v, attn_mask=dense, dropout_p=dropout, is_causal=mask == "causal", enable_gqa=grouped
     )
 
 

@@ -33,7 +33,6 @@ EXPECTED_SKIPS = (
     "this machine has a CUDA device",
     "needs a CUDA device",
     "needs AVX-512 and oneDNN",
-    "needs AVX-512 and a C compiler",
     "shared data folder is absent",
 )
 

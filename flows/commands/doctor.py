@@ -18,7 +18,7 @@ Finding = dict[str, Any]
 
 
 def doctor(*, store: InStore = None, json_: Json = False) -> None:
-    """Show what this machine has: device, compiler, scorers, Prefect server, store, disk."""
+    """Show what this machine has: device, scorers, Prefect server, store, disk."""
     findings = examine_machine(store)
     show(findings, json_, render)
     if not all(f["ok"] for f in findings):
@@ -27,7 +27,7 @@ def doctor(*, store: InStore = None, json_: Json = False) -> None:
 
 def examine_machine(store: str | None = None) -> list[Finding]:
     """One finding a line: what, whether it is fit for use, and a sentence."""
-    checks = (_python, _libraries, _device, _compiler, _scorers, _prefect)
+    checks = (_python, _libraries, _device, _scorers, _prefect)
     return [*map(_guarded, checks), _guarded(_store, store)]
 
 
@@ -68,17 +68,6 @@ def _device() -> Finding:
         capability = torch.backends.cpu.get_cpu_capability()
         says = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
     return {"what": "device", "ok": True, "says": says}
-
-
-def _compiler() -> Finding:
-    from model.native import heads_of
-
-    try:
-        heads_of(32, "")
-        says = "makes C with OpenMP, for attention on the CPU"
-    except RuntimeError as error:
-        says = f"none of use ({error}): torch's own kernels serve, slower; set CC"
-    return {"what": "compiler", "ok": True, "says": says}
 
 
 def _scorers() -> Finding:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from model.architecture import Block, Transformer
 from model.attention import Attention
 from model.batch import Batch
-from model.decoding.native import StepAttention
 from model.masks import Mask, MaskSpec
 from model.positions import Rotation
 
@@ -89,12 +88,8 @@ def prompt_lengths(model: Transformer, lengths: Sequence[int] | Tensor) -> Tenso
     return torch.as_tensor(lengths, device=model.embedding.weight.device)
 
 
-def read(
-    model: Transformer, batch: Batch, cache: Cache, kernel: StepAttention | None = None
-) -> Tensor:
+def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:
     """As ``model(batch)``, (B, T, d), of tokens that go to the cache's slots and see the filled.
-
-    With a ``kernel`` each row's one new token goes to the slot of its position, and attends by it.
 
     A source is read where the batch has one; the cache keeps what cross-attention needs of it. Of a
     model in shards every process reads the same; a block is gathered while it is its turn.
@@ -113,11 +108,7 @@ def read(
     elif model.encoder is not None and not cache.memory:
         raise ValueError("An encoder-decoder needs a source.")
     x, rotation = model.embed(batch.ids, batch.positions)
-    if kernel is None:
-        over_cache = partial(_attend, _mask(batch, cache), cache)
-    else:
-        assert batch.positions is not None
-        over_cache = partial(_attend_by, kernel, batch.positions[:, 0])
+    over_cache = partial(_attend, _mask(batch, cache), cache)
     keys = cache.memory_keys
     real = None if keys is None else keys[:, None, None]  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
@@ -153,19 +144,6 @@ def _attend(
     kept.write(k, v, cache.slots)
     filled = slice(cache.length)
     return layer.attend(q, kept.keys[:, :, filled], kept.values[:, :, filled], mask)
-
-
-def _attend_by(
-    kernel: StepAttention,
-    slots: Tensor,
-    rotation: Rotation | None,
-    layer: Attention,
-    kept: LayerCache,
-    x: Tensor,
-) -> Tensor:
-    """Self-attention of one new token a row, x (B, 1, d), which goes to its slot, (B,)."""
-    y = kernel(*layer.project(x, rotation), kept.keys, kept.values, slots)  # (B, H, 1, D)
-    return layer.out(y.transpose(1, 2).flatten(2))
 
 
 def _attend_memory(layer: Attention, mask: Mask, keys: Tensor, values: Tensor, x: Tensor) -> Tensor:

@@ -65,7 +65,6 @@ def generate(
     forbid: Collection[int] = (PAD,),
     batch_rows: int = 512,
     sources: Sequence[Sequence[int]] | None = None,
-    compiled: bool = False,
 ) -> list[list[Continuation]]:
     """Continue each prompt ``samples`` times; result [prompt][sample].
 
@@ -78,12 +77,9 @@ def generate(
         batch_rows: most continuations decoded together.
         sources: what the encoder of an encoder-decoder reads for each prompt; its prompts are
             what the decoder has written already, at least the start symbol.
-        compiled: on the CPU and in float32, attend by a kernel in C, which the machine's compiler
-            makes once, in a fifth of a second. On a GPU steps are CUDA graphs in any case.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
-        RuntimeError: compiled, where the kernel cannot be made.
     """
     choice = Choice(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
@@ -106,7 +102,7 @@ def generate(
     ]
     for begin in range(0, len(jobs), batch_rows):
         part = jobs[begin : begin + batch_rows]
-        rows = _Rows(model, prompts, part, max_new_tokens, seed, sources, compiled)
+        rows = _Rows(model, prompts, part, max_new_tokens, seed, sources)
         rows.run(choice, list(stop), list(forbid))
         for (p, _), continuation in zip(part, rows.continuations(), strict=True):
             results[p].append(continuation)
@@ -124,9 +120,8 @@ class _Rows:
         max_new_tokens: int,
         seed: int,
         sources: Sequence[Sequence[int]] | None,
-        compiled: bool,
     ) -> None:
-        self.model, self.max_new, self.compiled = model, max_new_tokens, compiled
+        self.model, self.max_new = model, max_new_tokens
         self.device = model.embedding.weight.device
         self.context = model.config.context
         self.stride = default_stride(self.context)
@@ -155,7 +150,7 @@ class _Rows:
         rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
         starts = self._starts(self.prompt_lengths)
         logits, cache = self._read_prompts()
-        step = make_step(self.model, self.compiled, self.max_new - 1)
+        step = make_step(self.model, self.max_new - 1)
         never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
         for t in range(self.max_new):
             chosen, log_probs = self._choose(logits, rows, t, choice, stop, never)
@@ -171,7 +166,7 @@ class _Rows:
             if going.mean() <= WORTH_MOVING:
                 rows = rows[going]
                 cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
-                step = make_step(self.model, self.compiled, self.max_new - t - 1)
+                step = make_step(self.model, self.max_new - t - 1)
             logits = self._advance(rows, starts, cache, step)
 
     def _choose(

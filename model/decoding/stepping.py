@@ -1,15 +1,13 @@
-"""One token of every row through the model: eagerly, with a compiled kernel, or as a CUDA graph.
+"""One token of every row through the model: eagerly, or on a GPU as a CUDA graph.
 
 A step of a decoder is small: on a GPU it takes longer to launch its kernels than to run them, and
-a graph launches them all at once. On the CPU most of the time that is no product goes into
-attention over the cache, which ``native`` makes in one pass.
+a graph launches them all at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +16,6 @@ from model import kernels
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import Cache, read
-from model.decoding.native import StepAttention, serves, step_attention
 
 #: (ids (n,), positions (n,), cache) -> logits (n, V) float32, which the next step may overwrite.
 Step = Callable[[Tensor, Tensor, Cache], Tensor]
@@ -30,37 +27,28 @@ GRAPH_SLOTS = 256
 WORTH_PACKING = 16
 
 
-def next_logits(
-    model: Transformer,
-    ids: Tensor,
-    positions: Tensor,
-    cache: Cache,
-    kernel: StepAttention | None = None,
-) -> Tensor:
+def next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
     """Feed the token ids (n,) at ``positions`` (n,); logits (n, V) of the next ones.
 
     ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
     """
     batch = Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1))
-    hidden = read(model, batch, cache, kernel)
+    hidden = read(model, batch, cache)
     return model.logits(hidden[:, 0]).float()
 
 
-def make_step(model: Transformer, compiled: bool, steps: int) -> Step:
+def make_step(model: Transformer, steps: int) -> Step:
     """How to make so many steps on this model's device, for one cache, whose rows stay as they are,
     and with weights that stay as they are."""
     sharded = hasattr(model, "unshard")  # FSDP gathers parts at each step: nothing to capture
     if model.embedding.weight.is_cuda and not sharded:
         return GraphedStep(model)
-    fits = compiled and steps > 0 and serves(model)
-    kernel = step_attention(model.config.head_dim) if fits else None
-    run = partial(next_logits, model, kernel=kernel)
     packed: kernels.Packed = {}
     packs = steps >= WORTH_PACKING and not sharded  # parts lie where others lay before
 
     def step(ids: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         with kernels.packing(packed) if packs else nullcontext():
-            return run(ids, positions, cache)
+            return next_logits(model, ids, positions, cache)
 
     return step
 

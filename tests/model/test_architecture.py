@@ -236,7 +236,6 @@ def test_the_core_is_an_evenings_reading():
     (order,) = re.findall(r"in this order:\n\n((?: {4}\S.*\n)+)", model.__doc__)
     names = [line.split()[0] for line in order.splitlines()]
     assert names[0] == "config" and names[-1] == "loss"
-    apart = {"__init__", "causal", "checks", "draws", "kernels", "native", "plain", "precision",
-             "rows", "tokens"}  # fmt: skip
+    apart = {"__init__", "checks", "draws", "kernels", "plain", "precision", "rows", "tokens"}
     assert set(names) | apart == {path.stem for path in folder.glob("*.py")}
     assert sum(len((folder / f"{n}.py").read_text().splitlines()) for n in names) <= 1300
