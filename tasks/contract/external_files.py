@@ -3,7 +3,8 @@
 A fingerprint holds the digests of these files, but a stage reads them later, by their paths. So the
 contract notes the state of each file when its digest is taken and compares it before the commit. A
 file that is replaced and put back in between is found by its time of change (ctime), a folder that
-is renamed and renamed back by its own.
+is renamed and renamed back by its own. A change of permissions, owner or links moves the same time,
+so it fails a stage too; the error then says that the content is the same.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def file_stamp(about: os.stat_result) -> FileStamp:
 def is_settled(stamp: FileStamp) -> bool:
     """Whether a file that changes from now on gets another stamp."""
     return time.time_ns() - max(stamp[:2]) >= TICK
+
+
+def _differ_in_ctime_alone(before: FileStamp, now: FileStamp) -> bool:
+    """Whether a path has the same time of content, size and inode, and another ctime."""
+    return before[1] != now[1] and (before[0], *before[2:]) == (now[0], *now[2:])
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,21 @@ class ExternalFiles:
             _recalling.reset(token)
 
     def add(self, path: Path, state: FileState) -> None:
+        """Note a file, the folders above it and the links on the way to it.
+
+        Raises:
+            FileChangedError: The file or a folder above it vanished since its digest was taken.
+        """
         name = os.path.abspath(path)
         self.files[name] = state
         for way in {name, os.path.realpath(name)}:
             for above in (Path(way), *Path(way).parents):
                 if str(above) in self.directories or str(above) in self.links:
                     break
-                about = os.lstat(above)
+                try:
+                    about = os.lstat(above)
+                except OSError as error:
+                    raise FileChangedError(lost_sentence(name, error)) from error
                 if stat.S_ISLNK(about.st_mode):
                     self.links[str(above)] = file_stamp(about)
                 elif stat.S_ISDIR(about.st_mode):
@@ -95,23 +109,32 @@ class ExternalFiles:
     def unchanged_digest(self, path: Path) -> str | None:
         """The digest of a file that is what it was; None of any other."""
         name = os.path.abspath(path)
-        return self.files[name].digest if name in self.files and self._is_same(name) else None
+        if name not in self.files or self._find_file_change(name):
+            return None
+        return self.files[name].digest
 
     def find_change(self) -> str | None:
         """What changed, in a sentence that also says what to do; None where nothing did."""
         for name in self.files:
-            if not os.path.exists(name):
-                return missing_sentence(name)
-            if not self._is_same(name):
-                return changed_sentence(name)
+            if change := self._find_file_change(name):
+                return change
         for name, stamp in self.links.items():
-            if not os.path.lexists(name) or file_stamp(os.lstat(name)) != stamp:
+            try:
+                now = file_stamp(os.lstat(name))
+            except OSError as error:
+                return lost_sentence(name, error)
+            if _differ_in_ctime_alone(stamp, now):
+                return metadata_sentence(f"the link {name}")
+            if now != stamp:
                 return changed_sentence(name)
         for name, (content, metadata) in self.directories.items():
-            about = os.stat(name)
+            try:
+                about = os.stat(name)
+            except OSError as error:
+                return lost_sentence(name, error)
             # A new entry changes both times; a folder that is renamed keeps the first.
             if about.st_mtime_ns == content and about.st_ctime_ns != metadata:
-                return changed_sentence(name)
+                return metadata_sentence(f"the folder {name}")
         for list_names, names, folder in self.listings:
             if new := sorted({*list_names()} - {*names}):
                 return changed_sentence(os.path.join(folder, new[0]))
@@ -122,21 +145,32 @@ class ExternalFiles:
         if change := self.find_change():
             raise FileChangedError(change)
 
-    def _is_same(self, name: str) -> bool:
+    def _find_file_change(self, name: str) -> str | None:
+        """What changed of one file, in a sentence; None where nothing did."""
         state = self.files[name]
         try:
-            stamp = file_stamp(os.stat(name))
+            about = os.stat(name)
+            stamp = file_stamp(about)
             if stamp == state.stamp and state.settled:
-                return True
+                return None
             # Some network file systems number a file anew when it is looked up again.
-            if stamp[:3] != state.stamp[:3]:
-                return False
+            if stamp[:3] != state.stamp[:3] and not (
+                # A named pipe that took the place of a file would be waited for.
+                _differ_in_ctime_alone(state.stamp, stamp) and stat.S_ISREG(about.st_mode)
+            ):
+                return changed_sentence(name)
             now = read_state(Path(name))
-        except OSError:
-            return False
-        if now.digest == state.digest and now.stamp == state.stamp:
-            self.files[name] = now
-        return now.digest == state.digest and now.stamp[:3] == state.stamp[:3]
+        except OSError as error:
+            return lost_sentence(name, error)
+        if now.digest != state.digest:
+            return changed_sentence(name)
+        if now.stamp[:3] == state.stamp[:3]:
+            if now.stamp == state.stamp:
+                self.files[name] = now
+            return None
+        if _differ_in_ctime_alone(state.stamp, now.stamp):
+            return metadata_sentence(name)
+        return changed_sentence(name)
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` reads; without the listings."""
@@ -164,10 +198,33 @@ def changed_sentence(path: str | Path) -> str:
     )
 
 
+def metadata_sentence(what: str | Path) -> str:
+    """Say that the time of change (ctime) is the only thing that differs.
+
+    Args:
+        what: A file, or a folder or link with the word for it before its path.
+    """
+    return (
+        f"{what} was renamed or replaced, or its permissions, owner or links changed while it was "
+        f"read, so the stage may have read other content; nothing was stored; run again when "
+        f"nothing changes it"
+    )
+
+
 def missing_sentence(path: str | Path) -> str:
     return (
         f"{path} vanished while it was read; put it back, or correct the path, and run again: "
         f"nothing was stored"
+    )
+
+
+def lost_sentence(path: str | Path, error: OSError) -> str:
+    """Say why a path that was there before cannot be looked at now."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return missing_sentence(path)
+    return (
+        f"{path} could be read before and cannot be read now ({error.strerror or error}); make it "
+        f"readable and run again: nothing was stored"
     )
 
 

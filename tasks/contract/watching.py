@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.contract.artifact import UNLIKE, Artifact, content_digest, describe, known_digest
 from tasks.contract.errors import FileChangedError
-from tasks.contract.external_files import ExternalFiles, changed_sentence
+from tasks.contract.external_files import ExternalFiles, changed_sentence, missing_sentence
 from tasks.contract.inputs import artifacts_of
 from tasks.contract.lease import empty
 from tasks.contract.objects import is_store_folder
@@ -40,8 +40,17 @@ def external_names(folder: Path) -> list[str]:
 
 
 def external(folder: Path, stage: str) -> Artifact:
-    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact."""
-    files = {name: describe(folder, name) for name in external_names(folder)}
+    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact.
+
+    Raises:
+        FileChangedError: A file vanished after the folder was listed.
+    """
+    files = {}
+    for name in external_names(folder):
+        try:
+            files[name] = describe(folder, name)
+        except FileNotFoundError as error:
+            raise FileChangedError(missing_sentence(folder / name)) from error
     content = content_digest({}, files)
     manifest = {"stage": stage, "fingerprint": content, "content": content, "tables": {}}
     return Artifact({**manifest, "files": files, "telemetry": {}}, None, str(folder))
@@ -75,10 +84,14 @@ def watch_folder(
 
     with watched.record():
         for entry in artifact.entries():
-            if ignored and (folder / entry["name"]).is_relative_to(ignored):
+            path = folder / entry["name"]
+            if ignored and path.is_relative_to(ignored):
                 continue
-            path = artifact.place.fetch(entry)
-            if known_digest(path) != entry["sha256"]:
+            try:
+                digest = known_digest(artifact.place.fetch(entry))
+            except FileNotFoundError as error:  # between two looks at it
+                raise FileChangedError(missing_sentence(path)) from error
+            if digest != entry["sha256"]:
                 raise artifact.place.damaged(path, UNLIKE)
     watched.listings.append((list_names, [*artifact.manifest["files"]], artifact.folder))
     return watched
@@ -132,14 +145,16 @@ class Watch:
         """
         try:
             body(**arguments)
-        except FileChangedError:
-            raise
         except Exception:
-            self.check_files()
+            self.check_files()  # also where the body noticed: the digests tell what changed
             raise
         self.check_files()
-        with self.files[0].recall():
-            now = self.take_digests()
+        try:
+            with self.files[0].recall():
+                now = self.take_digests()
+        except Exception:
+            self.check_files()  # a file vanished between two looks at it
+            raise
         for name in [*self.digests, *now]:
             if self.digests.get(name) != now.get(name):
                 raise FileChangedError(changed_sentence(f"what {name!r} names outside the store"))

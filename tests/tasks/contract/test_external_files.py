@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.contract.external_files import ExternalFiles
+from tasks.contract.external_files import ExternalFiles, read_state
 
 LINES = pa.schema([("line", pa.string())])
 
@@ -272,3 +274,141 @@ def test_the_state_of_files_is_written_and_read(text):
     assert "a.txt changed" in again.find_change() and "a.txt changed" in files.find_change()
     with pytest.raises(FileChangedError):
         again.check()
+
+
+METADATA = (
+    r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed while it "
+    r"was read, so the stage may have read other content; nothing was stored; run again when "
+    r"nothing changes it$"
+)
+
+
+def swap_file_for_a_while(path):
+    path.rename(path.with_name("away"))
+    path.write_text("new")
+    path.unlink()
+    path.with_name("away").rename(path)
+
+
+#: What changes the metadata of a file alone.
+METADATA_CHANGES = {
+    "permissions": lambda path: path.chmod(0o600),
+    "permissions that stay": lambda path: path.chmod(path.stat().st_mode),
+    "hard link": lambda path: os.link(path, path.parents[1] / "second"),
+    "swapped": swap_file_for_a_while,
+}
+
+
+def later(act, *arguments):
+    """Call ``act`` when the clock of the file system has another time than when files were made."""
+    time.sleep(0.02)
+    act(*arguments)
+
+
+@pytest.mark.parametrize("name", ["read_file", "read_folder", "read_whole_folder"])
+@pytest.mark.parametrize("way", METADATA_CHANGES)
+def test_a_file_whose_metadata_alone_change_is_named_so(session, text, name, way):
+    """It may have been another file for a while, so nothing is stored; it has its old content."""
+    acted = when(session, "progress", 1, lambda: later(METADATA_CHANGES[way], text))
+    with pytest.raises(FileChangedError, match=METADATA.format(name, re.escape(str(text)))):
+        run(name, text)
+    assert acted and session.store.artifacts(name) == []
+    assert lines(run(name, text)) == ["old"] * 3
+
+
+@pytest.mark.parametrize("name", ["read_file", "read_folder"])
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_folder_whose_metadata_alone_change_is_named_as_a_folder(session, text, name, above):
+    folder = text.parents[above]
+    acted = when(session, "progress", 1, lambda: later(folder.chmod, 0o700))
+    where = f"the folder {re.escape(str(folder))}"
+    with pytest.raises(FileChangedError, match=METADATA.format(name, where)):
+        run(name, text)
+    assert acted and session.store.artifacts(name) == []
+    assert lines(run(name, text)) == ["old"] * 3
+
+
+def test_a_link_that_is_renamed_and_renamed_back_is_named_as_a_link(session, text):
+    link = text.parents[1] / "latest"
+    link.symlink_to(text.parent)
+
+    def swap():
+        time.sleep(0.02)
+        link.rename(link.with_name("away"))
+        link.with_name("away").rename(link)
+
+    when(session, "progress", 1, swap)
+    where = f"the link {re.escape(str(link))}"
+    with pytest.raises(FileChangedError, match=METADATA.format("read_file", where)):
+        read_file(ReadConfig(path=link / "a.txt"))
+
+
+def test_new_content_with_the_old_time_of_content_is_a_change(text):
+    """Size and inode are the same as well: only the digest tells."""
+    files = ExternalFiles()
+    with files.record():
+        file_digest(text)
+    rewrite(text)
+    assert re.search(r"a\.txt changed while it was read; nothing", files.find_change())
+
+
+def test_a_pipe_in_the_place_of_an_empty_file_is_not_waited_for(text):
+    text.write_bytes(b"")
+    os.utime(text, ns=(0, 10**18))
+    files = ExternalFiles()
+    with files.record():
+        file_digest(text)
+    for _ in range(20):  # a file system may give the pipe the inode of the file
+        text.unlink()
+        os.mkfifo(text)
+        os.utime(text, ns=(0, 10**18))
+        assert "a.txt changed while it was read" in files.find_change()
+
+
+@pytest.mark.parametrize("gone", ["a.txt", "model", "models"])
+def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
+    state = read_state(text)
+    whole = next(path for path in (text, *text.parents) if path.name == gone)
+    whole.rename(whole.with_name("away"))
+    with pytest.raises(FileChangedError, match=r"a\.txt vanished while it was read; put it back"):
+        ExternalFiles().add(text, state)
+
+
+def test_a_folder_above_that_becomes_a_file_is_missing(text):
+    files = ExternalFiles()
+    with files.record():
+        file_digest(text)
+    text.parent.rename(text.parent.with_name("away"))
+    text.parent.write_text("")
+    assert "a.txt vanished while it was read" in files.find_change()
+    with pytest.raises(FileChangedError, match="vanished while it was read"):
+        ExternalFiles().add(text, files.files[str(text)])
+
+
+@pytest.mark.parametrize("kind", ["directories", "links"])
+def test_a_folder_or_link_that_vanishes_is_named(text, kind):
+    """Also one that is looked at after its files were there."""
+    gone = text.parent / "gone"
+    files = ExternalFiles(**{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directories" else 4]}})
+    assert files.find_change().startswith(f"{gone} vanished while it was read; put it back")
+
+
+def test_a_path_that_may_not_be_looked_at_any_more_is_no_missing_one(text):
+    """Root may look at all: a link to itself is what it cannot follow either."""
+    files = ExternalFiles()
+    with files.record():
+        file_digest(text)
+    text.unlink()
+    text.symlink_to(text)
+    said = files.find_change()
+    assert said.startswith(f"{text} could be read before and cannot be read now (")
+    assert "\n" not in said and said.endswith("make it readable and run again: nothing was stored")
+
+
+@pytest.mark.parametrize("gone", ["a.txt", "model"])
+def test_a_model_folder_that_vanishes_before_a_stage_begins_is_named(session, text, gone):
+    folder = external(text.parent, "checkpoint")
+    whole = next(path for path in (text, *text.parents) if path.name == gone)
+    whole.rename(whole.with_name("away"))
+    with pytest.raises(FileChangedError, match=r"^stage read_folder: .*a\.txt is missing"):
+        read_folder(folder, ReadConfig(path=Path("a.txt")))

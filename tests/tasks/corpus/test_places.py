@@ -211,6 +211,24 @@ def test_a_file_that_changes_behind_its_digest_fails_the_stage(tmp_path, session
         ingest(config(path))
 
 
+def test_a_corpus_file_whose_permissions_change_is_not_said_to_be_written_to(tmp_path, session):
+    """Ingest compares times alone; the contract has the digest, which says that no byte changed."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(["one"]))
+    age(path)
+
+    def change(event):
+        if event.kind == "progress":
+            time.sleep(0.02)  # until the clock of the file system has another time
+            path.chmod(0o600)
+
+    session.listener = change
+    said = r"^stage ingest: .*a\.jsonl was renamed or replaced, or its permissions, owner or links "
+    with pytest.raises(HallmarkError, match=said):
+        ingest(config(path))
+    assert session.store.artifacts("ingest") == []
+
+
 # Digests that are remembered ---------------------------------------------------------------------
 
 
