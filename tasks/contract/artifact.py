@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,14 @@ import pyarrow.parquet as pq
 from tasks.contract.accounts import Counts, merged
 from tasks.contract.columns import Column, from_json
 from tasks.contract.errors import FileChangedError, HallmarkError
-from tasks.contract.external_files import TICK, FileState, file_digest, file_stamp, record_state
+from tasks.contract.external_files import (
+    TICK,
+    FileStamp,
+    FileState,
+    file_digest,
+    file_stamp,
+    record_state,
+)
 from tasks.contract.fingerprint import canonical, sha256
 from tasks.contract.tombstones import entries_of
 
@@ -387,19 +395,24 @@ class Artifact:
 UNLIKE = "does not have the SHA-256 of its manifest"
 
 
+#: The stamp and SHA-256 of each file that ``known_digest`` read, by path. It has no limit: whoever
+#: lists a folder again would find that a limited memory dropped each file before it is asked for.
+_KNOWN_DIGESTS: dict[str, tuple[FileStamp, str]] = {}
+
+
 def known_digest(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
+    name = os.fspath(path)
     stamp = file_stamp(path.stat())
     hot = time.time_ns() - max(stamp[:2]) < TICK
-    digest = file_digest(path) if hot else _settled(path, stamp)
+    before, digest = _KNOWN_DIGESTS.get(name, (None, ""))
+    if hot or before != stamp:
+        digest = file_digest(path)
+    if not hot:
+        _KNOWN_DIGESTS[name] = stamp, digest
     record_state(path, FileState(digest, stamp, not hot))
     return digest
-
-
-@lru_cache(maxsize=4096)
-def _settled(path: Path, known: tuple[int, ...]) -> str:
-    return file_digest(path)
 
 
 def describe(folder: Path, name: str) -> Entry:

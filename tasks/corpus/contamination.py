@@ -94,15 +94,21 @@ SETS = table(
 )  # fmt: skip
 
 
-def load(held: HeldOut, words: int, least: int) -> Index:
-    """The items of a set. Raises UsageError with the place of what cannot be read."""
-    check_file(held.path, f"items of {held.name}")
-    return _load(held, words, least, file_stamp(held.path.stat()))
+def load_sets(config: ContaminationConfig) -> dict[str, Index]:
+    """The items of each set, by its name. Raises UsageError with the place of what cannot be
+    read."""
+    for held in config.sets:
+        check_file(held.path, f"items of {held.name}")
+    return _load_sets(config, tuple(file_stamp(held.path.stat()) for held in config.sets))
 
 
-@lru_cache(maxsize=64)
-def _load(held: HeldOut, words: int, least: int, stamp: FileStamp) -> Index:
-    """Read once in a process for as long as the file stays as it is."""
+@lru_cache(maxsize=1)  # of all sets together, however many: each part looks for all of them
+def _load_sets(config: ContaminationConfig, stamps: tuple[FileStamp, ...]) -> dict[str, Index]:
+    """Read once in a process for as long as the files stay as they are."""
+    return {held.name: _load(held, config.words, config.least) for held in config.sets}
+
+
+def _load(held: HeldOut, words: int, least: int) -> Index:
     items = [
         _text(held, place, item, field)
         for place, item in read_items(held.path, f"items of {held.name}")
@@ -122,7 +128,7 @@ def _text(held: HeldOut, place: str, item: dict[str, Any], field: str) -> str:
 
 def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, Any]:
     """Returns how many documents of the part overlap each set, and those on which it failed."""
-    known = {held.name: load(held, config.words, config.least) for held in config.sets}
+    known = load_sets(config)
     documents = dict.fromkeys(known, 0)
     failed: Noted = []
     for batch in part.batches(["doc_id", "text"]):
@@ -166,13 +172,12 @@ def _external(config: ContaminationConfig, secret_id: str = "") -> dict[str, str
 def contamination(documents: Table, config: ContaminationConfig, work: Work) -> None:
     done = work.parts(mark_part, documents.parts, config)
     tell(work, [part.value["failed"] for part in done], documents.rows, "the search for overlaps")
-    for held in config.sets:
-        known = load(held, config.words, config.least)
+    for name, known in load_sets(config).items():
         work.table("sets").write(
             {
-                "set": [held.name],
+                "set": [name],
                 "items": [known.items],
                 "short": [known.short],
-                "documents": [sum(part.value["documents"][held.name] for part in done)],
+                "documents": [sum(part.value["documents"][name] for part in done)],
             }
         )

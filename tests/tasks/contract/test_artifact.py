@@ -11,6 +11,7 @@ import pytest
 from tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, external
 from tasks.contract.columns import described
 from tasks.contract.fingerprint import canonical, sha256
+from tasks.contract.watching import watch_folder
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,
@@ -161,6 +162,26 @@ def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, mo
     os.utime(tmp_path / "other.bin", ns=(0, 10**18))
     (tmp_path / "other.bin").replace(path)
     assert external(tmp_path, "checkpoint").content != first.content and read == [path, path]
+
+
+def test_each_file_of_a_folder_of_thousands_is_read_once(tmp_path, monkeypatch):
+    """Whoever lists a folder again asks for its files in the same order: a memory with a limit
+    would have pushed out each file before it is asked for."""
+    names = [f"{number:04}.bin" for number in range(4_200)]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(artifact, "TICK", 0)  # as if they were not changed just now
+    read = []
+    real = artifact.file_digest
+    monkeypatch.setattr(artifact, "file_digest", lambda path: read.append(path) or real(path))
+    first = external(tmp_path, "checkpoint")
+    assert [path.name for path in read] == names
+    again = external(tmp_path, "checkpoint")
+    watch_folder(again)
+    assert again.content == first.content and len(read) == len(names)
+    (tmp_path / names[7]).write_text("other")
+    assert external(tmp_path, "checkpoint").content != first.content
+    assert [path.name for path in read[len(names) :]] == [names[7]]
 
 
 def test_a_file_that_is_gone_or_cut_is_named_with_its_size(session):

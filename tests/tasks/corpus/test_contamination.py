@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tasks.contract import UsageError
+from tasks.corpus import contamination as module
 from tasks.corpus.contamination import ContaminationConfig, contamination
 from tasks.corpus.select import SelectConfig, select
 from tests.tasks.corpora import given
@@ -127,3 +128,19 @@ def test_a_set_that_cannot_be_read_is_named(session, sets, content, says):
 def test_two_sets_of_one_name_are_refused(sets):
     with pytest.raises(ValueError, match="two sets have one name"):
         ContaminationConfig(sets=[sets[0], {**sets[1], "name": "long"}])
+
+
+def test_each_of_many_sets_is_read_once_for_all_parts(session, tmp_path, monkeypatch):
+    """Every part looks for all sets, one after the other."""
+    paths = [tmp_path / f"{number:03}.jsonl" for number in range(70)]
+    for path in paths:
+        path.write_text(json.dumps({"text": f"an item of the set {path.stem}"}) + "\n")
+    read = []
+    real = module.read_items
+    monkeypatch.setattr(
+        module, "read_items", lambda path, what: read.append(path) or real(path, what)
+    )
+    config = ContaminationConfig(sets=[{"name": path.stem, "path": path} for path in paths])
+    made = contamination(given(["here is an item of the set 069"] * 4, parts=4), config)
+    assert made["sets"].read()["documents"].to_pylist() == [0] * 69 + [4]
+    assert read == paths
