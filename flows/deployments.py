@@ -83,13 +83,14 @@ def find_roots(config: str, store: str, more: Sequence[str]) -> Roots:
     """The roots of deployments: the folder of a config's file, the store, and ``more``.
 
     Raises:
-        UsageError: If a folder of ``more`` does not exist.
+        UsageError: If a folder of ``more`` does not exist, or a URI cannot be a root; the error
+            names ``--root`` or the setting ``store``.
     """
     for name in more:
         if "://" not in name and not os.path.exists(os.path.expanduser(name)):
             raise UsageError(f"--root {name}: there is no such folder; make it or correct the path")
     own = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
-    return Roots.from_names([*own, store, *more])
+    return Roots.from_names(own) | Roots.from_names([store], "store:") | Roots.from_names(more)
 
 
 def server_answers(url: str) -> bool:

@@ -30,8 +30,15 @@ ROOTS_VARIABLE = "HALLMARK_SERVE_ROOTS"
 PACKAGE_DATA = Path(__file__).resolve().parents[1]
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_HOST = re.compile(r"(\w[\w.-]*|\[[0-9a-f:.]+\])(:\d+)?", re.ASCII | re.IGNORECASE)
+#: Of Azure, where the container stands in the place of a user: container@account.
+_CONTAINER = re.compile(r"[\w$][\w-]*@", re.ASCII)
+_AZURE = {"abfs", "abfss"}
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _WILDCARDS = set("*?[")
+
+#: How often the percent-escapes of a URI are decoded; one that has more of them is refused.
+MAX_DECODINGS = 5
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,19 @@ class Roots:
     """Beginnings of object-store URIs, without a slash at the end."""
 
     @classmethod
-    def from_names(cls, names: Iterable[str]) -> Roots:
+    def from_names(cls, names: Iterable[str], named_by: str = "--root") -> Roots:
         """Resolve folders and URIs as a person names them.
 
+        URIs are compared as they are spelled, for readers differ: a store takes ``%20`` as a
+        space, a corpus as three characters of a key.
+
+        Args:
+            names: Folders and URIs.
+            named_by: What the person names them with, for the error.
+
         Raises:
-            UsageError: If a URI is not of the form ``scheme://name``.
+            UsageError: If a URI is not of the form ``scheme://name``, or a reader may take it for
+                another one.
         """
         folders: dict[str, None] = {}
         uris: dict[str, None] = {}
@@ -86,13 +101,19 @@ class Roots:
             scheme = _SCHEME.match(name)
             if scheme is None or scheme[1] == "file":
                 folders[os.path.realpath(os.path.expanduser(name.removeprefix("file://")))] = None
-            elif _is_plain_uri(name):
-                uris[name.rstrip("/")] = None
-            else:
+            elif fault := _find_uri_fault(name, is_pattern=False):
                 raise UsageError(
-                    f"--root {name!r} is not a URI such as s3://bucket/folder; correct it"
+                    f"{named_by} {name!r} is not a URI such as s3://bucket/folder: it {fault}; "
+                    f"correct it"
                 )
+            else:
+                uris[name.rstrip("/")] = None
         return cls(tuple(folders), tuple(uris))
+
+    def __or__(self, other: Roots) -> Roots:
+        """The roots of both, each once."""
+        folders = dict.fromkeys(self.folders + other.folders)
+        return Roots(tuple(folders), tuple(dict.fromkeys(self.uris + other.uris)))
 
     def __str__(self) -> str:
         return ", ".join((*self.folders, *self.uris)) or "none"
@@ -117,12 +138,10 @@ class Roots:
             return
         scheme = _SCHEME.match(text)
         if scheme is not None and scheme[1] != "file":
-            if not self._holds_uri(text):
-                raise self._outside(text, setting)
+            self._check_uri(text, setting, is_pattern=marker.whole)
             return
         if marker.hub and scheme is None and _HUB_ID.fullmatch(text) and not os.path.exists(text):
-            if not self._holds_uri(f"hf://datasets/{text}"):
-                raise self._outside(f"hf://datasets/{text}", setting)
+            self._check_uri(f"hf://datasets/{text}", setting, is_pattern=False)
             return
         try:
             spellings = list(_local_spellings(text, scheme is not None, marker))
@@ -168,25 +187,64 @@ class Roots:
     def _holds_folder(self, real: str) -> bool:
         return any(real == root or real.startswith(root.rstrip("/") + "/") for root in self.folders)
 
-    def _holds_uri(self, uri: str) -> bool:
-        plain = uri.rstrip("/")
-        return _is_plain_uri(uri) and any(
-            plain == root or plain.startswith(f"{root}/") for root in self.uris
-        )
+    def _check_uri(self, uri: str, setting: str, is_pattern: bool) -> None:
+        """``is_pattern``: whether the reader takes wildcards of the path as such."""
+        if fault := _find_uri_fault(uri, is_pattern):
+            raise self._outside(
+                uri, setting, f"cannot be compared with the roots of this deployment: it {fault}"
+            )
+        bound = uri.rstrip("/")
+        path = uri.partition("://")[2].partition("/")[2]
+        wild = next((place for place, c in enumerate(path) if c in _WILDCARDS), None)
+        if is_pattern and wild is not None:  # up to the folder before the pattern
+            bound = uri[: len(uri) - len(path) + wild].rpartition("/")[0]
+        if not any(bound == root or bound.startswith(f"{root}/") for root in self.uris):
+            raise self._outside(uri, setting)
 
-    def _outside(self, path: str, setting: str) -> UsageError:
+    def _outside(
+        self, path: str, setting: str, why: str = "leads outside the roots of this deployment"
+    ) -> UsageError:
         return UsageError(
-            f"{setting}: {path!r} leads outside the roots of this deployment ({self}); name "
-            f"something inside them, or declare another root with: hallmark serve --root PATH"
+            f"{setting}: {path!r} {why} ({self}); name something inside them, or declare another "
+            f"root with: hallmark serve --root PATH"
         )
 
 
-def _is_plain_uri(uri: str) -> bool:
-    """Whether no parser can take it for a URI outside of what its beginning says."""
-    _, found, rest = uri.partition("://")
-    host, *parts = unquote(rest).split("/")
-    odd = any(c == "\\" or c.isspace() or not c.isprintable() for c in unquote(uri))
-    return bool(found and host) and not odd and not set("?#@") & set(host) and ".." not in parts
+def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
+    """Why a reader may take a URI for another one than its beginning says; None where none may.
+
+    Args:
+        uri: What stands there, with or without percent-escapes. Readers decode them once or not
+            at all; the path must be plain however often they are decoded.
+        is_pattern: Whether a ``?`` is a wildcard of a pattern and no query.
+    """
+    scheme, _, rest = uri.partition("://")
+    authority, _, path = rest.partition("/")
+    host = _CONTAINER.sub("", authority, count=1) if scheme in _AZURE else authority
+    if uri != uri.strip():
+        return "begins or ends with white space"
+    if "@" in host:
+        return "names a user or a password"
+    if not _HOST.fullmatch(host):
+        return "names no bucket or host"
+    if "#" in path:
+        return "has a fragment (#)"
+    if "?" in path and not is_pattern:
+        return "has a query (?)"
+    for _ in range(MAX_DECODINGS):
+        if "\\" in path or not path.isprintable():
+            return "has a backslash or a character that is not printed"
+        parts = path.removesuffix("/").split("/") if path else []
+        if any(part.strip() in ("", ".", "..") for part in parts):
+            return "has an empty part, or one that is . or .."
+        try:
+            decoded = unquote(path, errors="strict")
+        except UnicodeDecodeError:
+            return "has percent-escapes that are not UTF-8"
+        if decoded == path:
+            return None
+        path = decoded
+    return "has percent-escapes of percent-escapes"
 
 
 def _local_spellings(text: str, is_uri: bool, marker: External) -> Iterator[str]:

@@ -190,6 +190,20 @@ def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_tha
         deployments.find_roots("demo", "store", ["nowhere"])
 
 
+def test_a_store_that_cannot_be_a_root_is_named_as_the_store(place, monkeypatch):
+    """Nobody named it with --root: it comes from --store, a config or the environment."""
+    azure = "abfss://container@account.dfs.core.windows.net/my store"
+    assert deployments.find_roots("my.toml", azure, []).uris == (azure,)
+    wrong = "s3://user:word@bucket/store"
+    with pytest.raises(UsageError, match=f"^store: '{wrong}' is not a URI such as s3://"):
+        deployments.find_roots("my.toml", wrong, ["s3://bucket"])
+    with pytest.raises(UsageError, match=f"^--root '{wrong}' is not a URI such as s3://"):
+        deployments.find_roots("my.toml", "store", [wrong])
+    monkeypatch.setenv("HALLMARK_STORE", wrong)
+    with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
+        settle("demo", [])
+
+
 def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any] = "demo") -> None:
     """Of a flow what counts here."""
 

@@ -4,11 +4,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obstore.store import from_url
 from pydantic import Field
 
 from tasks.contract import External, ExternalPath, Roots, StageConfig, UsageError
@@ -73,6 +77,226 @@ def test_a_path_outside_is_refused_with_its_setting_and_the_roots(place, roots, 
     said = str(error.value)
     assert said.startswith(f"a.setting: {named!r} ") and "\n" not in said
     assert str(place / "root") in said and "hallmark serve --root PATH" in said
+
+
+AZURE = "abfss://container@account.dfs.core.windows.net"
+
+#: Roots of object stores, and what lies inside of each.
+INSIDE_URIS = [
+    (AZURE, f"{AZURE}/path"),
+    (AZURE, AZURE),
+    (f"{AZURE}/path", f"{AZURE}/path/a.jsonl"),
+    (f"{AZURE}/path/", f"{AZURE}/path"),
+    ("abfs://$web@account.dfs.core.windows.net", "abfs://$web@account.dfs.core.windows.net/x"),
+    ("s3://bucket/my data", "s3://bucket/my data/a file.txt"),
+    ("s3://bucket/my%20data", "s3://bucket/my%20data/a%20file.txt"),
+    ("s3://bucket", "s3://bucket/my data/*.txt"),
+    ("s3://bucket", "s3://bucket/100% sure/50%/a.txt"),
+    ("s3://bucket", "s3://bucket/a..b/..c/d../.../x"),
+    ("s3://bucket", "s3://bucket/é/ü%C3%A9.txt"),
+    ("s3://bucket", "s3://bucket/me@home/a:b/x+y=z&w;v"),
+    ("s3://bucket", "s3://bucket/folder/"),
+    ("s3://a.bucket:9000/x", "s3://a.bucket:9000/x/y"),
+    ("http://[::1]:9000/x", "http://[::1]:9000/x/y"),
+    ("hf://datasets/user", "hf://datasets/user/name@refs%2Fpr%2F1/a.parquet"),
+]
+
+#: Paths below roots that a reader may take for something else than they seem to be.
+HOSTILE_URIS = [
+    "/..",
+    "/../x",
+    "/x/../../y",
+    "/.",
+    "/./x",
+    "//x",
+    "/x//y",
+    "/x//",
+    "/%2e%2e/x",
+    "/%2E%2E/x",
+    "/.%2e/x",
+    "/%252e%252e/x",
+    "/%25252e%25252e/x",
+    "/%2e%2e%2fx",
+    "/x%2f..%2f..%2fy",
+    "/x%2f%2fy",
+    "/x%252f..%252fy",
+    "/..%5cx",
+    "/..\\x",
+    "/x/.. ",
+    "/.. /x",
+    "/ ../x",
+    "/..%20/x",
+    "/%20../x",
+    "/..%09/x",
+    "/.\t./x",
+    "/.%09./x",
+    "/x%00",
+    "/x\0",
+    "/x%0a",
+    "/x\n",
+    "/x\xa0",
+    "/x\u200b/y",
+    "/x\u202e/y",
+    "/%c0%ae%c0%ae/x",
+    "/%ff",
+    "/x%2e%2e%2f\udc80",
+    "/x#y",
+    "/#/../y",
+    " ",
+    "/x ",
+    "/x/ /y",
+    "/x/%20/y",
+    "#",
+    "#/x",
+    "@elsewhere",
+    "@elsewhere/x",
+    ":80",
+    ":80@elsewhere/x",
+    "%2f..",
+    "%2fx",
+    "\\..",
+    "?x",
+    "/..;x/../..",
+]
+
+
+@pytest.mark.parametrize(("root", "uri"), INSIDE_URIS)
+def test_a_uri_inside_is_let_through(place, root, uri):
+    for marker in (External(), External(whole=False)):
+        Roots.from_names([root]).check(uri, "a.setting", marker)
+
+
+@pytest.mark.parametrize("root", [AZURE, f"{AZURE}/path", "s3://bucket", "s3://bucket/my%20data"])
+@pytest.mark.parametrize("below", HOSTILE_URIS)
+def test_a_uri_that_may_lead_outside_is_refused(place, root, below):
+    roots = Roots.from_names([root])
+    for marker in (External(), External(whole=False), External(hub=True)):
+        with pytest.raises(UsageError) as error:
+            roots.check(root + below, "a.setting", marker)
+        said = str(error.value)
+        assert said.startswith(f"a.setting: {root + below!r} ") and "\n" not in said
+        assert f"({roots})" in said and "hallmark serve --root PATH" in said
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "abfss://container:word@account.dfs.core.windows.net/x",
+        "abfss://@account.net/x",
+        "abfss://a@b@account.net/x",
+        "abfss://a%40b@account.net/x",
+        "s3://user:word@bucket/x",
+        "s3://:word@bucket/x",
+        "s3://bucket?x/y",
+        "s3://bucket#x",
+        "s3://bucket/x?y=z",
+        "s3://bucket/x#y",
+        "s3://bucket%2fx",
+        "s3://buck et/x",
+        "s3://bück/x",
+        "s3://[::1/x",
+        "s3://bucket:word/x",
+        "s3://bucket/x ",
+        "s3://bucket//x",
+        "s3://bucket/x//",
+        "s3:///x",
+        "s3://bucket/%2e%2e",
+        "s3://bucket/x/./y",
+        "s3://bucket/%ff",
+        "s3://bucket\\x",
+        "s3://..",
+    ],
+)
+def test_a_root_that_readers_may_take_for_another_is_refused(root):
+    for setting in ("--root", "store:"):
+        said = f"{setting} {root!r} is not a URI such as s3://bucket/folder: it "
+        with pytest.raises(UsageError, match="^" + re.escape(said)):
+            Roots.from_names([root], setting)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        ("s3://bucket/a/x", "s3://bucket/ab"),
+        (
+            "abfss://one@account.dfs.core.windows.net/x",
+            "abfss://two@account.dfs.core.windows.net/x",
+        ),
+        ("abfss://one@account.dfs.core.windows.net/x", "abfss://one@other.dfs.core.windows.net/x"),
+        ("abfss://one@account.dfs.core.windows.net/x", "abfs://one@account.dfs.core.windows.net/x"),
+        ("s3://bucket/my data", "s3://bucket/my%20data"),  # a corpus takes %20 as three characters
+        ("s3://bucket/my%20data", "s3://bucket/my data"),
+        ("s3://bucket/a%2fb", "s3://bucket/a/b"),
+    ],
+)
+def test_a_uri_of_another_spelling_lies_outside(place, inside, outside):
+    with pytest.raises(UsageError, match="leads outside the roots"):
+        Roots.from_names([inside]).check(outside, "a.setting")
+
+
+def test_a_pattern_of_uris_is_bounded_by_the_folder_before_it(place):
+    """A root may be named like a pattern: a corpus would match its neighbours."""
+    roots = Roots.from_names(["s3://bucket/a[b]", "s3://bucket/x"])
+    for uri in ("s3://bucket/a[b]/x.txt", "s3://bucket/x*/y", "s3://bucket/[x]/y"):
+        with pytest.raises(UsageError, match="leads outside the roots"):
+            roots.check(uri, "a.setting")
+    roots.check("s3://bucket/a[b]/store", "store", External(whole=False))
+    for uri in ("s3://bucket/x/*", "s3://bucket/x/**/a?.txt", "s3://bucket/x/[ab].txt"):
+        roots.check(uri, "a.setting")
+    with pytest.raises(UsageError, match=r"store: 's3://bucket/x/a\?b' .* a query"):
+        roots.check("s3://bucket/x/a?b", "store", External(whole=False))
+
+
+PIECES = st.sampled_from(
+    [
+        *"ab./%?#@:;*[]~&éx \\\t",
+        "..",
+        "//",
+        "/../",
+        "/./",
+        "2e",
+        "2f",
+        "25",
+        "%2e",
+        "%2E",
+        "%2f",
+        "%5c",
+        "%25",
+        "%20",
+        "%00",
+        "%c0%ae",
+    ]
+)
+
+
+@given(
+    st.sampled_from(["s3://bucket", "s3://bucket/a", "s3://bucket/a%20b", f"{AZURE}/a b"]),
+    st.lists(PIECES, max_size=8).map("".join),
+)
+@settings(max_examples=2_000)
+def test_no_reader_takes_a_uri_that_is_let_through_for_one_outside(root, below):
+    """A store decodes a URI and drops a query; a corpus reads what follows the bucket as it is."""
+    roots, uri = Roots.from_names([root]), f"{root}/{below}"
+    with suppress(UsageError):
+        roots.check(uri, "store", External(whole=False))
+        allowed, opened = from_url(root), from_url(uri)
+        assert opened.config == allowed.config
+        within = str(allowed.prefix or "").strip("/")
+        inside = str(opened.prefix or "").strip("/")
+        assert not within or inside == within or inside.startswith(f"{within}/")
+    with suppress(UsageError):
+        roots.check(uri, "a.setting")
+        bucket, key = re.fullmatch("([a-z0-9]+://[^/]+)/*(.*)", uri).groups()
+        assert root.startswith(bucket) and uri.startswith(f"{root}/")
+        assert not {"", ".", ".."} & {*key.removesuffix("/").split("/")} or not key
+        wild = re.search(r"[*?\[]", key)
+        folder = f"{bucket}/{key[: wild.start()] if wild else key}".rpartition("/")[0] + "/"
+        assert folder.startswith(f"{root}/") or (not wild and uri.rstrip("/") == root)
+
+
+def test_a_uri_of_many_nested_escapes_is_refused_at_once(place):
+    with pytest.raises(UsageError, match="percent-escapes of percent-escapes"):
+        Roots.from_names(["s3://bucket"]).check(f"s3://bucket/%{'25' * 10**6}2e", "a.setting")
 
 
 @pytest.mark.parametrize("target", ["outside/secret.txt", "outside", "outside/not there"])
