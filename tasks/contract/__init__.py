@@ -43,6 +43,7 @@ from tasks.contract.roots import (
     check_external,
     declared_roots,
     external_paths,
+    is_corpus_file,
     open_external,
 )
 from tasks.contract.session import (
@@ -157,6 +158,7 @@ __all__ = [
     "file_stamp",
     "identities",
     "ids",
+    "is_corpus_file",
     "is_cut",
     "is_settled",
     "is_store_folder",

@@ -54,6 +54,10 @@ class External:
     whole: bool = True
     """Whether everything below a folder is read, so that links in it count."""
 
+    endings: tuple[str, ...] = ()
+    """Of a folder only files count that ``is_corpus_file`` takes by these endings, and no folder
+    that a link names is searched; without endings anything below it may be read."""
+
 
 #: A text setting that names a file, a folder, a pattern of files or an object-store URI.
 ExternalPath = Annotated[str, External()]
@@ -179,7 +183,7 @@ class Roots:
                 raise self._outside(named, setting)
             found: Iterable[str] = map(str, base.glob(str(rest)))
         else:
-            found = _links(spelling)
+            found = _links(spelling, marker.endings)
         for path in found if marker.whole else ():
             if not self._holds_folder(os.path.realpath(path)):
                 raise self._outside(path, setting)
@@ -263,8 +267,17 @@ def _local_spellings(text: str, is_uri: bool, marker: External) -> Iterator[str]
         yield text
 
 
-def _links(path: str) -> Iterator[str]:
-    """The symbolic links below a path, if it is a folder."""
+def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
+    """Whether a source reads a file that it finds in its folder, or in one below, by its name.
+
+    Hidden folders are searched as any other; folders that links name are not.
+    """
+    return name.endswith(endings) and not name.startswith(".")
+
+
+def _links(path: str, endings: tuple[str, ...]) -> Iterator[str]:
+    """The symbolic links below a path, if it is a folder; with ``endings`` those that a source
+    reads."""
     if not os.path.isdir(path):
         return
 
@@ -272,7 +285,10 @@ def _links(path: str) -> Iterator[str]:
         raise error
 
     for folder, inner, names in os.walk(path, onerror=fail):
-        for name in (*inner, *names):
+        listed = [*inner, *names]
+        if endings:
+            listed = [name for name in names if is_corpus_file(name, endings)]
+        for name in listed:
             if os.path.islink(below := os.path.join(folder, name)):
                 yield below
 

@@ -14,6 +14,7 @@ from flows.recording import settle
 from flows.requests import check_parameters
 from tasks.contract import External, Roots, UsageError
 from tasks.contract.roots import ROOTS_VARIABLE
+from tasks.corpus.ingest import ingest
 
 #: Settings of text that name no file: columns, words, titles, labels.
 NO_PATHS = {
@@ -202,6 +203,22 @@ def test_a_store_that_cannot_be_a_root_is_named_as_the_store(place, monkeypatch)
     monkeypatch.setenv("HALLMARK_STORE", wrong)
     with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
         settle("demo", [])
+
+
+def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session):
+    """Its links lead outside, and no source reads them; one that a source reads is refused."""
+    notes = place / "home" / "notes"
+    (notes / ".venv" / "bin").mkdir(parents=True)
+    (notes / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
+    (notes / ".venv" / "share").symlink_to("/usr/share")
+    config = settle("my.toml", []).config
+    assert ingest(config.ingest)["documents"].rows == 1
+    (notes / ".venv" / "b.txt").symlink_to(place / "outside" / "a.txt")
+    sentence = r"^ingest\.sources\.0\.path: 'notes/\.venv/b\.txt' leads outside the roots"
+    with pytest.raises(UsageError, match=sentence):
+        settle("my.toml", [])
+    with pytest.raises(UsageError, match=r"b\.txt' leads outside the roots"):
+        ingest(config.ingest)
 
 
 def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any] = "demo") -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import date
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
-    ExternalPath,
+    External,
     HallmarkError,
     PlainName,
     StageConfig,
@@ -22,6 +23,7 @@ from tasks.contract import (
     current_session,
     expanded,
     file_digest,
+    is_corpus_file,
     is_store_folder,
 )
 
@@ -64,8 +66,28 @@ class Source(StageConfig):
         return self
 
 
+#: What a folder is searched for, by the kind of source.
+PATTERNS = {
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "warc": (".warc", ".wet"),
+    "text": (".txt", ".text", ".md"),
+}
+
+
+def with_packed(endings: Iterable[str]) -> tuple[str, ...]:
+    """These endings, plain and of packed files."""
+    return tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
+
+
+#: What any source reads of a folder.
+ENDINGS = with_packed(chain.from_iterable(PATTERNS.values()))
+
+
 class FileSource(Source):
-    path: ExternalPath = Field(
+    path: Annotated[str, External(endings=ENDINGS)] = Field(
         min_length=1,
         description="a file, a folder or a pattern, or these in an object store, such as "
         "s3://bucket/folder/*.jsonl.gz",
@@ -90,24 +112,12 @@ class Fields(StageConfig):
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-#: What a folder is searched for.
-PATTERNS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
-    "csv": (".csv",),
-    "tsv": (".tsv", ".tab"),
-    "warc": (".warc", ".wet"),
-    "text": (".txt", ".text", ".md"),
-}
-
-
 def files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, Path]:
     """Files of a path, folder or glob pattern by their name below it, in order of name."""
     base = expanded(path)
     try:
         if base.is_dir():
-            ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
-            paths = list(_below(base, ends))
+            paths = list(_below(base, with_packed(endings)))
         elif base.is_file():
             base, paths = base.parent, [base]
         else:
@@ -156,7 +166,7 @@ def _below(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
         raise error
 
     for inner, _, names in os.walk(folder, onerror=give_up):
-        yield from (Path(inner, n) for n in names if n.endswith(endings) and n[0] != ".")
+        yield from (Path(inner, name) for name in names if is_corpus_file(name, endings))
 
 
 def _name(path: Path, base: Path) -> str:

@@ -299,6 +299,45 @@ def test_a_uri_of_many_nested_escapes_is_refused_at_once(place):
         Roots.from_names(["s3://bucket"]).check(f"s3://bucket/%{'25' * 10**6}2e", "a.setting")
 
 
+CORPUS = External(endings=(".txt", ".txt.gz"))
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        ".venv/bin/python",
+        "venv/bin/python",
+        ".hidden",
+        ".hidden.txt",
+        "inner/.hidden.txt.gz",
+        "folder",
+        "folder.txt",
+        ".venv/folder",
+        "not there",
+    ],
+)
+def test_a_link_that_no_reader_of_a_corpus_follows_is_passed_over(place, roots, link):
+    path = place / "root" / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = {"folder": "outside", "folder.txt": "outside", "not there": "outside/not there"}
+    path.symlink_to(place / names.get(path.name, "outside/secret.txt"))
+    roots.check(str(place / "root"), "ingest.sources.0.path", CORPUS)
+    for marker in (External(), External(hub=True)):  # what reads there is not known
+        with pytest.raises(UsageError, match="leads outside the roots"):
+            roots.check(str(place / "root"), "a.setting", marker)
+
+
+@pytest.mark.parametrize("link", ["a.txt", ".venv/lib/a.txt", "inner/b.txt.gz", ".a/.b/c.txt"])
+@pytest.mark.parametrize("target", ["outside/secret.txt", "outside/not there"])
+def test_a_link_that_a_reader_of_a_corpus_follows_is_refused(place, roots, link, target):
+    """Also in a hidden folder, which readers search as any other."""
+    path = place / "root" / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(place / target)
+    with pytest.raises(UsageError, match=f"{re.escape(link)}' leads outside the roots"):
+        roots.check(str(place / "root"), "ingest.sources.0.path", CORPUS)
+
+
 @pytest.mark.parametrize("target", ["outside/secret.txt", "outside", "outside/not there"])
 def test_a_link_that_leads_outside_is_refused(place, roots, target):
     (place / "root" / "inner" / "link").symlink_to(place / target)

@@ -2,12 +2,14 @@
 
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
 from tasks.contract import UsageError
+from tasks.contract.roots import _links
 from tasks.corpus.reading.readers import TextSource, read_text
-from tasks.corpus.reading.sources import digest_of, files
+from tasks.corpus.reading.sources import ENDINGS, PATTERNS, digest_of, files, with_packed
 from tasks.corpus.reading.streams import Meter
 
 
@@ -42,3 +44,35 @@ def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UsageError, match=r"source 's': .* cannot be read .*closed"):
         files("s", str(tmp_path), (".txt",))
+
+
+NAMES = [
+    "a.txt",
+    ".a.txt",
+    "b.md.gz",
+    "c.jsonl",
+    "d",
+    ".e",
+    "f.parquet.zst",
+    "g.TXT",
+    "h.csv.bz2",
+    "i.csv",
+    "j.tab.gz",
+    "k.wet",
+]
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_every_link_that_a_source_reads_counts_as_one_below_its_folder(tmp_path, kind):
+    """What a served deployment refuses and what a source reads are found by one rule."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "file").write_text("x")
+    folder = tmp_path / "corpus"
+    for above in (".", "in", ".hidden", ".hidden/in", "in/.hidden"):
+        (folder / above).mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            (folder / above / name).symlink_to(tmp_path / "target" / "file")
+            (folder / above / f"folder-{name}").symlink_to(tmp_path / "target")
+    found = {*files("s", str(folder), PATTERNS[kind]).values()}
+    assert found == {*map(Path, _links(str(folder), with_packed(PATTERNS[kind])))}
+    assert found <= {*map(Path, _links(str(folder), ENDINGS))} and found
