@@ -33,9 +33,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, dropout: float
         if isinstance(mask, str) and torch.compiler.is_compiling():
             return _by_halves(q, k, v, dropout)
         return plain.attention(q, k, v, mask, dropout)
+    is_causal = isinstance(mask, str)
     dense = mask if isinstance(mask, Tensor) else None
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=dense, dropout_p=dropout, is_causal=mask == "causal", enable_gqa=grouped
+        q, k, v, attn_mask=dense, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
     )
 
 
