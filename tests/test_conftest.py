@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import EXPECTED_SKIPS, pytest_runtest_makereport
 
 
-def report(reason):
-    """What becomes of a test that is skipped for this reason."""
+def skip_in_hook(reason):
+    """Skip for this reason, hand the skip to the hook, and return what the hook reports."""
     call = SimpleNamespace(excinfo=None)
     try:
         pytest.skip(reason)
@@ -20,7 +20,7 @@ def report(reason):
 
 def test_an_unexpected_skip_fails_in_ci_with_its_place(monkeypatch):
     monkeypatch.setenv("CI", "1")
-    failure = report("no reason at all")
+    failure = skip_in_hook("no reason at all")
     assert failure.errisinstance(AssertionError)
     assert "unexpected skip in CI: no reason at all" in str(failure.getrepr())
     assert "pytest.skip(reason)" in str(failure.getrepr(chain=True))
@@ -29,4 +29,4 @@ def test_an_unexpected_skip_fails_in_ci_with_its_place(monkeypatch):
 @pytest.mark.parametrize(("ci", "reason"), [("1", EXPECTED_SKIPS[0]), ("", "no reason at all")])
 def test_other_skips_stay_skips(monkeypatch, ci, reason):
     monkeypatch.setenv("CI", ci)
-    assert report(reason).errisinstance(pytest.skip.Exception)
+    assert skip_in_hook(reason).errisinstance(pytest.skip.Exception)

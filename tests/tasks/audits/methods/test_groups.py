@@ -339,7 +339,7 @@ def test_a_damaged_file_is_refused(craft):
         [*read_bold(craft.with_name("none"))]
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_prompts():
     files = tuple(sorted(REAL.glob("bold_*.json.gz")))
     prompts, left = chosen(BoldConfig(prompts=files, per_group=1_000_000))

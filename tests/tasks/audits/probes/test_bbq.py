@@ -368,7 +368,7 @@ def test_a_masked_model_says_that_it_was_not_measured(config, bert_folder, sessi
     assert set(said) == {"not measured: the subject is a masked language model"}
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_questions_are_all_understood():
     items, left_out = read_bbq([REAL / "bbq_age.jsonl.gz", REAL / "bbq_religion.jsonl.gz"])
     assert (len(items), left_out) == (4880, 0)

@@ -222,7 +222,7 @@ def test_a_lexicon_of_hurtlex_and_bad_ones(tmp_path):
         read_lexicon(tmp_path / "none.txt")
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_templates_and_words():
     files = [REAL / f"audit/honest_{name}_en.tsv" for name in ("binary", "queer")]
     binary, queer = ([*read_templates([file])] for file in files)

@@ -119,7 +119,7 @@ def test_bad_items_are_named_by_their_line(tmp_path):
             read_stereoset(written(tmp_path / "bad.jsonl", [row, row | change]))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_items_are_all_understood():
     items = read_stereoset(REAL / "stereoset.jsonl.gz")
     kinds = [item["type"] for item in items]

@@ -173,7 +173,7 @@ def test_a_file_that_is_no_json_object_is_refused(tmp_path, text, said):
         read_tests(tmp_path / "none.json")
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_ten_tests_of_the_real_lists():
     tests = read_tests(REAL / "weat.json")
     assert [*tests] == [*WEAT] and len(WEAT) == 10

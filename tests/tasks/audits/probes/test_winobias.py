@@ -87,7 +87,7 @@ def test_files_that_are_no_pairs_are_refused(config, tmp_path):
         [*read_pairs(WinobiasConfig(pro=[tmp_path / "none"], anti=[short]))]
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 @pytest.mark.parametrize(("kind", "apart"), [("type1", 27), ("type2", 10)])
 def test_the_real_pairs_that_differ_in_more_than_the_pronoun(kind, apart):
     files = ([REAL / f"winobias_{side}_{kind}_test.txt"] for side in ("pro", "anti"))

@@ -117,7 +117,7 @@ def test_bad_shares_are_named_by_their_line(config, tmp_path):
         read_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_sentences_are_all_understood():
     files = {name: REAL / f"winogender_{name}.tsv" for name in ("sentences", "occupations")}
     items = read_sentences(WinogenderConfig(**files))
